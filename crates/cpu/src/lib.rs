@@ -1,0 +1,3 @@
+//! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
+pub mod isa;
+pub mod threads;
