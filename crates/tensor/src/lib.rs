@@ -1,1 +1,27 @@
-//! Under construction.
+//! The machine contract: what memory and compute look like to everything above.
+//!
+//! A [`Machine`] offers some thirty coarse methods over opaque addresses; outputs and workspace are
+//! allocated by the caller from a [`Pool`], so every byte is charged in program order on one thread and
+//! the same program on [`Meta`], which has shapes and no data, tells to the byte what it will need.
+//!
+//! This crate knows nothing of gradients or layers.
+#![deny(missing_docs)]
+
+mod dtype;
+mod machine;
+mod mask;
+mod meta;
+mod pool;
+mod profile;
+mod tensor;
+
+pub use dtype::DType;
+pub use machine::{
+    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
+    Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, StepScale,
+};
+pub use mask::{Extent, Mask, Slice};
+pub use meta::Meta;
+pub use pool::{Category, Mark, Pool, Usage};
+pub use profile::{OpDesc, Profile, Rates};
+pub use tensor::{Device, Tensor};

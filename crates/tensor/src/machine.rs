@@ -1,0 +1,415 @@
+//! What a machine can do: coarse methods, outputs and scratch passed in by the caller.
+//!
+//! Rules every machine keeps (they are tested on each): an output row depends only on its inputs and a fixed
+//! order of addition, the same for one row and a million; sums over rows run in ascending order, continued from
+//! what the output holds, so that cutting the rows at multiples of 128 changes no bit.
+
+use std::fmt;
+
+use crate::{Mask, Profile, Tensor};
+
+/// An address range of a machine, given back when dropped.
+pub trait Arena {
+    /// The first address.
+    fn base(&self) -> u64;
+}
+
+/// `C (+)= op(A) op(B)`; op transposes if the flag is set.
+#[derive(Clone, Copy, Debug)]
+pub struct MatMul<'a> {
+    /// [m, k], or [k, m] if `a_trans`.
+    pub a: &'a Tensor,
+    /// Transposes A.
+    pub a_trans: bool,
+    /// [k, n], or [n, k] if `b_trans`.
+    pub b: &'a Tensor,
+    /// Transposes B.
+    pub b_trans: bool,
+    /// [m, n].
+    pub c: &'a Tensor,
+    /// Adds to C instead of overwriting it; continues each element's chain of additions.
+    pub accumulate: bool,
+}
+
+impl MatMul<'_> {
+    /// (m, n, k).
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        let [m, k] = if self.a_trans { [self.a.cols(), self.a.rows()] } else { self.a.shape() };
+        let [k2, n] = if self.b_trans { [self.b.cols(), self.b.rows()] } else { self.b.shape() };
+        let fits = k == k2 && self.c.shape() == [m, n] && self.a.dtype() == self.b.dtype();
+        assert!(fits, "matmul: {self:?}");
+        (m, n, k)
+    }
+
+    /// The shape alone.
+    #[track_caller]
+    pub fn desc(&self) -> crate::OpDesc {
+        let (m, n, k) = self.sizes();
+        let (input, output) = (self.a.dtype(), self.c.dtype());
+        crate::OpDesc::MatMul { m, n, k, input, output, a_trans: self.a_trans, b_trans: self.b_trans }
+    }
+}
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormKind {
+    /// Subtracts the mean (LayerNorm) or not (RMSNorm).
+    pub centred: bool,
+    /// Multiplies by `1 + w` (Gemma, LayerNorm1P) instead of `w`.
+    pub plus_one: bool,
+    /// Rounds the normalised value to the storage type before it meets the weight, as Llama does.
+    pub round_first: bool,
+    /// Added to the variance.
+    pub eps: f32,
+}
+
+/// Normalises each group of `weight.cols()` columns of each row.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// Which.
+    pub kind: NormKind,
+    /// [t, groups x width].
+    pub x: &'a Tensor,
+    /// [1, width].
+    pub weight: &'a Tensor,
+    /// [1, width].
+    pub bias: Option<&'a Tensor>,
+    /// [t, groups x width].
+    pub out: &'a Tensor,
+    /// f32 [t, groups] reciprocal deviations, or [t, 2 x groups] (mean, reciprocal deviation) pairs if centred.
+    pub stats: &'a Tensor,
+}
+
+/// The backward pass of [`Norm`]; each method uses its part.
+#[derive(Clone, Copy, Debug)]
+pub struct NormBackward<'a> {
+    /// Which.
+    pub kind: NormKind,
+    /// The forward input.
+    pub x: &'a Tensor,
+    /// The forward weight.
+    pub weight: &'a Tensor,
+    /// What the forward pass wrote.
+    pub stats: &'a Tensor,
+    /// Gradient of the output.
+    pub dy: &'a Tensor,
+}
+
+/// Activation functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// x sigmoid(x).
+    Silu,
+    /// The tanh approximation of GELU.
+    GeluTanh,
+    /// GELU with erf.
+    GeluErf,
+    /// max(x, 0).
+    Relu,
+    /// max(x, 0) squared.
+    Relu2,
+}
+
+/// `out = act(x)`, or `act(gate) * up` with `x = [gate | up]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Activate<'a> {
+    /// The function.
+    pub kind: Activation,
+    /// x holds gate and up halves.
+    pub gated: bool,
+    /// [t, f] or [t, 2f].
+    pub x: &'a Tensor,
+    /// [t, f].
+    pub out: &'a Tensor,
+}
+
+/// The backward pass of [`Activate`]; overwrites `dx`.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivateBackward<'a> {
+    /// The function.
+    pub kind: Activation,
+    /// x holds gate and up halves.
+    pub gated: bool,
+    /// The forward input.
+    pub x: &'a Tensor,
+    /// [t, f].
+    pub dy: &'a Tensor,
+    /// Like x.
+    pub dx: &'a Tensor,
+}
+
+/// Cosines and sines of positions: `out = [cos | sin] x factor`, f32 [t, 2 x frequencies].
+#[derive(Clone, Copy, Debug)]
+pub struct RopeTable<'a> {
+    /// i32 [1, t].
+    pub positions: &'a Tensor,
+    /// f32 [1, rot/2]: radians per position.
+    pub inv_freq: &'a Tensor,
+    /// Multiplies both (YaRN's and LongRoPE's attention factor).
+    pub factor: f32,
+    /// f32 [t, rot].
+    pub out: &'a Tensor,
+}
+
+/// Rotates each head's first `table.cols()` columns; the rest are copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Rope<'a> {
+    /// [t, heads x head_dim].
+    pub x: &'a Tensor,
+    /// [t, heads x head_dim].
+    pub out: &'a Tensor,
+    /// f32 [t, rot].
+    pub table: &'a Tensor,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Pairs are neighbours (GPT-J) instead of halves.
+    pub interleaved: bool,
+    /// Rotates back: the gradient.
+    pub inverse: bool,
+    /// Adds to `out`.
+    pub accumulate: bool,
+}
+
+/// `out = scale x table[ids]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Embed<'a> {
+    /// i32 [1, t].
+    pub ids: &'a Tensor,
+    /// [vocab, d].
+    pub table: &'a Tensor,
+    /// Multiplies each row.
+    pub scale: f32,
+    /// [t, d].
+    pub out: &'a Tensor,
+    /// Adds to `out`.
+    pub accumulate: bool,
+}
+
+/// Softmax attention under a mask; never forms the score matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention<'a> {
+    /// [tq, heads x head_dim].
+    pub q: &'a Tensor,
+    /// [tk, kv_heads x head_dim].
+    pub k: &'a Tensor,
+    /// [tk, kv_heads x head_dim].
+    pub v: &'a Tensor,
+    /// [tq, heads x head_dim].
+    pub out: &'a Tensor,
+    /// f32 [tq, heads], natural logarithm.
+    pub lse: &'a Tensor,
+    /// Who attends to whom.
+    pub mask: &'a Mask,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Multiplies q k.
+    pub scale: f32,
+    /// `s = cap tanh(s / cap)`; 0 for none.
+    pub softcap: f32,
+    /// f32 [1, heads]: a logit that joins each row's denominator.
+    pub sinks: Option<&'a Tensor>,
+}
+
+impl Attention<'_> {
+    /// The shape alone.
+    pub fn desc(&self, backward: bool) -> crate::OpDesc {
+        crate::OpDesc::Attention {
+            q_tokens: self.q.rows(),
+            k_tokens: self.k.rows(),
+            heads: self.q.cols() / self.head_dim,
+            kv_heads: self.k.cols() / self.head_dim,
+            head_dim: self.head_dim,
+            dtype: self.q.dtype(),
+            backward,
+        }
+    }
+}
+
+/// The backward pass of [`Attention`]; overwrites dq, dk, dv and adds to `dsinks`.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionBackward<'a> {
+    /// The forward pass with its results.
+    pub forward: Attention<'a>,
+    /// Like q.
+    pub dout: &'a Tensor,
+    /// Like q.
+    pub dq: &'a Tensor,
+    /// Like k.
+    pub dk: &'a Tensor,
+    /// Like v.
+    pub dv: &'a Tensor,
+    /// f32 [1, heads].
+    pub dsinks: Option<&'a Tensor>,
+}
+
+/// Cross-entropy of a tile of logits.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy<'a> {
+    /// [r, vocab], f32 or bf16.
+    pub logits: &'a Tensor,
+    /// i32 [1, r]; below zero: ignored (no loss, zero gradient).
+    pub labels: &'a Tensor,
+    /// f32 [1, r]: multiplies a row's gradient; one if absent.
+    pub weights: Option<&'a Tensor>,
+    /// f32 [1, r]: `lse - logit[label] + z_loss lse^2`.
+    pub loss: &'a Tensor,
+    /// [r, vocab]: gradient of `sum(weight x loss)`; may share storage with `logits`.
+    pub dlogits: Option<&'a Tensor>,
+    /// Multiplies the logits first (Granite).
+    pub scale: f32,
+    /// `cap tanh(x / cap)`; 0 for none (Gemma 2).
+    pub softcap: f32,
+    /// Weight of the squared log-partition.
+    pub z_loss: f32,
+}
+
+/// One AdamW update (Loshchilov and Hutter, 2019) of one tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW<'a> {
+    /// Updated weights.
+    pub param: &'a Tensor,
+    /// f32 master of `param` if that is narrower.
+    pub master: Option<&'a Tensor>,
+    /// f32 first moment.
+    pub m: &'a Tensor,
+    /// f32 second moment.
+    pub v: &'a Tensor,
+    /// f32 gradient of the sum; multiplied by `scale`.
+    pub grad: &'a Tensor,
+    /// f32 [1, 1]: one over the valid tokens, times the clip factor.
+    pub scale: &'a Tensor,
+    /// f32 [1, 1]: not zero leaves everything as it is.
+    pub skip: &'a Tensor,
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root.
+    pub eps: f32,
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+    /// `1 - beta1^step`.
+    pub correction1: f32,
+    /// `1 - beta2^step`.
+    pub correction2: f32,
+}
+
+/// From the gradient's sum of squares to the factor of an update. All f32 [1, 1].
+#[derive(Clone, Copy, Debug)]
+pub struct StepScale<'a> {
+    /// Of the gradient of the sum.
+    pub sum_squares: &'a Tensor,
+    /// Sum of the losses; only looked at for being finite.
+    pub loss: &'a Tensor,
+    /// Valid tokens.
+    pub count: &'a Tensor,
+    /// Clip the norm of the mean's gradient to this; 0 for no clipping.
+    pub max_norm: f32,
+    /// `min(1, max_norm / norm) / count`; 0 without a valid token.
+    pub scale: &'a Tensor,
+    /// 1 if loss or norm is not finite or there is no valid token, else 0.
+    pub skip: &'a Tensor,
+    /// `sqrt(sum_squares) / count`.
+    pub norm: &'a Tensor,
+}
+
+/// A result on its way to the host. The buffer stays charged until [`InFlight::wait`].
+pub struct InFlight {
+    keep: Tensor,
+    fetch: Box<dyn FnOnce() -> Vec<u8>>,
+}
+
+impl InFlight {
+    /// A transfer of `tensor` that `fetch` completes.
+    pub fn new(tensor: &Tensor, fetch: impl FnOnce() -> Vec<u8> + 'static) -> InFlight {
+        InFlight { keep: tensor.clone(), fetch: Box::new(fetch) }
+    }
+
+    /// The retire point: the elements row by row, little-endian. Empty from a machine without data.
+    pub fn wait(self) -> Vec<u8> {
+        let InFlight { keep, fetch } = self;
+        let bytes = fetch();
+        drop(keep);
+        bytes
+    }
+
+    /// The retire point of one f32; zero from a machine without data.
+    pub fn wait_f32(self) -> f32 {
+        self.wait().first_chunk::<4>().map_or(0.0, |bytes| f32::from_le_bytes(*bytes))
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InFlight({:?})", self.keep)
+    }
+}
+
+/// A kind of hardware, or the count of one. Methods panic with the operation's name and shapes if those do not
+/// fit; `ws` is scratch of at least `profile().workspace(desc)` bytes.
+pub trait Machine: Send + Sync {
+    /// The data sheet.
+    fn profile(&self) -> &Profile;
+    /// Address space for a pool; nothing is touched.
+    fn reserve(&self, bytes: u64) -> Box<dyn Arena>;
+    /// True when tensors hold data.
+    fn has_data(&self) -> bool;
+
+    /// Host to machine; `bytes` are the elements row by row, little-endian.
+    fn write(&self, dst: &Tensor, bytes: &[u8]);
+    /// Machine to host.
+    fn read(&self, src: &Tensor) -> InFlight;
+    /// All bits zero.
+    fn zero(&self, dst: &Tensor);
+    /// `dst = src`, converting between float types; strides may differ.
+    fn copy(&self, src: &Tensor, dst: &Tensor);
+    /// `out = a + b`; `out` may be `a`.
+    fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
+    /// `out = factor x`; `out` may be `x`.
+    fn scale(&self, x: &Tensor, factor: f32, out: &Tensor);
+    /// `x += bias` on each row.
+    fn add_bias(&self, x: &Tensor, bias: &Tensor);
+    /// `dbias += sum over rows of dy`, ascending; f32.
+    fn bias_backward(&self, dy: &Tensor, dbias: &Tensor);
+
+    /// Matrix product.
+    fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
+    /// Normalisation.
+    fn norm(&self, op: &Norm<'_>);
+    /// `dx (+)=` the gradient by x.
+    fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool);
+    /// `dweight +=`, `dbias +=`, ascending rows; f32.
+    fn norm_backward_weight(&self, op: &NormBackward<'_>, dweight: &Tensor, dbias: Option<&Tensor>);
+    /// Activation function.
+    fn activate(&self, op: &Activate<'_>);
+    /// Its gradient.
+    fn activate_backward(&self, op: &ActivateBackward<'_>);
+    /// Cosines and sines.
+    fn rope_table(&self, op: &RopeTable<'_>);
+    /// Rotation.
+    fn rope(&self, op: &Rope<'_>);
+    /// Table look-up.
+    fn embed(&self, op: &Embed<'_>);
+    /// `dtable[ids] += scale x dy`, ascending rows; f32.
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor);
+    /// Attention.
+    fn attention(&self, op: &Attention<'_>, ws: &Tensor);
+    /// Its gradient.
+    fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
+    /// Cross-entropy of a tile.
+    fn cross_entropy(&self, op: &CrossEntropy<'_>);
+    /// `out += sum(x)` in chunks of 128 columns, ascending; f32 [1, n] to [1, 1].
+    fn sum(&self, x: &Tensor, out: &Tensor);
+    /// `out += sum(x^2)`; f32 to [1, 1].
+    fn sum_squares(&self, x: &Tensor, out: &Tensor);
+    /// The factor of an update.
+    fn step_scale(&self, op: &StepScale<'_>);
+    /// The update.
+    fn adamw(&self, op: &AdamW<'_>);
+}

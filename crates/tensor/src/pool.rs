@@ -1,0 +1,364 @@
+//! Memory, to the byte.
+//!
+//! A charge is the size rounded up to the machine's granule. Charges and releases happen on one thread in
+//! program order; offsets come from a best fit over an address range that only ever grows at its end, so the
+//! same program gives the same offsets, the same `peak_live` and the same `peak_reserved` on every machine
+//! with the same granule, `meta` included.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Arena, Machine};
+use crate::{DType, Tensor};
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// Weights in the type they are computed with.
+    Params,
+    /// Main gradients.
+    Grads,
+    /// Moments and master weights.
+    Optimizer,
+    /// Values and gradients between operations, and a batch's own tables.
+    Activations,
+    /// Scratch of one operation.
+    Workspace,
+    /// Keys and values of generation.
+    Kv,
+    /// Buffers of collectives.
+    Comm,
+    /// Rings of transfers.
+    Staging,
+    /// Token ids, positions, masks.
+    Data,
+    /// Copies held for a checkpoint being written.
+    Snapshot,
+}
+
+impl Category {
+    /// All categories in report order.
+    pub const ALL: [Category; 10] = [
+        Category::Params,
+        Category::Grads,
+        Category::Optimizer,
+        Category::Activations,
+        Category::Workspace,
+        Category::Kv,
+        Category::Comm,
+        Category::Staging,
+        Category::Data,
+        Category::Snapshot,
+    ];
+
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Params => "params",
+            Category::Grads => "grads",
+            Category::Optimizer => "optimizer",
+            Category::Activations => "activations",
+            Category::Workspace => "workspace",
+            Category::Kv => "kv",
+            Category::Comm => "comm",
+            Category::Staging => "staging",
+            Category::Data => "data",
+            Category::Snapshot => "snapshot",
+        }
+    }
+}
+
+/// Live bytes by category, and the peaks since the last reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes charged now.
+    pub live: u64,
+    /// Bytes charged now, by category.
+    pub by_category: [u64; 10],
+    /// Most bytes charged at once.
+    pub peak_live: u64,
+    /// The categories at that moment.
+    pub peak_by_category: [u64; 10],
+    /// The operation that was running at that moment.
+    pub peak_op: String,
+    /// Highest end of the address range ever used.
+    pub peak_reserved: u64,
+}
+
+/// One point of a recorded timeline: what was live right after a charge or release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The operation running.
+    pub op: &'static str,
+    /// The segment's layer, or -1 outside one.
+    pub layer: i32,
+    /// Live bytes by category.
+    pub by_category: [u64; 10],
+}
+
+struct Inner {
+    granule: u64,
+    budget: u64,
+    base: u64,
+    /// Keeps the address range.
+    _arena: Box<dyn Arena>,
+    state: RefCell<State>,
+    op: Cell<&'static str>,
+    layer: Cell<i32>,
+}
+
+#[derive(Default)]
+struct State {
+    usage: Usage,
+    peak_op: &'static str,
+    peak_layer: i32,
+    /// Free holes below `end`: offset -> length. Neighbours are always merged.
+    holes: BTreeMap<u64, u64>,
+    end: u64,
+    timeline: Option<Vec<Mark>>,
+}
+
+/// The pool of one rank. Cheap to clone; not `Send`.
+#[derive(Clone)]
+pub struct Pool(Rc<Inner>);
+
+/// A charged piece of the pool; released when dropped.
+pub(crate) struct Buf {
+    pool: Pool,
+    offset: u64,
+    charge: u64,
+    category: Category,
+}
+
+impl Buf {
+    pub(crate) fn address(&self) -> u64 {
+        self.pool.0.base + self.offset
+    }
+
+    pub(crate) fn category(&self) -> Category {
+        self.category
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.pool.release(self.offset, self.charge, self.category);
+    }
+}
+
+impl Pool {
+    /// A pool over `budget` bytes of the machine's address space.
+    pub fn new(machine: &dyn Machine, budget: u64) -> Pool {
+        let arena = machine.reserve(budget);
+        let inner = Inner {
+            granule: machine.profile().granule,
+            budget,
+            base: arena.base(),
+            _arena: arena,
+            state: RefCell::new(State::default()),
+            op: Cell::new("start"),
+            layer: Cell::new(-1),
+        };
+        Pool(Rc::new(inner))
+    }
+
+    /// The bytes charged for a request.
+    pub fn charge(&self, bytes: u64) -> u64 {
+        bytes.max(1).div_ceil(self.0.granule) * self.0.granule
+    }
+
+    /// An uninitialised rows x cols tensor.
+    ///
+    /// # Panics
+    /// When the budget is exceeded; the message has the categories. A plan on `meta` tells beforehand.
+    #[track_caller]
+    pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+        let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
+        let charge = self.charge(bytes);
+        let mut state = self.0.state.borrow_mut();
+        let offset = state.place(charge);
+        if state.end > self.0.budget {
+            let table: Vec<String> = Category::ALL
+                .iter()
+                .zip(state.usage.by_category)
+                .filter(|(_, live)| *live > 0)
+                .map(|(category, live)| format!("{} {live}", category.name()))
+                .collect();
+            let (op, layer, budget) = (self.0.op.get(), self.0.layer.get(), self.0.budget);
+            panic!("out of memory: {op} (layer {layer}) asks for {charge} bytes of {}; the budget is {budget}; live: {}", category.name(), table.join(", "));
+        }
+        state.charge(charge, category, self.0.op.get(), self.0.layer.get());
+        drop(state);
+        Tensor::over(Rc::new(Buf { pool: self.clone(), offset, charge, category }), rows, cols, dtype)
+    }
+
+    fn release(&self, offset: u64, charge: u64, category: Category) {
+        let mut state = self.0.state.borrow_mut();
+        state.give_back(offset, charge);
+        state.usage.live -= charge;
+        state.usage.by_category[category as usize] -= charge;
+        state.mark(self.0.op.get(), self.0.layer.get());
+    }
+
+    /// Names the operation and layer that following charges belong to.
+    pub fn enter(&self, op: &'static str, layer: i32) {
+        self.0.op.set(op);
+        self.0.layer.set(layer);
+    }
+
+    /// Live bytes and peaks.
+    pub fn usage(&self) -> Usage {
+        let state = self.0.state.borrow();
+        let mut usage = state.usage.clone();
+        usage.peak_op = match state.peak_layer {
+            -1 => state.peak_op.to_string(),
+            layer => format!("{} (layer {layer})", state.peak_op),
+        };
+        usage
+    }
+
+    /// Starts the peak of live bytes anew from what is live now; `peak_reserved` stays.
+    pub fn reset_peak(&self) {
+        let mut state = self.0.state.borrow_mut();
+        state.usage.peak_live = state.usage.live;
+        state.usage.peak_by_category = state.usage.by_category;
+    }
+
+    /// Starts recording a timeline.
+    pub fn record(&self) {
+        self.0.state.borrow_mut().timeline = Some(Vec::new());
+    }
+
+    /// Ends recording and returns the timeline.
+    pub fn recorded(&self) -> Vec<Mark> {
+        self.0.state.borrow_mut().timeline.take().unwrap_or_default()
+    }
+
+    /// The memory budget in bytes.
+    pub fn budget(&self) -> u64 {
+        self.0.budget
+    }
+}
+
+impl State {
+    /// Best fit: the smallest hole that holds `size`, the lowest among equals, else the end of the range.
+    fn place(&mut self, size: u64) -> u64 {
+        let best = self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
+        if let Some((&offset, &len)) = best {
+            self.holes.remove(&offset);
+            if len > size {
+                self.holes.insert(offset + size, len - size);
+            }
+            return offset;
+        }
+        // A hole that touches the end is grown rather than left behind.
+        let start = match self.holes.last_key_value() {
+            Some((&offset, &len)) if offset + len == self.end => {
+                self.holes.remove(&offset);
+                offset
+            }
+            _ => self.end,
+        };
+        self.end = start + size;
+        self.usage.peak_reserved = self.usage.peak_reserved.max(self.end);
+        start
+    }
+
+    fn give_back(&mut self, offset: u64, size: u64) {
+        let (mut start, mut len) = (offset, size);
+        if let Some((&before, &before_len)) = self.holes.range(..offset).next_back()
+            && before + before_len == offset
+        {
+            self.holes.remove(&before);
+            start = before;
+            len += before_len;
+        }
+        if let Some(after_len) = self.holes.remove(&(offset + size)) {
+            len += after_len;
+        }
+        self.holes.insert(start, len);
+    }
+
+    fn charge(&mut self, charge: u64, category: Category, op: &'static str, layer: i32) {
+        self.usage.live += charge;
+        self.usage.by_category[category as usize] += charge;
+        if self.usage.live > self.usage.peak_live {
+            self.usage.peak_live = self.usage.live;
+            self.usage.peak_by_category = self.usage.by_category;
+            (self.peak_op, self.peak_layer) = (op, layer);
+        }
+        self.mark(op, layer);
+    }
+
+    fn mark(&mut self, op: &'static str, layer: i32) {
+        let by_category = self.usage.by_category;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.push(Mark { op, layer, by_category });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Meta, Profile};
+    use std::sync::Arc;
+
+    fn device(budget: u64) -> Device {
+        Device::new(Arc::new(Meta::new(Profile::portable(1))), budget)
+    }
+
+    #[test]
+    fn charges_are_granules_and_peaks_are_kept() {
+        let device = device(1 << 30);
+        let granule = device.machine.profile().granule;
+        let a = device.empty(1, 1, DType::F32, Category::Params);
+        let b = device.empty(1, granule as usize + 1, DType::U8, Category::Activations);
+        assert_eq!(device.pool.usage().live, 3 * granule);
+        drop(b);
+        let usage = device.pool.usage();
+        assert_eq!((usage.live, usage.peak_live, usage.peak_reserved), (granule, 3 * granule, 3 * granule));
+        assert_eq!(usage.by_category[Category::Params as usize], granule);
+        drop(a);
+        assert_eq!(device.pool.usage().live, 0);
+    }
+
+    #[test]
+    fn freed_neighbours_merge_and_are_used_again() {
+        let device = device(1 << 30);
+        let g = device.machine.profile().granule as usize;
+        let keep: Vec<Tensor> = (0..4).map(|_| device.empty(1, g, DType::U8, Category::Data)).collect();
+        let [a, b, c, d]: [Tensor; 4] = keep.try_into().unwrap();
+        let first = b.address();
+        drop(b);
+        drop(c);
+        let big = device.empty(1, 2 * g, DType::U8, Category::Data);
+        assert_eq!(big.address(), first);
+        drop((a, d, big));
+        let all = device.empty(1, 4 * g, DType::U8, Category::Data);
+        assert_eq!(device.pool.usage().peak_reserved, 4 * g as u64);
+        drop(all);
+    }
+
+    #[test]
+    fn a_view_keeps_the_storage() {
+        let device = device(1 << 30);
+        let a = device.empty(8, 4, DType::F32, Category::Data);
+        let view = a.view_rows(2..4).view_cols(1..3);
+        assert_eq!(view.address(), a.address() + (2 * 4 + 1) * 4);
+        drop(a);
+        assert!(device.pool.usage().live > 0);
+        drop(view);
+        assert_eq!(device.pool.usage().live, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of memory")]
+    fn the_budget_holds() {
+        device(1 << 20).empty(1, 2 << 20, DType::U8, Category::Data);
+    }
+}

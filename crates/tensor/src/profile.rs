@@ -1,0 +1,87 @@
+//! What a machine is, as plain data and pure functions, constructible without the machine.
+
+use serde::{Deserialize, Serialize};
+
+use crate::DType;
+
+/// Rates for the roofline, in FLOP/s and bytes/s.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// bf16 matrix products.
+    pub matmul_bf16_flops_per_s: f64,
+    /// f32 matrix products.
+    pub matmul_f32_flops_per_s: f64,
+    /// Attention, forward and backward together, causal pairs counted once.
+    pub attention_flops_per_s: f64,
+    /// Memory, read and write together.
+    pub memory_bytes_per_s: f64,
+}
+
+/// An operation's shape, as far as its scratch memory depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpDesc {
+    /// `C[m,n] (+)= op(A)[m,k] op(B)[k,n]`.
+    MatMul {
+        /// Rows of C.
+        m: usize,
+        /// Columns of C.
+        n: usize,
+        /// The summed size.
+        k: usize,
+        /// Type of A and B.
+        input: DType,
+        /// Type of C.
+        output: DType,
+        /// A is stored [k, m].
+        a_trans: bool,
+        /// B is stored [n, k].
+        b_trans: bool,
+    },
+    /// Attention; `backward` needs more.
+    Attention {
+        /// Query rows.
+        q_tokens: usize,
+        /// Key rows.
+        k_tokens: usize,
+        /// Query heads.
+        heads: usize,
+        /// Key and value heads.
+        kv_heads: usize,
+        /// Columns of one head.
+        head_dim: usize,
+        /// Storage type of q, k, v.
+        dtype: DType,
+        /// The backward pass.
+        backward: bool,
+    },
+}
+
+/// A machine's data sheet.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// `cpu`, `h200`, ...
+    pub name: String,
+    /// Charges are multiples of this many bytes.
+    pub granule: u64,
+    /// Threads that share a kernel.
+    pub threads: usize,
+    /// Instruction set or compute capability.
+    pub isa: String,
+    /// For predicted times; `None` until measured.
+    pub rates: Option<Rates>,
+    /// Scratch bytes an operation needs; the kernels ask the same function.
+    pub workspace: fn(&Profile, &OpDesc) -> u64,
+}
+
+impl Profile {
+    /// A machine that needs no scratch, with 256-byte granules.
+    pub fn portable(threads: usize) -> Profile {
+        let (name, isa) = ("portable".to_string(), "portable".to_string());
+        Profile { name, granule: 256, threads, isa, rates: None, workspace: |_, _| 0 }
+    }
+
+    /// Scratch bytes an operation needs.
+    pub fn workspace(&self, op: &OpDesc) -> u64 {
+        (self.workspace)(self, op)
+    }
+}

@@ -1,0 +1,191 @@
+//! A tensor: rows x columns of one element type over a charged buffer.
+
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::pool::{Buf, Category, Pool};
+use crate::{DType, Machine};
+
+/// Rows x columns at a row stride. Cloning shares the storage; the storage is released, on the thread that
+/// issues work, when the last clone or view goes. Not `Send`: the ledger belongs to one thread.
+#[derive(Clone)]
+pub struct Tensor {
+    buf: Rc<Buf>,
+    offset_bytes: u64,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    dtype: DType,
+}
+
+impl Tensor {
+    pub(crate) fn over(buf: Rc<Buf>, rows: usize, cols: usize, dtype: DType) -> Tensor {
+        Tensor { buf, offset_bytes: 0, rows, cols, stride: cols, dtype }
+    }
+
+    /// Number of rows (tokens, for activations).
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows x columns.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.cols]
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// True when there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the elements, without gaps between rows.
+    pub fn bytes(&self) -> u64 {
+        self.len() as u64 * self.dtype.bytes() as u64
+    }
+
+    /// True when rows follow each other without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.stride == self.cols || self.rows <= 1
+    }
+
+    /// Where the first element lies, in the machine's own terms; only a machine may interpret it.
+    pub fn address(&self) -> u64 {
+        self.buf.address() + self.offset_bytes
+    }
+
+    /// The category its storage is charged to.
+    pub fn category(&self) -> Category {
+        self.buf.category()
+    }
+
+    /// Number of handles (clones and views) to the storage.
+    pub fn handles(&self) -> usize {
+        Rc::strong_count(&self.buf)
+    }
+
+    /// A view of some rows.
+    ///
+    /// # Panics
+    /// If the range leaves the tensor.
+    #[track_caller]
+    pub fn view_rows(&self, range: Range<usize>) -> Tensor {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {self:?}");
+        let mut view = self.clone();
+        view.offset_bytes += (range.start * self.stride) as u64 * self.dtype.bytes() as u64;
+        view.rows = range.len();
+        view
+    }
+
+    /// A view of some columns.
+    ///
+    /// # Panics
+    /// If the range leaves the tensor.
+    #[track_caller]
+    pub fn view_cols(&self, range: Range<usize>) -> Tensor {
+        assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {self:?}");
+        let mut view = self.clone();
+        view.offset_bytes += range.start as u64 * self.dtype.bytes() as u64;
+        view.cols = range.len();
+        view
+    }
+
+    /// The same elements as another shape.
+    ///
+    /// # Panics
+    /// If the tensor has gaps or the counts differ.
+    #[track_caller]
+    pub fn reshape(&self, rows: usize, cols: usize) -> Tensor {
+        assert!(self.is_contiguous() && rows * cols == self.len(), "reshape {self:?} to {rows} x {cols}");
+        Tensor { rows, cols, stride: cols, ..self.clone() }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{}, {}]", self.dtype, self.rows, self.cols)?;
+        if self.is_contiguous() { Ok(()) } else { write!(f, "/{}", self.stride) }
+    }
+}
+
+/// A machine with its pool: what a rank computes with. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    /// Where work runs.
+    pub machine: Arc<dyn Machine>,
+    /// Where its memory comes from.
+    pub pool: Pool,
+}
+
+impl Device {
+    /// A rank's device with a memory budget in bytes; address space is reserved, nothing is touched.
+    pub fn new(machine: Arc<dyn Machine>, budget_bytes: u64) -> Device {
+        let pool = Pool::new(machine.as_ref(), budget_bytes);
+        Device { machine, pool }
+    }
+
+    /// An uninitialised tensor.
+    #[track_caller]
+    pub fn empty(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+        self.pool.alloc(rows, cols, dtype, category)
+    }
+
+    /// A tensor of zeros.
+    #[track_caller]
+    pub fn zeros(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+        let tensor = self.empty(rows, cols, dtype, category);
+        self.machine.zero(&tensor);
+        tensor
+    }
+
+    /// A tensor with the given f32 elements, row by row (on a machine with data).
+    #[track_caller]
+    pub fn from_f32(&self, rows: usize, cols: usize, data: &[f32], category: Category) -> Tensor {
+        assert_eq!(data.len(), rows * cols, "from_f32: {rows} x {cols}");
+        let tensor = self.empty(rows, cols, DType::F32, category);
+        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.machine.write(&tensor, &bytes);
+        tensor
+    }
+
+    /// A one-row tensor with the given i32 elements.
+    #[track_caller]
+    pub fn from_i32(&self, data: &[i32], category: Category) -> Tensor {
+        let tensor = self.empty(1, data.len(), DType::I32, category);
+        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.machine.write(&tensor, &bytes);
+        tensor
+    }
+
+    /// The elements as f32, row by row; converts from bf16. Empty on a machine without data.
+    #[track_caller]
+    pub fn to_f32(&self, tensor: &Tensor) -> Vec<f32> {
+        let bytes = self.machine.read(tensor).wait();
+        match tensor.dtype() {
+            DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            DType::Bf16 => bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from_le_bytes([0, 0, b[0], b[1]]))).collect(),
+            other => panic!("to_f32 of {other:?}"),
+        }
+    }
+}
