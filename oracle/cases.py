@@ -1,0 +1,123 @@
+"""The golden cases: which tiny model each one is, as Transformers' own config classes.
+
+A case is (name, config, options). Sizes keep a case near 250 KB: hidden 32, vocabulary 96, two or
+three layers. Windows, soft caps and original context lengths are small so that 40 tokens meet them.
+Pad, bos and eos are unset: a padding id would zero one row of the embedding's gradient.
+"""
+import transformers as tf
+
+SMALL = dict(
+    vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+    pad_token_id=None, bos_token_id=None, eos_token_id=None,
+)
+WINDOW = 8
+
+
+def rope(kind="default", theta=10000.0, **more):
+    return dict(rope_type=kind, rope_theta=theta, **more)
+
+
+def llama(**more):
+    return tf.LlamaConfig(**{**SMALL, "head_dim": 16, "rope_parameters": rope(), **more})
+
+
+def cases():
+    """Yields (name, config, options): `generate` asks for greedy output, `v4` for the old spelling."""
+    gen, v4 = dict(generate=True), dict(v4=True)
+    # Llama 2: no head_dim in its published config, so here it is hidden / heads = 8.
+    yield "llama2", llama(head_dim=None), gen | v4
+    # Weights stored as bf16; everything is computed in f32 from the rounded weights.
+    yield "llama2_bf16", llama(), dict(bf16=True)
+    # 1 pair kept, 1 blended, 6 divided: every branch of the llama3 rule is met.
+    yield "llama31", llama(rope_parameters=rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=48)), v4
+    yield "llama32_tied", llama(tie_word_embeddings=True, rope_parameters=rope(
+        "llama3", 500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)), {}
+    yield "llama_linear", llama(rope_parameters=rope("linear", factor=4.0)), v4
+    # The one document (40) is longer than 32 and changes the base; the packed ones are not.
+    yield "llama_dynamic", llama(
+        max_position_embeddings=32, rope_parameters=rope("dynamic", factor=2.0)), v4
+    yield "llama_yarn", llama(max_position_embeddings=256, rope_parameters=rope(
+        "yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0, original_max_position_embeddings=64)), v4
+    yield "llama_yarn_plain", llama(rope_parameters=rope(
+        "yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.25, truncate=False)), {}
+    yield "llama_bias", llama(attention_bias=True, mlp_bias=True), {}
+    yield "mistral", tf.MistralConfig(**SMALL | dict(
+        head_dim=16, sliding_window=WINDOW, rope_parameters=rope())), v4
+    yield "qwen2", tf.Qwen2Config(**SMALL, tie_word_embeddings=True, rope_parameters=rope(theta=1e6)), v4
+    yield "qwen2_window", tf.Qwen2Config(
+        **SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1,
+        rope_parameters=rope(theta=1e6)), v4
+    yield "qwen3", tf.Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=True,
+                                  rope_parameters=rope(theta=1e6)), gen | v4
+    yield "gemma", tf.GemmaConfig(**SMALL, head_dim=16, rope_parameters=rope()), v4
+    yield "gemma2", tf.Gemma2Config(
+        **SMALL, head_dim=16, query_pre_attn_scalar=24, sliding_window=WINDOW,
+        attn_logit_softcapping=5.0, final_logit_softcapping=8.0, rope_parameters=rope()), gen | v4
+    yield "gemma3", tf.Gemma3TextConfig(
+        **SMALL | dict(num_hidden_layers=3), head_dim=16, query_pre_attn_scalar=24,
+        sliding_window=WINDOW, sliding_window_pattern=3, rope_parameters=dict(
+            full_attention=rope("linear", 1e6, factor=8.0), sliding_attention=rope())), v4
+    # 6 of 8 dims rotate; the one document (40) takes the long factors, the packed ones the short.
+    yield "phi3", tf.Phi3Config(
+        **SMALL, sliding_window=WINDOW, original_max_position_embeddings=24, rope_parameters=rope(
+            "longrope", partial_rotary_factor=0.75,
+            short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 4.0])), v4
+    yield "phi3_plain", tf.Phi3Config(**SMALL, rope_parameters=rope(partial_rotary_factor=1.0)), v4
+    yield "nemotron", tf.NemotronConfig(
+        **SMALL, head_dim=16, rope_parameters=rope(partial_rotary_factor=0.5)), v4
+    yield "gpt2", tf.GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=2, n_head=2, n_positions=64,
+        bos_token_id=None, eos_token_id=None), gen
+    neox = {k: v for k, v in SMALL.items() if k != "num_key_value_heads"} | dict(num_attention_heads=2)
+    yield "gpt_neox", tf.GPTNeoXConfig(**neox, rope_parameters=rope(partial_rotary_factor=0.25)), v4
+    yield "gpt_neox_sequential", tf.GPTNeoXConfig(
+        **neox, use_parallel_residual=False, rope_parameters=rope(partial_rotary_factor=0.5)), {}
+    yield "smollm3", tf.SmolLM3Config(
+        **SMALL, no_rope_layers=[1, 0], rope_parameters=rope(theta=5e6)), v4
+    yield "olmo2", tf.Olmo2Config(**SMALL, rope_parameters=rope(theta=5e5)), v4
+    yield "starcoder2", tf.Starcoder2Config(**SMALL, sliding_window=WINDOW, rope_parameters=rope()), v4
+    yield "granite", tf.GraniteConfig(
+        **SMALL, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5,
+        attention_multiplier=0.2, rope_parameters=rope()), v4
+
+
+def old_spelling(config):
+    """The same config dict as Transformers 4 would have written it."""
+    old = {k: v for k, v in config.items() if k not in ("dtype", "rope_parameters", "transformers_version")}
+    old["torch_dtype"] = config.get("dtype", "float32")
+    old["transformers_version"] = "4.44.0"
+    rules = config.get("rope_parameters")
+    kind = config["model_type"]
+    if kind == "gemma3_text":
+        rope_into(old, rules["full_attention"], kind)
+        old["rope_local_base_freq"] = rules["sliding_attention"]["rope_theta"]
+        old["sliding_window_pattern"] = old.pop("_sliding_window_pattern", 3)
+        old.pop("layer_types", None)
+    elif rules:
+        rope_into(old, rules, kind)
+    if kind in ("qwen2", "qwen3", "gemma2", "smollm3"):
+        old.pop("layer_types", None)
+    if kind == "llama" and config["head_dim"] * config["num_attention_heads"] == config["hidden_size"]:
+        old.pop("head_dim")
+    return old
+
+
+def rope_into(old, rules, kind):
+    rules = dict(rules)
+    theta, style = rules.pop("rope_theta"), rules.pop("rope_type")
+    partial = rules.pop("partial_rotary_factor", None)
+    if kind == "gpt_neox":
+        old["rotary_emb_base"], old["rotary_pct"] = theta, partial
+    else:
+        old["rope_theta"] = theta
+        if partial is not None:
+            old["partial_rotary_factor"] = partial
+    if kind == "phi3":
+        rules.pop("original_max_position_embeddings", None)
+    # llama3 and gemma3 came with `rope_type`; the others are older and say `type`.
+    key = "rope_type" if style == "llama3" or kind == "gemma3_text" else "type"
+    old["rope_scaling"] = None if style == "default" else {key: style, **rules}

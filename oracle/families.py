@@ -1,0 +1,244 @@
+"""Writes tests/golden/<case>/ with PyTorch and Transformers: tiny random models and what they compute.
+
+    python oracle/families.py [CASE ...]
+
+Per case: config.json, model.safetensors, golden.safetensors, golden.json and for many config_v4.json
+(old spelling, checked here to give the same logits). README.md explains every key.
+"""
+import copy
+import json
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+from cases import cases, old_spelling
+
+OUT = Path(__file__).resolve().parent.parent / "tests" / "golden"
+VARIANTS = {"single": [40], "packed": [17, 9, 14]}
+IGNORED = -100
+ADAMW = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
+DECAY = 0.1
+NORM_WORDS = ("norm", "ln_")
+
+
+def is_norm(name):
+    return any(word in name for word in NORM_WORDS)
+
+
+def randomise(model, generator, plus_one):
+    """Weights of std 0.2, norm weights around 1 (or around 0 where the family adds 1), biases of std 0.1."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if name.endswith("bias"):
+                weight.copy_(0.1 * noise)
+            elif is_norm(name):
+                weight.copy_(0.1 * noise + (0.0 if plus_one else 1.0))
+            else:
+                weight.copy_(0.2 * noise)
+
+
+def build(config, seed):
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    plus_one = config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
+    randomise(model, generator, plus_one)
+    return model.eval(), generator
+
+
+def inputs(lengths, vocab, generator):
+    """One packed stream. labels[t] is the target of logits[t]: shifted, last of a document ignored."""
+    total = sum(lengths)
+    ids = torch.randint(0, vocab, (total,), generator=generator)
+    labels, positions, starts = torch.full((total,), IGNORED), [], [0]
+    for length in lengths:
+        start = starts[-1]
+        labels[start : start + length - 1] = ids[start + 1 : start + length]
+        positions += range(length)
+        starts.append(start + length)
+    masked = torch.rand(total, generator=generator) < 0.15
+    labels[masked] = IGNORED
+    return ids, labels, positions, starts
+
+
+def logits_of(model, ids, starts):
+    """Documents as separate forward passes, concatenated: no attention and no position crosses them."""
+    rows = [model(input_ids=ids[None, a:b], use_cache=False).logits[0] for a, b in zip(starts, starts[1:])]
+    return torch.cat(rows).float()
+
+
+def loss_sum(model, ids, labels, starts):
+    return F.cross_entropy(logits_of(model, ids, starts), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def adamw_losses(model, batch):
+    """Mean losses before and after 1, 2 and 3 AdamW steps on the same batch; names that decay."""
+    ids, labels, starts = batch
+    count = int((labels != IGNORED).sum())
+    named = list(model.named_parameters())
+    decayed = [n for n, p in named if p.ndim >= 2 and not is_norm(n)]
+    groups = [
+        dict(params=[p for n, p in named if n in decayed], weight_decay=DECAY),
+        dict(params=[p for n, p in named if n not in decayed], weight_decay=0.0),
+    ]
+    optimizer = torch.optim.AdamW(groups, foreach=False, fused=False, **ADAMW)
+    losses = []
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = loss_sum(model, ids, labels, starts) / count
+        losses.append(loss.item())
+        if step < 3:
+            loss.backward()
+            optimizer.step()
+    return losses, decayed
+
+
+def variant(model, name, lengths, generator, tensors):
+    """Runs one batch; leaves the model's weights as they were."""
+    ids, labels, positions, starts = inputs(lengths, model.config.vocab_size, generator)
+    count = int((labels != IGNORED).sum())
+    model.zero_grad()
+    total = loss_sum(model, ids, labels, starts)
+    (total / count).backward()
+    tensors[f"{name}.logits"] = logits_of(model, ids, starts).detach().clone()
+    grads = {n: p.grad.detach().clone() for n, p in model.named_parameters()}
+    if name == "packed":
+        tensors.update({f"{name}.grad.{n}": g for n, g in grads.items()})
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    losses, decayed = adamw_losses(model, (ids, labels, starts))
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            p.copy_(before[n])
+    model.zero_grad()
+    golden = dict(
+        input_ids=ids.tolist(), positions=positions, labels=labels.tolist(), document_starts=starts,
+        loss=total.item() / count, loss_sum=total.item(), valid_tokens=count,
+        adamw_losses=losses,
+        grad_max={n: g.abs().max().item() for n, g in grads.items()},
+        grad_l2={n: g.norm().item() for n, g in grads.items()},
+    )
+    return golden, decayed
+
+
+def greedy(model, generator, new_tokens=32, prompt_tokens=10):
+    """A prompt whose greedy path is decided by clear margins, so that rounding cannot change it."""
+    for _ in range(400):
+        prompt = torch.randint(0, model.config.vocab_size, (1, prompt_tokens), generator=generator)
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+                             max_new_tokens=new_tokens, pad_token_id=0)
+        with torch.no_grad():
+            top = model(input_ids=out, use_cache=False).logits[0, prompt_tokens - 1 : -1].topk(2).values
+        margin = (top[:, 0] - top[:, 1]).min().item()
+        new = out[0, prompt_tokens:].tolist()
+        if margin > 0.005 and len(set(new)) > 5:
+            return dict(prompt=prompt[0].tolist(), new_tokens=new, smallest_margin=margin)
+    raise SystemExit("no prompt with clear margins")
+
+
+def check_old_spelling(folder, model, ids, expected):
+    """config_v4.json as config.json must give the same logits in Transformers."""
+    with tempfile.TemporaryDirectory() as tmp:
+        shutil.copy(folder / "config_v4.json", Path(tmp) / "config.json")
+        shutil.copy(folder / "model.safetensors", tmp)
+        other = AutoModelForCausalLM.from_pretrained(tmp, attn_implementation="eager", dtype=torch.float32).eval()
+        with torch.no_grad():
+            got = logits_of(other, ids, [0, len(ids)])
+    if not torch.equal(got, expected):
+        raise SystemExit(f"{folder.name}: config_v4.json differs by {(got - expected).abs().max()}")
+
+
+def write_sharded(name, source, shard_size="32KB"):
+    """The same weights in shards with model.safetensors.index.json; golden.json names its source."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = AutoModelForCausalLM.from_pretrained(OUT / source, dtype=torch.float32)
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "golden.json", dict(case=name, same_as=source))
+    print(name, sorted(f.name for f in folder.iterdir()))
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def compact_json(path, value):
+    """One key a line at the top levels, long lists on one line."""
+    def show(v, depth):
+        if isinstance(v, dict) and depth < 2:
+            inner = ",\n".join(f'{" " * (depth + 1)}{json.dumps(k)}: {show(x, depth + 1)}' for k, x in v.items())
+            return "{\n" + inner + "\n" + " " * depth + "}"
+        return json.dumps(v)
+    path.write_text(show(value, 0) + "\n")
+
+
+def write_case(name, config, options):
+    seed = zlib.crc32(name.encode())
+    model, generator = build(config, seed)
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if options.get("bf16"):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(p.bfloat16().float())
+    golden = dict(case=name, model_type=config.model_type, gradient_of="mean loss over valid tokens",
+                  adamw=dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=DECAY))
+    tensors = {}
+    for kind, lengths in VARIANTS.items():
+        golden[kind], golden["adamw"]["decayed"] = variant(model, kind, lengths, generator, tensors)
+    if options.get("generate"):
+        golden["generate"] = greedy(model, generator)
+    save_model(model, folder, options)
+    save_file(tensors, folder / "golden.safetensors")
+    compact_json(folder / "golden.json", golden)
+    verify(folder, model, golden, tensors, options)
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    params = sum(p.numel() for p in model.parameters())
+    print(f"{name:22} {params:6} params {size / 1024:5.0f} KiB  loss {golden['single']['loss']:.4f} "
+          f"{golden['packed']['loss']:.4f} -> {golden['packed']['adamw_losses'][3]:.4f}", flush=True)
+
+
+def save_model(model, folder, options):
+    if options.get("bf16"):
+        model = copy.deepcopy(model).bfloat16()
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def verify(folder, model, golden, tensors, options):
+    """What was written loads with Transformers and gives what was recorded."""
+    ids = torch.tensor(golden["single"]["input_ids"])
+    again = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        got = logits_of(again, ids, [0, len(ids)])
+    if not torch.equal(got, tensors["single.logits"]):
+        raise SystemExit(f"{folder.name}: reloaded logits differ by {(got - tensors['single.logits']).abs().max()}")
+    if options.get("v4"):
+        config = json.loads((folder / "config.json").read_text())
+        write_json(folder / "config_v4.json", old_spelling(config))
+        check_old_spelling(folder, model, ids, tensors["single.logits"])
+
+
+def main():
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    wanted = set(sys.argv[1:])
+    for name, config, options in cases():
+        if not wanted or name in wanted:
+            write_case(name, config, options)
+    if not wanted or "llama2_sharded" in wanted:
+        write_sharded("llama2_sharded", "llama2")
+
+
+if __name__ == "__main__":
+    main()
