@@ -1,1 +1,33 @@
-//! Under construction.
+//! Fused operations with their gradients, segments, places, and optimizer updates.
+//!
+//! A block's forward function names operations on a [`Ctx`]; that records a small graph. A [`schedule::Schedule`] turns
+//! the graph and a table of [`Places`] into explicit steps, and one executor runs them on any machine: forward, replay
+//! of exactly what is missing, backward. On `meta` the same steps are the plan.
+//!
+//! This crate knows nothing of layers, checkpoints or training algorithms.
+#![deny(missing_docs)]
+
+mod batch;
+mod graph;
+mod head;
+mod op;
+mod optimizer;
+mod params;
+mod places;
+mod run;
+mod tape;
+
+pub mod ops;
+pub mod schedule;
+
+pub use batch::Batch;
+pub use graph::{Ctx, Graph, Info, Node, Val};
+pub use head::{Head, HeadUse, Labels};
+pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
+pub use ops::attention::AttentionUse;
+pub use ops::rope::RopeUse;
+pub use optimizer::{AdamW, AdamWSettings, StepReport, Update};
+pub use params::{Grads, Param, ParamId, Params};
+pub use places::{Place, Places, Rule};
+pub use run::{Counted, Counters, Span};
+pub use tape::{Eval, Scope, Segments, Tape};

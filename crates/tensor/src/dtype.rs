@@ -55,7 +55,9 @@ impl DType {
     /// The type with this safetensors name.
     pub fn from_safetensors_name(name: &str) -> Option<DType> {
         use DType::*;
-        [F32, Bf16, F16, F8E4M3, F8E5M2, I32, I64, U8, U32].into_iter().find(|dtype| dtype.safetensors_name() == name)
+        [F32, Bf16, F16, F8E4M3, F8E5M2, I32, I64, U8, U32]
+            .into_iter()
+            .find(|dtype| dtype.safetensors_name() == name)
     }
 
     /// True for the types that gradients flow through.

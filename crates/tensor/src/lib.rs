@@ -17,8 +17,8 @@ mod tensor;
 
 pub use dtype::DType;
 pub use machine::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
-    Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, StepScale,
+    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
+    InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, StepScale,
 };
 pub use mask::{Extent, Mask, Slice};
 pub use meta::Meta;

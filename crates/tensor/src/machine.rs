@@ -373,6 +373,8 @@ pub trait Machine: Send + Sync {
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
     /// `out = factor x`; `out` may be `x`.
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor);
+    /// `x = cap tanh(x / cap)`.
+    fn softcap(&self, x: &Tensor, cap: f32);
     /// `x += bias` on each row.
     fn add_bias(&self, x: &Tensor, bias: &Tensor);
     /// `dbias += sum over rows of dy`, ascending; f32.

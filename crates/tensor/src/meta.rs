@@ -44,6 +44,7 @@ impl Machine for Meta {
     fn copy(&self, _: &Tensor, _: &Tensor) {}
     fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
     fn scale(&self, _: &Tensor, _: f32, _: &Tensor) {}
+    fn softcap(&self, _: &Tensor, _: f32) {}
     fn add_bias(&self, _: &Tensor, _: &Tensor) {}
     fn bias_backward(&self, _: &Tensor, _: &Tensor) {}
     fn norm(&self, _: &Norm<'_>) {}

@@ -189,7 +189,11 @@ impl Pool {
                 .map(|(category, live)| format!("{} {live}", category.name()))
                 .collect();
             let (op, layer, budget) = (self.0.op.get(), self.0.layer.get(), self.0.budget);
-            panic!("out of memory: {op} (layer {layer}) asks for {charge} bytes of {}; the budget is {budget}; live: {}", category.name(), table.join(", "));
+            panic!(
+                "out of memory: {op} (layer {layer}) asks for {charge} bytes of {}; the budget is {budget}; live: {}",
+                category.name(),
+                table.join(", ")
+            );
         }
         state.charge(charge, category, self.0.op.get(), self.0.layer.get());
         drop(state);
@@ -247,7 +251,8 @@ impl Pool {
 impl State {
     /// Best fit: the smallest hole that holds `size`, the lowest among equals, else the end of the range.
     fn place(&mut self, size: u64) -> u64 {
-        let best = self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
+        let best =
+            self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
         if let Some((&offset, &len)) = best {
             self.holes.remove(&offset);
             if len > size {

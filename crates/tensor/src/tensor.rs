@@ -183,8 +183,13 @@ impl Device {
     pub fn to_f32(&self, tensor: &Tensor) -> Vec<f32> {
         let bytes = self.machine.read(tensor).wait();
         match tensor.dtype() {
-            DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            DType::Bf16 => bytes.chunks_exact(2).map(|b| f32::from_bits(u32::from_le_bytes([0, 0, b[0], b[1]]))).collect(),
+            DType::F32 => {
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            DType::Bf16 => bytes
+                .chunks_exact(2)
+                .map(|b| f32::from_bits(u32::from_le_bytes([0, 0, b[0], b[1]])))
+                .collect(),
             other => panic!("to_f32 of {other:?}"),
         }
     }

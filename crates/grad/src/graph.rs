@@ -1,0 +1,155 @@
+//! What a block does, as data: the list of operations that its forward function names.
+//!
+//! A block's function runs once over a [`Ctx`] and computes nothing: it records. The executor then runs the list,
+//! whole or by tiles of rows, replays any slice of it, and knows the last use of every value.
+
+use std::rc::Rc;
+
+use fathom_tensor::DType;
+
+use crate::op::{Desc, Op};
+use crate::params::{ParamId, Params};
+
+/// A value of a graph: a handle without storage. `[t, cols]`, one row a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Val(pub(crate) u32);
+
+impl Val {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What is known of a value before anything runs.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The activation's name, e.g. `attn.out`; the key of its place.
+    pub name: &'static str,
+    /// Columns.
+    pub cols: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// The node that makes it; `None` for the graph's input.
+    pub producer: Option<usize>,
+    /// Gradients flow through it (statistics have none).
+    pub differentiable: bool,
+}
+
+/// One operation and what it reads and makes.
+pub struct Node {
+    /// What it does.
+    pub op: Rc<dyn Op>,
+    /// Values read.
+    pub ins: Vec<Val>,
+    /// Weights read.
+    pub params: Vec<ParamId>,
+    /// Values made.
+    pub outs: Vec<Val>,
+    /// The rows region it belongs to: nodes of one region run tile by tile.
+    pub region: Option<u32>,
+}
+
+/// The recorded operations of one segment, in program order.
+pub struct Graph {
+    /// All values.
+    pub values: Vec<Info>,
+    /// All operations.
+    pub nodes: Vec<Node>,
+    /// The segment's input, if it has one.
+    pub input: Option<Val>,
+    /// The segment's output.
+    pub output: Val,
+}
+
+/// Records a block's operations. The methods that model code calls are in [`crate::ops`], one per operation.
+pub struct Ctx<'p> {
+    pub(crate) params: &'p Params,
+    values: Vec<Info>,
+    nodes: Vec<Node>,
+    region: Option<u32>,
+    regions: u32,
+}
+
+impl<'p> Ctx<'p> {
+    /// Runs `body` once and returns what it recorded. `input` describes the segment's input.
+    pub fn record(
+        params: &'p Params,
+        input: Option<Desc>,
+        body: impl FnOnce(&mut Ctx<'p>, Val) -> Val,
+    ) -> Graph {
+        let mut cx = Ctx { params, values: Vec::new(), nodes: Vec::new(), region: None, regions: 0 };
+        if let Some(Desc { cols, dtype }) = input {
+            cx.values.push(Info { name: "block.in", cols, dtype, producer: None, differentiable: true });
+        }
+        let output = body(&mut cx, Val(0));
+        let Ctx { values, nodes, .. } = cx;
+        Graph { values, nodes, input: input.map(|_| Val(0)), output }
+    }
+
+    /// A region of operations that work row by row: the executor runs it whole or by tiles of rows, and replays
+    /// it by tiles. Communication inside it happens per tile.
+    ///
+    /// # Panics
+    /// If regions are nested.
+    #[track_caller]
+    pub fn rows<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        assert!(self.region.is_none(), "rows regions do not nest");
+        self.region = Some(self.regions);
+        self.regions += 1;
+        let result = body(self);
+        self.region = None;
+        result
+    }
+
+    /// Columns and type of a value.
+    pub fn desc(&self, val: Val) -> Desc {
+        let info = &self.values[val.index()];
+        Desc { cols: info.cols, dtype: info.dtype }
+    }
+
+    /// Records one operation; its outputs are named by the operation.
+    #[track_caller]
+    pub fn apply(&mut self, op: impl Op + 'static, ins: &[Val], params: &[ParamId]) -> Vec<Val> {
+        let descs: Vec<Desc> = ins.iter().map(|val| self.desc(*val)).collect();
+        let weights: Vec<[usize; 2]> = params.iter().map(|id| self.params.shape(*id)).collect();
+        let node = self.nodes.len();
+        let outs: Vec<Val> = op
+            .outputs(&descs, &weights)
+            .into_iter()
+            .map(|out| {
+                let (name, cols, dtype, differentiable) = (out.name, out.cols, out.dtype, out.differentiable);
+                self.values.push(Info { name, cols, dtype, producer: Some(node), differentiable });
+                Val(self.values.len() as u32 - 1)
+            })
+            .collect();
+        self.nodes.push(Node {
+            op: Rc::new(op),
+            ins: ins.to_vec(),
+            params: params.to_vec(),
+            outs: outs.clone(),
+            region: self.region,
+        });
+        outs
+    }
+}
+
+impl Graph {
+    /// Splits the nodes into units: a rows region, or one operation outside any.
+    pub fn units(&self) -> Vec<std::ops::Range<usize>> {
+        let mut units: Vec<std::ops::Range<usize>> = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            match units.last_mut() {
+                Some(last) if node.region.is_some() && self.nodes[last.start].region == node.region => {
+                    last.end = index + 1
+                }
+                _ => units.push(index..index + 1),
+            }
+        }
+        units
+    }
+
+    /// The distinct activation names with columns and type, in program order.
+    pub fn activations(&self) -> impl Iterator<Item = &Info> {
+        self.values.iter()
+    }
+}

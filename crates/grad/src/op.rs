@@ -1,0 +1,166 @@
+//! The contract of an operation: forward and backward live together, and nothing has a default body, so no
+//! operation can exist without its gradient.
+
+use std::ops::Range;
+
+use fathom_tensor::{DType, Device, MatMul, Tensor};
+
+use crate::batch::Batch;
+use crate::params::Params;
+
+/// Columns and type of a value; its rows are the segment's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Desc {
+    /// Columns.
+    pub cols: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// One output of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// The activation's name.
+    pub name: &'static str,
+    /// Columns.
+    pub cols: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// Gradients flow through it.
+    pub differentiable: bool,
+}
+
+impl Out {
+    /// A differentiable output.
+    pub fn new(name: &'static str, cols: usize, dtype: DType) -> Out {
+        Out { name, cols, dtype, differentiable: true }
+    }
+
+    /// An f32 statistic that only the backward pass reads.
+    pub fn statistic(name: &'static str, cols: usize) -> Out {
+        Out { name, cols, dtype: DType::F32, differentiable: false }
+    }
+}
+
+/// Which gradients are wanted of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Of its inputs.
+    pub inputs: bool,
+    /// Of its weights.
+    pub weights: bool,
+}
+
+/// What the backward pass reads, as indices into inputs and outputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saves {
+    /// Inputs.
+    pub ins: Vec<usize>,
+    /// Outputs.
+    pub outs: Vec<usize>,
+}
+
+/// Floating-point operations of one node. Model FLOPs count attention once under the mask and no replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flops {
+    /// Forward.
+    pub forward: u64,
+    /// Backward, by inputs.
+    pub input: u64,
+    /// Backward, by weights.
+    pub weight: u64,
+    /// What the backward kernels do beyond that (attention recomputes its scores).
+    pub extra: u64,
+}
+
+/// What [`Saves`] named, for the rows at hand.
+pub struct Saved {
+    pub(crate) ins: Vec<Option<Tensor>>,
+    pub(crate) outs: Vec<Option<Tensor>>,
+    /// The weights.
+    pub params: Vec<Tensor>,
+}
+
+impl Saved {
+    /// A saved input.
+    #[track_caller]
+    pub fn input(&self, index: usize) -> &Tensor {
+        self.ins[index].as_ref().unwrap_or_else(|| panic!("input {index} was not saved"))
+    }
+
+    /// A saved output.
+    #[track_caller]
+    pub fn output(&self, index: usize) -> &Tensor {
+        self.outs[index].as_ref().unwrap_or_else(|| panic!("output {index} was not saved"))
+    }
+}
+
+/// Where an input's gradient goes.
+pub struct Dx {
+    /// [rows, cols of the input].
+    pub tensor: Tensor,
+    /// Add instead of overwriting.
+    pub accumulate: bool,
+}
+
+/// Keys and values of earlier tokens. Only attention asks for it.
+pub trait KvMemory {
+    /// Appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks speak of.
+    fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
+}
+
+/// What a running operation has at hand.
+pub struct Exec<'a> {
+    /// Compute and memory.
+    pub device: &'a Device,
+    /// Weights.
+    pub params: &'a Params,
+    /// Token ids, positions, masks.
+    pub batch: &'a Batch,
+    /// Memory of earlier tokens when generating.
+    pub kv: Option<&'a mut dyn KvMemory>,
+    /// The token rows of the tile at hand.
+    pub rows: Range<usize>,
+    /// The segment's layer.
+    pub layer: i32,
+}
+
+impl Exec<'_> {
+    /// A matrix product with its scratch.
+    #[track_caller]
+    pub fn matmul(&self, op: MatMul<'_>) {
+        let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
+        self.device.machine.matmul(&op, &ws);
+    }
+
+    /// Scratch of some bytes.
+    pub fn workspace(&self, bytes: u64) -> Tensor {
+        self.device.empty(1, bytes as usize, DType::U8, fathom_tensor::Category::Workspace)
+    }
+}
+
+/// A fused operation. `forward` writes `outs`; `backward_input` writes (or adds to) each `dx` that is there;
+/// `backward_weight` adds to each main gradient that is there (f32).
+pub trait Op {
+    /// For messages and profiles.
+    fn name(&self) -> &'static str;
+    /// Names and shapes of the outputs.
+    ///
+    /// # Panics
+    /// If the inputs do not fit, with the operation's name and the shapes.
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out>;
+    /// What the backward pass reads.
+    fn saves(&self, want: Want) -> Saves;
+    /// Inputs whose gradient is the output's, unchanged.
+    fn passes(&self) -> &'static [usize];
+    /// True if `backward_input` can add to `dx`.
+    fn accumulates(&self) -> bool;
+    /// Work for `rows` tokens.
+    fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], batch: &Batch) -> Flops;
+    /// Computes the outputs.
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]);
+    /// Gradients of the inputs, for those that want one and are not passed through.
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]);
+    /// Gradients of the weights.
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]);
+}

@@ -1,0 +1,86 @@
+//! `y = x W^T + b`, with W stored [out, in] as the checkpoints have it.
+
+use fathom_tensor::{MatMul, Tensor};
+
+use super::only;
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+struct Linear {
+    name: &'static str,
+}
+
+impl Ctx<'_> {
+    /// `y = x W^T + b`: x [t, in], W [out, in], b [1, out].
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn linear(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
+        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
+        only(self.apply(Linear { name }, &[x], &params))
+    }
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let [out, inner] = params[0];
+        assert_eq!(
+            ins[0].cols, inner,
+            "linear {}: x [t, {}], weight [{out}, {inner}]",
+            self.name, ins[0].cols
+        );
+        if let Some(bias) = params.get(1) {
+            assert_eq!(*bias, [1, out], "linear {}: bias of weight [{out}, {inner}]", self.name);
+        }
+        vec![Out::new(self.name, out, ins[0].dtype)]
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        let product = 2 * rows as u64 * params[0][0] as u64 * params[0][1] as u64;
+        Flops { forward: product, input: product, weight: product, extra: 0 }
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let (a, b, c) = (&ins[0], &params[0], &outs[0]);
+        x.matmul(MatMul { a, a_trans: false, b, b_trans: true, c, accumulate: false });
+        if let Some(bias) = params.get(1) {
+            x.device.machine.add_bias(c, bias);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            let b = &saved.params[0];
+            x.matmul(MatMul { a: dy, a_trans: false, b, b_trans: false, c: &dx.tensor, accumulate: false });
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
+        if let Some(dw) = &dw[0] {
+            let b = saved.input(0);
+            x.matmul(MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: true });
+        }
+        if let Some(Some(dbias)) = dw.get(1) {
+            x.device.machine.bias_backward(dy, dbias);
+        }
+    }
+}

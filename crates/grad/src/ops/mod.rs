@@ -1,0 +1,24 @@
+//! The operations, one folder each: contract and gradient in `mod.rs`, the slow composed definition in
+//! `reference.rs`, both held together by `tests.rs`. The methods on [`crate::Ctx`] that model code calls are here too.
+
+pub mod activate;
+pub mod add;
+pub mod attention;
+pub mod embed;
+pub mod linear;
+pub mod norm;
+pub mod rope;
+pub mod scale;
+pub mod split;
+
+use crate::op::Out;
+
+/// The one value of an operation with one output.
+fn only<T: Copy>(outs: Vec<T>) -> T {
+    outs[0]
+}
+
+/// A differentiable output shaped like an input.
+fn like(name: &'static str, desc: crate::Desc) -> Vec<Out> {
+    vec![Out::new(name, desc.cols, desc.dtype)]
+}

@@ -1,0 +1,94 @@
+//! Rotary position embedding (Su et al., 2021) of the batch's tables.
+
+use fathom_tensor::{Rope as Call, Tensor};
+
+use super::{like, only};
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, Val};
+
+/// Which rotation a layer uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RopeUse {
+    /// Index of the batch's table.
+    pub table: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Pairs are neighbours instead of halves.
+    pub interleaved: bool,
+}
+
+impl RopeUse {
+    /// Rotates x into out (adding if `accumulate`), back if `inverse`.
+    pub(super) fn run(self, x: &Exec<'_>, from: &Tensor, out: &Tensor, inverse: bool, accumulate: bool) {
+        let table = x.batch.ropes[self.table].view_rows(x.rows.clone());
+        let (head_dim, interleaved) = (self.head_dim, self.interleaved);
+        x.device.machine.rope(&Call {
+            x: from,
+            out,
+            table: &table,
+            head_dim,
+            interleaved,
+            inverse,
+            accumulate,
+        });
+    }
+}
+
+struct Rope {
+    name: &'static str,
+    rope: RopeUse,
+}
+
+impl Ctx<'_> {
+    /// Rotates each head of x [t, heads x head_dim] by its token's position.
+    #[track_caller]
+    pub fn rope(&mut self, name: &'static str, x: Val, rope: RopeUse) -> Val {
+        only(self.apply(Rope { name, rope }, &[x], &[]))
+    }
+}
+
+impl Op for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        let head_dim = self.rope.head_dim;
+        assert!(
+            ins[0].cols % head_dim == 0,
+            "rope {}: x [t, {}], heads of {head_dim}",
+            self.name,
+            ins[0].cols
+        );
+        like(self.name, ins[0])
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        true
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        self.rope.run(x, &ins[0], &outs[0], false, false);
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            self.rope.run(x, dy, &dx.tensor, true, dx.accumulate);
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}

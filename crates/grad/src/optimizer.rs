@@ -1,0 +1,151 @@
+//! AdamW (Loshchilov and Hutter, 2019) with f32 moments and masters, and clipping by the global norm.
+//!
+//! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
+//! over micro batches equals one big batch.
+
+use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale, Tensor};
+
+use crate::params::{Grads, ParamId, Params};
+
+/// Hyperparameters of one update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWSettings {
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
+    /// Decoupled decay of the weights that decay.
+    pub weight_decay: f32,
+    /// Clip the global norm to this; 0 for no clipping.
+    pub max_norm: f32,
+}
+
+impl Default for AdamWSettings {
+    fn default() -> AdamWSettings {
+        AdamWSettings { lr: 3e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, max_norm: 1.0 }
+    }
+}
+
+/// Moments of one weight, and its f32 master if the weight itself is narrower.
+pub struct State {
+    /// f32 first moment.
+    pub m: Tensor,
+    /// f32 second moment.
+    pub v: Tensor,
+    /// f32 weights.
+    pub master: Option<Tensor>,
+}
+
+/// The optimizer's state.
+pub struct AdamW {
+    states: Vec<Option<State>>,
+    /// Updates made.
+    pub step: u64,
+    sum_squares: Tensor,
+    scale: Tensor,
+    skip: Tensor,
+    norm: Tensor,
+}
+
+/// What an update was given: both f32 [1, 1].
+pub struct Update<'a> {
+    /// Sum of the losses.
+    pub loss: &'a Tensor,
+    /// Valid tokens.
+    pub count: &'a Tensor,
+}
+
+/// What an update did; read it one step late.
+pub struct StepReport {
+    /// Norm of the mean's gradient before clipping.
+    pub norm: InFlight,
+    /// Not zero: loss or gradient was not finite, or no token was valid, and nothing was changed.
+    pub skipped: InFlight,
+}
+
+impl AdamW {
+    /// Zero moments for every trainable weight; masters copied from the weights.
+    pub fn new(device: &Device, params: &Params) -> AdamW {
+        device.pool.enter("optimizer", -1);
+        let scalar = || device.zeros(1, 1, DType::F32, Category::Optimizer);
+        let (sum_squares, scale, skip, norm) = (scalar(), scalar(), scalar(), scalar());
+        let state = |tensor: &Tensor| {
+            let [rows, cols] = tensor.shape();
+            let zeros = || device.zeros(rows, cols, DType::F32, Category::Optimizer);
+            let master = (tensor.dtype() != DType::F32).then(|| {
+                let master = device.empty(rows, cols, DType::F32, Category::Optimizer);
+                device.machine.copy(tensor, &master);
+                master
+            });
+            State { m: zeros(), v: zeros(), master }
+        };
+        let states = params.iter().map(|(_, param)| param.trainable.then(|| state(&param.tensor))).collect();
+        AdamW { states, step: 0, sum_squares, scale, skip, norm }
+    }
+
+    /// The state of a weight, if it is trained.
+    pub fn state(&self, id: ParamId) -> Option<&State> {
+        self.states[id.index()].as_ref()
+    }
+
+    /// Updates all weights in place from the gradient of the sum. Needs the weights exclusively, so no tape can
+    /// still hold them.
+    pub fn update(
+        &mut self,
+        device: &Device,
+        params: &mut Params,
+        grads: &Grads,
+        update: Update<'_>,
+        settings: &AdamWSettings,
+    ) -> StepReport {
+        let machine = &device.machine;
+        device.pool.enter("adamw", -1);
+        machine.zero(&self.sum_squares);
+        for (_, grad) in grads.iter() {
+            machine.sum_squares(grad, &self.sum_squares);
+        }
+        let (sum_squares, scale, skip, norm) = (&self.sum_squares, &self.scale, &self.skip, &self.norm);
+        let Update { loss, count } = update;
+        machine.step_scale(&StepScale {
+            sum_squares,
+            loss,
+            count,
+            max_norm: settings.max_norm,
+            scale,
+            skip,
+            norm,
+        });
+        self.step += 1;
+        let AdamWSettings { lr, beta1, beta2, eps, .. } = *settings;
+        let correction = |beta: f32| (1.0 - f64::from(beta).powi(self.step as i32)) as f32;
+        for (id, grad) in grads.iter() {
+            let Some(State { m, v, master }) = &self.states[id.index()] else { continue };
+            let param = params.get(id);
+            let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
+            let (correction1, correction2) = (correction(beta1), correction(beta2));
+            let (param, master) = (&param.tensor, master.as_ref());
+            let call = Call {
+                param,
+                master,
+                m,
+                v,
+                grad,
+                scale,
+                skip,
+                lr,
+                beta1,
+                beta2,
+                eps,
+                weight_decay,
+                correction1,
+                correction2,
+            };
+            machine.adamw(&call);
+        }
+        StepReport { norm: machine.read(norm), skipped: machine.read(skip) }
+    }
+}

@@ -1,0 +1,285 @@
+//! Executes a schedule's steps: the same code on every machine.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use fathom_tensor::{Category, Tensor};
+
+use crate::graph::{Graph, Val};
+use crate::op::{Desc, Dx, Exec, Flops, Saved};
+use crate::params::Grads;
+use crate::schedule::{Route, Slot, Step};
+
+/// What has been computed so far, and how long it took if asked.
+#[derive(Default)]
+pub struct Counters {
+    state: RefCell<Counted>,
+}
+
+/// The figures of [`Counters`].
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// Attention once under its mask, no replay.
+    pub model_flops: u64,
+    /// Everything that ran.
+    pub hardware_flops: u64,
+    /// Operations that ran again.
+    pub replayed: u64,
+    /// Present when profiling.
+    pub spans: Option<Vec<Span>>,
+}
+
+/// One operation's time.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// `linear`, `attention backward`, ...
+    pub name: String,
+    /// Its layer.
+    pub layer: i32,
+    /// When it began.
+    pub start: Instant,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl Counters {
+    /// The figures so far.
+    pub fn get(&self) -> Counted {
+        self.state.borrow().clone()
+    }
+
+    /// Starts anew; `profile` records the time of each operation.
+    pub fn reset(&self, profile: bool) {
+        *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
+    }
+
+    /// Adds work done outside a graph.
+    pub fn add(&self, model: u64, hardware: u64) {
+        let mut state = self.state.borrow_mut();
+        state.model_flops += model;
+        state.hardware_flops += hardware;
+    }
+
+    /// Runs `work`, and records its time when profiling.
+    pub fn span<T>(&self, name: &str, part: &str, layer: i32, work: impl FnOnce() -> T) -> T {
+        if self.state.borrow().spans.is_none() {
+            return work();
+        }
+        let start = Instant::now();
+        let result = work();
+        let span =
+            Span { name: format!("{name}{part}"), layer, start, seconds: start.elapsed().as_secs_f64() };
+        if let Some(spans) = &mut self.state.borrow_mut().spans {
+            spans.push(span);
+        }
+        result
+    }
+}
+
+/// Storage of values and gradients at one level: a segment, or one tile of it.
+pub(crate) struct Store {
+    pub values: Vec<Option<Tensor>>,
+    pub grads: Vec<Option<Tensor>>,
+}
+
+impl Store {
+    pub fn new(num_values: usize, num_grads: u32) -> Store {
+        Store { values: vec![None; num_values], grads: vec![None; num_grads as usize] }
+    }
+
+    fn slot(&mut self, slot: Slot) -> &mut Option<Tensor> {
+        match slot {
+            Slot::Value(val) => &mut self.values[val.index()],
+            Slot::Grad(grad) => &mut self.grads[grad as usize],
+        }
+    }
+}
+
+/// Runs steps of one graph.
+pub(crate) struct Runner<'a, 'x> {
+    pub graph: &'a Graph,
+    pub exec: &'a mut Exec<'x>,
+    pub counters: &'a Counters,
+    pub tile_rows: Option<usize>,
+    /// Whole-segment storage.
+    pub store: Store,
+    /// The tile at hand, inside a loop.
+    pub tile: Option<Store>,
+    /// Main gradients; `None` in the forward pass.
+    pub grads: Option<&'a mut Grads>,
+}
+
+impl Runner<'_, '_> {
+    /// Runs the steps for all tokens.
+    pub fn run(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Alloc(slot, val) => {
+                    let tensor = self.alloc(*val, self.exec.batch.tokens);
+                    *self.store.slot(*slot) = Some(tensor);
+                }
+                Step::Forward(node) => self.forward(*node),
+                Step::Backward(node, route) => self.backward(*node, route),
+                Step::Add(from, into, accumulate, val) => self.add(*from, *into, *accumulate, *val),
+                Step::Loop(body) => self.tiles(body),
+                Step::Free(slot) => *self.here().slot(*slot) = None,
+            }
+        }
+    }
+
+    fn tiles(&mut self, body: &[Step]) {
+        let tokens = self.exec.batch.tokens;
+        let tile = self.tile_rows.unwrap_or(tokens).max(1);
+        for start in (0..tokens).step_by(tile) {
+            self.exec.rows = start..tokens.min(start + tile);
+            self.tile = Some(Store::new(self.store.values.len(), self.store.grads.len() as u32));
+            self.run(body);
+            self.tile = None;
+        }
+        self.exec.rows = 0..tokens;
+    }
+
+    fn here(&mut self) -> &mut Store {
+        self.tile.as_mut().unwrap_or(&mut self.store)
+    }
+
+    fn alloc(&self, val: Val, rows: usize) -> Tensor {
+        let info = &self.graph.values[val.index()];
+        self.exec.device.empty(rows, info.cols, info.dtype, Category::Activations)
+    }
+
+    /// The rows at hand of a slot, if it has storage.
+    fn find(&self, slot: Slot) -> Option<Tensor> {
+        let (outer, inner) = match slot {
+            Slot::Value(val) => {
+                (&self.store.values[val.index()], self.tile.as_ref().map(|tile| &tile.values[val.index()]))
+            }
+            Slot::Grad(grad) => {
+                (&self.store.grads[grad as usize], self.tile.as_ref().map(|tile| &tile.grads[grad as usize]))
+            }
+        };
+        match (outer, inner) {
+            (Some(full), Some(_)) => Some(full.view_rows(self.exec.rows.clone())),
+            (Some(full), None) => Some(full.clone()),
+            (None, inner) => inner.cloned().flatten(),
+        }
+    }
+
+    /// The rows at hand of a slot shaped like `val`, with storage made if there is none.
+    fn find_or_alloc(&mut self, slot: Slot, val: Val) -> Tensor {
+        self.find(slot).unwrap_or_else(|| {
+            let tensor = self.alloc(val, self.exec.rows.len());
+            *self.here().slot(slot) = Some(tensor.clone());
+            tensor
+        })
+    }
+
+    #[track_caller]
+    fn value(&self, val: Val) -> Tensor {
+        self.find(Slot::Value(val))
+            .unwrap_or_else(|| panic!("{} has no storage", self.graph.values[val.index()].name))
+    }
+
+    fn flops(&self, node: usize) -> Flops {
+        let node = &self.graph.nodes[node];
+        let describe = |val: &Val| {
+            let info = &self.graph.values[val.index()];
+            Desc { cols: info.cols, dtype: info.dtype }
+        };
+        let descs: Vec<Desc> = node.ins.iter().map(describe).collect();
+        let params: Vec<[usize; 2]> = node.params.iter().map(|id| self.exec.params.shape(*id)).collect();
+        node.op.flops(self.exec.rows.len(), &descs, &params, self.exec.batch)
+    }
+
+    fn forward(&mut self, index: usize) {
+        let node = &self.graph.nodes[index];
+        let replay = self.grads.is_some();
+        self.exec.device.pool.enter(node.op.name(), self.exec.layer);
+        let ins: Vec<Tensor> = node.ins.iter().map(|val| self.value(*val)).collect();
+        let params: Vec<Tensor> = node.params.iter().map(|id| self.exec.params.tensor(*id).clone()).collect();
+        let outs: Vec<Tensor> =
+            node.outs.iter().map(|val| self.find_or_alloc(Slot::Value(*val), *val)).collect();
+        let flops = self.flops(index).forward;
+        self.counters.add(if replay { 0 } else { flops }, flops);
+        self.counters.state.borrow_mut().replayed += u64::from(replay);
+        let part = if replay { " replay" } else { "" };
+        let layer = self.exec.layer;
+        let exec = &mut *self.exec;
+        self.counters.span(node.op.name(), part, layer, || node.op.forward(exec, &ins, &params, &outs));
+    }
+
+    fn backward(&mut self, index: usize, route: &Route) {
+        let node = &self.graph.nodes[index];
+        self.exec.device.pool.enter(node.op.name(), self.exec.layer);
+        let saved = |vals: &[Val]| -> Vec<Option<Tensor>> {
+            vals.iter()
+                .map(|val| if route.reads.contains(val) { Some(self.value(*val)) } else { None })
+                .collect()
+        };
+        let params = node.params.iter().map(|id| self.exec.params.tensor(*id).clone()).collect();
+        let saved = Saved { ins: saved(&node.ins), outs: saved(&node.outs), params };
+        let dy: Vec<Option<Tensor>> = self.output_gradients(index, route);
+        let flops = self.flops(index);
+        let layer = self.exec.layer;
+
+        let grads = self.grads.as_deref();
+        let dw: Vec<Option<Tensor>> =
+            node.params.iter().map(|id| grads.and_then(|grads| grads.get(*id)).cloned()).collect();
+        if dw.iter().any(Option::is_some) {
+            self.counters.add(flops.weight, flops.weight);
+            let exec = &mut *self.exec;
+            self.counters.span(node.op.name(), " backward weight", layer, || {
+                node.op.backward_weight(exec, &saved, &dy, &dw)
+            });
+        }
+        if route.dx.iter().all(Option::is_none) {
+            return;
+        }
+        self.counters.add(flops.input, flops.input + flops.extra);
+        let mut later = Vec::new();
+        let dx: Vec<Option<Dx>> = (0..node.ins.len())
+            .map(|position| {
+                let (grad, accumulate) = route.dx[position]?;
+                let target = self.find_or_alloc(Slot::Grad(grad), node.ins[position]);
+                if accumulate && !node.op.accumulates() {
+                    let tensor = self.alloc(node.ins[position], self.exec.rows.len());
+                    later.push((target, tensor.clone()));
+                    return Some(Dx { tensor, accumulate: false });
+                }
+                Some(Dx { tensor: target, accumulate })
+            })
+            .collect();
+        let exec = &mut *self.exec;
+        self.counters.span(node.op.name(), " backward input", layer, || {
+            node.op.backward_input(exec, &saved, &dy, &dx)
+        });
+        for (target, part) in later {
+            self.exec.device.machine.add(&target, &part, &target);
+        }
+    }
+
+    /// Gradients of a node's outputs; zeros for a differentiable output that received none while another did.
+    fn output_gradients(&self, index: usize, route: &Route) -> Vec<Option<Tensor>> {
+        let node = &self.graph.nodes[index];
+        let rows = self.exec.rows.len();
+        let gradient = |(out, grad): (&Val, &Option<u32>)| {
+            let info = &self.graph.values[out.index()];
+            match grad {
+                Some(grad) => self.find(Slot::Grad(*grad)),
+                None if info.differentiable => {
+                    Some(self.exec.device.zeros(rows, info.cols, info.dtype, Category::Activations))
+                }
+                None => None,
+            }
+        };
+        node.outs.iter().zip(&route.dy).map(gradient).collect()
+    }
+
+    fn add(&mut self, from: u32, into: u32, accumulate: bool, val: Val) {
+        self.exec.device.pool.enter("add gradient", self.exec.layer);
+        let Some(from) = self.find(Slot::Grad(from)) else { panic!("gradient {from} has no storage") };
+        let into = self.find_or_alloc(Slot::Grad(into), val);
+        let machine = &self.exec.device.machine;
+        if accumulate { machine.add(&into, &from, &into) } else { machine.copy(&from, &into) }
+    }
+}

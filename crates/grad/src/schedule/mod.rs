@@ -1,0 +1,220 @@
+//! From a graph and a table of places to explicit steps: what is allocated, run, replayed and freed, in order.
+//!
+//! The steps are computed before anything runs, so the machine, the planner and a reader see the same list.
+//! Backward runs the units (rows regions and single operations) in reverse; what a unit needs and no longer
+//! finds is made again by the smallest slice of operations that yields it.
+
+mod backward;
+mod lifetimes;
+mod replay;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::graph::{Graph, Val};
+use crate::op::Want;
+use crate::params::Params;
+use crate::places::{Place, Places};
+
+/// Storage of a value or of a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Slot {
+    /// An activation.
+    Value(Val),
+    /// A gradient; aliases share one.
+    Grad(u32),
+}
+
+/// Where a backward operation reads and writes gradients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Per output: its gradient, if any arrived.
+    pub dy: Vec<Option<u32>>,
+    /// Per input: its gradient and whether to add; `None` if not wanted or passed through.
+    pub dx: Vec<Option<(u32, bool)>>,
+    /// Values read.
+    pub reads: Vec<Val>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Storage for all rows.
+    Alloc(Slot, Val),
+    /// Runs a node; outputs without storage get it for the rows at hand.
+    Forward(usize),
+    /// Runs a node's backward pass.
+    Backward(usize, Route),
+    /// `into (+)= from`; the third field adds.
+    Add(u32, u32, bool, Val),
+    /// Runs the steps for each tile of rows, ascending.
+    Loop(Vec<Step>),
+    /// The last use has passed.
+    Free(Slot),
+}
+
+/// The steps of one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Forward steps.
+    pub forward: Vec<Step>,
+    /// Values that stay for the backward pass (the input apart).
+    pub kept: Vec<Val>,
+    /// The backward pass reads the segment's input.
+    pub keeps_input: bool,
+    /// Backward steps; empty if nothing wants a gradient.
+    pub backward: Vec<Step>,
+    /// The gradient of the output, handed in.
+    pub dy: u32,
+    /// The gradient of the input, handed out.
+    pub dx: Option<u32>,
+    /// Number of gradient slots.
+    pub num_grads: u32,
+}
+
+/// What is known of a graph before scheduling.
+pub(crate) struct Analysis<'a> {
+    pub graph: &'a Graph,
+    pub units: Vec<Range<usize>>,
+    /// Unit of each node.
+    pub unit_of: Vec<usize>,
+    /// Gradient wanted, per value.
+    pub wants: Vec<bool>,
+    /// What is wanted of each node; `None` if nothing flows back through it.
+    pub node_wants: Vec<Option<Want>>,
+    /// Made in one unit and read in another, or the graph's input or output.
+    pub crosses: Vec<bool>,
+}
+
+impl<'a> Analysis<'a> {
+    pub fn new(graph: &'a Graph, params: &Params, input_grad: bool) -> Analysis<'a> {
+        let units = graph.units();
+        let mut unit_of = vec![0; graph.nodes.len()];
+        for (unit, range) in units.iter().enumerate() {
+            unit_of[range.clone()].fill(unit);
+        }
+        let mut wants = vec![false; graph.values.len()];
+        let mut crosses = vec![false; graph.values.len()];
+        if let Some(input) = graph.input {
+            wants[input.index()] = input_grad;
+            crosses[input.index()] = true;
+        }
+        crosses[graph.output.index()] = true;
+        let reaches = reaches_output(graph);
+        let mut node_wants = Vec::with_capacity(graph.nodes.len());
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let inputs = node.ins.iter().any(|val| wants[val.index()]);
+            let weights = node.params.iter().any(|id| params.get(*id).trainable);
+            let active = (inputs || weights) && node.outs.iter().any(|out| reaches[out.index()]);
+            node_wants.push(active.then_some(Want { inputs, weights }));
+            for out in &node.outs {
+                wants[out.index()] = active && graph.values[out.index()].differentiable;
+            }
+            for val in &node.ins {
+                let producer = graph.values[val.index()].producer;
+                crosses[val.index()] |= producer.is_none_or(|made| unit_of[made] != unit_of[index]);
+            }
+        }
+        Analysis { graph, units, unit_of, wants, node_wants, crosses }
+    }
+
+    /// Values that a node's backward pass reads.
+    pub fn reads(&self, node: usize) -> Vec<Val> {
+        let Some(want) = self.node_wants[node] else { return Vec::new() };
+        let node = &self.graph.nodes[node];
+        let saves = node.op.saves(want);
+        let ins = saves.ins.iter().map(|index| node.ins[*index]);
+        let outs = saves.outs.iter().map(|index| node.outs[*index]);
+        ins.chain(outs).collect()
+    }
+
+    /// The unit that makes a value; `None` for the input.
+    pub fn unit_making(&self, val: Val) -> Option<usize> {
+        self.graph.values[val.index()].producer.map(|node| self.unit_of[node])
+    }
+
+    /// True if the unit is a rows region.
+    pub fn is_region(&self, unit: usize) -> bool {
+        self.graph.nodes[self.units[unit].start].region.is_some()
+    }
+}
+
+/// Values from which the graph's output can be reached through differentiable values.
+fn reaches_output(graph: &Graph) -> Vec<bool> {
+    let mut reaches = vec![false; graph.values.len()];
+    reaches[graph.output.index()] = true;
+    for node in graph.nodes.iter().rev() {
+        if node.outs.iter().any(|out| reaches[out.index()] && graph.values[out.index()].differentiable) {
+            node.ins.iter().for_each(|val| reaches[val.index()] = true);
+        }
+    }
+    reaches
+}
+
+impl Schedule {
+    /// Computes the steps of a segment at `layer`. `input_grad` says whether the input's gradient is wanted;
+    /// `record` is false when there will be no backward pass.
+    pub fn new(
+        graph: &Graph,
+        params: &Params,
+        places: &Places,
+        layer: i32,
+        input_grad: bool,
+        record: bool,
+    ) -> Schedule {
+        let analysis = Analysis::new(graph, params, input_grad);
+        let needed: BTreeSet<Val> = if record {
+            (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect()
+        } else {
+            BTreeSet::new()
+        };
+        let is_kept = |val: &Val| {
+            let info = &graph.values[val.index()];
+            info.producer.is_some() && places.place(layer, info.name) == Place::Keep
+        };
+        let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
+        let forward = forward(&analysis, &kept);
+        let mut schedule = Schedule {
+            forward,
+            kept,
+            keeps_input: false,
+            backward: Vec::new(),
+            dy: 0,
+            dx: None,
+            num_grads: 0,
+        };
+        if record && analysis.wants[graph.output.index()] {
+            let backward = backward::Backward::new(&analysis, &schedule.kept).run();
+            schedule.num_grads = backward.num_grads;
+            schedule.dx = backward.dx;
+            let stay: BTreeSet<Slot> = schedule.dx.into_iter().map(Slot::Grad).collect();
+            let at_hand =
+                schedule.kept.iter().copied().chain(graph.input).map(Slot::Value).chain([Slot::Grad(0)]);
+            schedule.backward = lifetimes::insert_frees(graph, backward.steps, &stay, at_hand.collect());
+            schedule.keeps_input = graph
+                .input
+                .is_some_and(|input| lifetimes::touches(graph, &schedule.backward, Slot::Value(input)));
+        }
+        schedule
+    }
+}
+
+/// The forward steps: units in order; in a region only what leaves it, or is kept, has storage for all rows.
+fn forward(analysis: &Analysis<'_>, kept: &[Val]) -> Vec<Step> {
+    let graph = analysis.graph;
+    let mut steps = Vec::new();
+    for (unit, range) in analysis.units.iter().enumerate() {
+        if !analysis.is_region(unit) {
+            steps.extend(range.clone().map(Step::Forward));
+            continue;
+        }
+        let outs = range.clone().flat_map(|node| graph.nodes[node].outs.iter().copied());
+        let full = outs.filter(|val| analysis.crosses[val.index()] || kept.contains(val));
+        steps.extend(full.map(|val| Step::Alloc(Slot::Value(val), val)));
+        steps.push(Step::Loop(range.clone().map(Step::Forward).collect()));
+    }
+    let mut stay: BTreeSet<Slot> = kept.iter().map(|val| Slot::Value(*val)).collect();
+    stay.insert(Slot::Value(graph.output));
+    let at_hand = graph.input.into_iter().map(Slot::Value).collect();
+    lifetimes::insert_frees(graph, steps, &stay, at_hand)
+}

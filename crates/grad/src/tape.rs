@@ -1,0 +1,175 @@
+//! One tape per micro batch: segments run forward one after the other, and backward in reverse.
+
+use fathom_tensor::{Device, Tensor};
+
+use crate::batch::Batch;
+use crate::graph::{Ctx, Graph, Val};
+use crate::op::{Desc, Exec, KvMemory};
+use crate::params::{Grads, Params};
+use crate::places::Places;
+use crate::run::{Counters, Runner, Store};
+use crate::schedule::Schedule;
+
+/// What a forward pass runs with. Borrowing the weights here means that they cannot change while a tape lives.
+pub struct Scope<'a> {
+    /// Compute and memory.
+    pub device: &'a Device,
+    /// Weights.
+    pub params: &'a Params,
+    /// The micro batch.
+    pub batch: &'a Batch,
+    /// FLOPs and times.
+    pub counters: &'a Counters,
+}
+
+/// A segment that ran forward and waits for its backward pass.
+struct Done {
+    layer: i32,
+    graph: Graph,
+    schedule: Schedule,
+    input: Option<Tensor>,
+    kept: Vec<Tensor>,
+}
+
+/// Runs segments without keeping anything, with memory of earlier tokens if given.
+pub struct Eval<'a> {
+    scope: Scope<'a>,
+    places: Places,
+    kv: Option<&'a mut dyn KvMemory>,
+}
+
+/// Runs segments and remembers what their backward passes need.
+pub struct Tape<'a> {
+    scope: Scope<'a>,
+    places: &'a Places,
+    done: Vec<Done>,
+    /// The values flowing out of the last segment depend on something trainable.
+    input_grad: bool,
+}
+
+/// Runs a model's segments, recording or not: the model's forward function is written once over this.
+pub trait Segments<'a> {
+    /// Runs one segment: `body` names the operations of a block at `layer` (-1 outside the blocks).
+    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor;
+}
+
+fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Graph {
+    let desc = x.map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
+    Ctx::record(scope.params, desc, body)
+}
+
+fn exec<'a>(scope: &Scope<'a>, layer: i32) -> Exec<'a> {
+    let Scope { device, params, batch, .. } = *scope;
+    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer }
+}
+
+impl<'a> Eval<'a> {
+    /// An evaluation pass; rows regions run in tiles of `tile_rows`.
+    pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn KvMemory>) -> Eval<'a> {
+        Eval { scope, places: Places::none().with_tiles(tile_rows), kv }
+    }
+}
+
+impl<'a> Segments<'a> for Eval<'a> {
+    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
+        let graph = record(&self.scope, x.as_ref(), body);
+        let schedule = Schedule::new(&graph, self.scope.params, &self.places, layer, false, false);
+        let mut exec = exec(&self.scope, layer);
+        exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn KvMemory);
+        let mut store = Store::new(graph.values.len(), 0);
+        if let Some(input) = graph.input {
+            store.values[input.index()] = x;
+        }
+        let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
+        let mut runner =
+            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None };
+        runner.run(&schedule.forward);
+        take_output(&mut runner.store, &graph)
+    }
+}
+
+impl<'a> Tape<'a> {
+    /// A tape for one micro batch.
+    pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
+        Tape { scope, places, done: Vec::new(), input_grad: false }
+    }
+
+    /// What the tape runs with.
+    pub fn scope(&self) -> &Scope<'a> {
+        &self.scope
+    }
+
+    /// The reverse pass from the gradient of the last segment's output; adds to `grads`. Storage is released segment
+    /// by segment.
+    pub fn backward(mut self, dy: Tensor, grads: &mut Grads) {
+        let mut dy = Some(dy);
+        while let (Some(done), Some(grad)) = (self.done.pop(), dy.take()) {
+            dy = self.backward_segment(done, grad, grads);
+        }
+    }
+
+    fn backward_segment(&self, done: Done, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+        let Done { layer, graph, schedule, input, kept } = done;
+        if schedule.backward.is_empty() {
+            return None;
+        }
+        let mut store = Store::new(graph.values.len(), schedule.num_grads);
+        if let Some(val) = graph.input {
+            store.values[val.index()] = input;
+        }
+        for (val, tensor) in schedule.kept.iter().zip(kept) {
+            store.values[val.index()] = Some(tensor);
+        }
+        store.grads[schedule.dy as usize] = Some(dy);
+        let mut exec = exec(&self.scope, layer);
+        let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
+        let mut runner = Runner {
+            graph: &graph,
+            exec: &mut exec,
+            counters,
+            tile_rows,
+            store,
+            tile: None,
+            grads: Some(grads),
+        };
+        runner.run(&schedule.backward);
+        let dx = schedule.dx?;
+        runner.store.grads[dx as usize].take()
+    }
+}
+
+impl<'a> Segments<'a> for Tape<'a> {
+    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
+        let graph = record(&self.scope, x.as_ref(), body);
+        let schedule = Schedule::new(&graph, self.scope.params, self.places, layer, self.input_grad, true);
+        self.input_grad |=
+            graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);
+        let input = x.clone().filter(|_| schedule.keeps_input);
+        let mut exec = exec(&self.scope, layer);
+        let mut store = Store::new(graph.values.len(), 0);
+        if let Some(val) = graph.input {
+            store.values[val.index()] = x;
+        }
+        let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
+        let mut runner =
+            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None };
+        runner.run(&schedule.forward);
+        let mut store = runner.store;
+        let output = take_output(&mut store, &graph);
+        let keep = |val: &Val| {
+            if *val == graph.output {
+                return output.clone();
+            }
+            store.values[val.index()]
+                .take()
+                .unwrap_or_else(|| panic!("{} was not kept", graph.values[val.index()].name))
+        };
+        let kept = schedule.kept.iter().map(keep).collect();
+        self.done.push(Done { layer, graph, schedule, input, kept });
+        output
+    }
+}
+
+fn take_output(store: &mut Store, graph: &Graph) -> Tensor {
+    store.values[graph.output.index()].take().unwrap_or_else(|| panic!("the segment made no output"))
+}
