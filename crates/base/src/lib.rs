@@ -1,1 +1,27 @@
-//! Under construction.
+//! What every crate of Fathom stands on: typed recipes whose values remember their source, the metric events
+//! that a run appends to `metrics.jsonl`, and the traits [`Generate`], [`Score`] and [`Embed`] that products
+//! meet at. Everything else here is a small helper that more than one crate needs: human units, token counts,
+//! machine facts, resident memory.
+//!
+//! This crate knows nothing of tensors, HTTP, or the files of any product.
+#![deny(missing_docs)]
+
+// The macros of this crate name it by its public name, also when they are used inside it.
+extern crate self as fathom_base;
+
+mod error;
+pub mod human;
+pub mod machine_facts;
+pub mod metrics;
+pub mod recipe;
+pub mod rss;
+pub mod tokens;
+pub mod traits;
+
+pub use error::{Error, Result};
+pub use traits::{
+    Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore,
+};
+
+#[doc(hidden)]
+pub use serde;

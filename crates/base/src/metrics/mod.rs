@@ -1,0 +1,223 @@
+//! The event log of a run, `metrics.jsonl`: one JSON object a line, one event a line, names that carry units.
+//! Reports, TensorBoard files and comparisons are all drawn from it alone.
+//!
+//! A line is written whole with one call on a file opened for appending, so a killed run leaves at most one
+//! torn line at the end. Reading skips such a line; opening for writing cuts it off.
+
+pub mod events;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use events::Event;
+
+use crate::error::{Error, Result};
+
+/// Appends events to a file.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    path: PathBuf,
+    file: File,
+}
+
+impl MetricsWriter {
+    /// Opens a file for appending, or creates it. A torn last line is cut off.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be opened, read or cut.
+    pub fn open(path: impl AsRef<Path>) -> Result<MetricsWriter> {
+        let path = path.as_ref().to_path_buf();
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .create(true)
+            .append(true)
+            .read(true)
+            .open(&path)
+            .map_err(|error| Error::io("open for writing", &path, error))?;
+        cut_torn_line(&mut file).map_err(|error| Error::io("repair", &path, error))?;
+        Ok(MetricsWriter { path, file })
+    }
+
+    /// Appends one event.
+    ///
+    /// # Errors
+    /// [`Error::Io`], such as a full disk.
+    pub fn write(&mut self, event: &Event) -> Result<()> {
+        self.write_line(event)
+    }
+
+    /// Appends one event of a kind that [`Event`] does not know. The value should be a JSON object with a
+    /// text field `event`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], such as a full disk.
+    pub fn write_value(&mut self, event: &Value) -> Result<()> {
+        self.write_line(event)
+    }
+
+    fn write_line(&mut self, event: &impl Serialize) -> Result<()> {
+        let to_io = |error| Error::io("write", &self.path, error);
+        let mut line = serde_json::to_vec(event).map_err(|error| to_io(error.into()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(to_io)
+    }
+
+    /// Waits until everything written so far is on the disk. For checkpoints.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn sync(&mut self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Error::io("sync", &self.path, error))
+    }
+
+    /// Takes back what happened after a step, because a run resumes from that step's checkpoint and will tell
+    /// it again: every event whose `step` is greater, every `stage` that starts there or later, and every
+    /// event without either field that follows the first event with a greater step.
+    ///
+    /// # Errors
+    /// [`Error::Io`]. The file is replaced as a whole; on an error it is as before.
+    pub fn truncate_after_step(&mut self, step: u64) -> Result<()> {
+        let to_io = |error| Error::io("rewrite", &self.path, error);
+        let temporary = self.path.with_extension("jsonl.tmp");
+        let reader = File::open(&self.path).map(BufReader::new).map_err(to_io)?;
+        let mut writer = File::create(&temporary).map(BufWriter::new).map_err(to_io)?;
+        let mut past = false;
+        for line in reader.split(b'\n') {
+            let line = line.map_err(to_io)?;
+            let Ok(event) = serde_json::from_slice::<Value>(&line) else { continue };
+            let number = |name: &str| event.get(name).and_then(Value::as_u64);
+            let keep = match (number("step"), number("start_step")) {
+                (Some(at), _) => at <= step,
+                (None, Some(start)) => start < step,
+                (None, None) => !past,
+            };
+            past |= number("step").is_some_and(|at| at > step);
+            if keep {
+                writer.write_all(&line).and_then(|()| writer.write_all(b"\n")).map_err(to_io)?;
+            }
+        }
+        let file = writer.into_inner().map_err(|error| to_io(error.into_error()))?;
+        file.sync_all().map_err(to_io)?;
+        fs::rename(&temporary, &self.path).map_err(to_io)?;
+        *self = MetricsWriter::open(&self.path)?;
+        Ok(())
+    }
+}
+
+/// Every event of a file as JSON, in order. A torn or unreadable last line is left out.
+///
+/// # Errors
+/// [`Error::Io`], or [`Error::BadEvent`] for a line before the last that is not a JSON object.
+pub fn read_events(path: impl AsRef<Path>) -> Result<Vec<Value>> {
+    let path = path.as_ref();
+    let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+    let lines: Vec<&[u8]> = bytes.split(|b| *b == b'\n').collect();
+    let last = lines.iter().rposition(|line| !line.is_empty()).unwrap_or(0);
+    let mut events = Vec::with_capacity(lines.len());
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice::<Value>(line) {
+            Ok(event) if event.is_object() => events.push(event),
+            _ if i == last => {}
+            Ok(_) => {
+                let message = "a line must be a JSON object".to_string();
+                return Err(Error::BadEvent { path: path.to_path_buf(), line: i + 1, message });
+            }
+            Err(error) => {
+                let message = error.to_string();
+                return Err(Error::BadEvent { path: path.to_path_buf(), line: i + 1, message });
+            }
+        }
+    }
+    Ok(events)
+}
+
+/// Cuts the file after its last line break. Positions of writes follow, since the file appends.
+fn cut_torn_line(file: &mut File) -> std::io::Result<()> {
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut block = [0u8; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(block.len() as u64);
+        let part = &mut block[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        std::io::Read::read_exact(file, part)?;
+        if let Some(at) = part.iter().rposition(|b| *b == b'\n') {
+            end = start + at as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    if end < length { file.set_len(end) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::events::{Done, Stage, Step};
+    use super::*;
+
+    fn step(step: u64) -> Event {
+        Event::Step(Step { step, loss: 2.5, loss_bits: 2.5f32.to_bits(), ..Step::default() })
+    }
+
+    fn steps(path: &Path) -> Vec<u64> {
+        read_events(path).unwrap().iter().filter_map(|event| event["step"].as_u64()).collect()
+    }
+
+    #[test]
+    fn a_torn_last_line_is_skipped_and_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        writer.write(&step(1)).unwrap();
+        writer.write(&step(2)).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for cut in 1..whole.len() / 2 {
+            fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+            // Only the line break missing: the line still reads.
+            assert_eq!(steps(&path), if cut == 1 { vec![1, 2] } else { vec![1] });
+            MetricsWriter::open(&path).unwrap().write(&step(2)).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), whole);
+        }
+        fs::write(&path, b"no line break at all").unwrap();
+        MetricsWriter::open(&path).unwrap().write(&step(7)).unwrap();
+        assert_eq!(steps(&path), [7]);
+    }
+
+    #[test]
+    fn a_broken_line_in_the_middle_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        fs::write(&path, b"{\"event\":\"a\"}\n[1]\n{\"event\":\"b\"}\n").unwrap();
+        let message = read_events(&path).unwrap_err().to_string();
+        assert!(
+            message.ends_with("metrics.jsonl:2: not a metric event: a line must be a JSON object"),
+            "{message}"
+        );
+        assert!(read_events(folder.path().join("none")).unwrap_err().to_string().starts_with("cannot read"));
+    }
+
+    #[test]
+    fn a_resumed_run_has_no_duplicates() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        let stage = |start_step| Event::Stage(Stage { start_step, ..Stage::default() });
+        for event in
+            [stage(0), step(1), step(2), stage(2), step(3), Event::Done(Done { step: 3, ..Done::default() })]
+        {
+            writer.write(&event).unwrap();
+        }
+        writer.truncate_after_step(2).unwrap();
+        assert_eq!(steps(&path), [1, 2]);
+        assert_eq!(read_events(&path).unwrap().len(), 3, "stage 0 and two steps");
+        writer.write(&stage(2)).unwrap();
+        writer.write(&step(3)).unwrap();
+        assert_eq!(steps(&path), [1, 2, 3]);
+        writer.truncate_after_step(9).unwrap();
+        assert_eq!(read_events(&path).unwrap().len(), 5);
+    }
+}

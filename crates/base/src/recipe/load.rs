@@ -1,0 +1,264 @@
+//! Loading: the layers in order, `extends` resolved, the result typed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::raw::{Raw, RawValue};
+use super::resolved::{Row, rows, text};
+use super::schema::{Table, TableSchema, keys};
+use super::source::{Origin, Source};
+use super::suggest;
+use super::tree::{Node, Walk, defaults, to_table};
+use crate::error::{Error, Result};
+
+/// Recipes that a binary carries: pairs of name and TOML text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Library<'a> {
+    entries: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Library<'a> {
+    /// A library of (name, text) pairs.
+    pub const fn new(entries: &'a [(&'a str, &'a str)]) -> Library<'a> {
+        Library { entries }
+    }
+
+    /// The text of a recipe.
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        self.entries.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+    }
+
+    /// Every name, in the order given.
+    pub fn names(&self) -> Vec<&'a str> {
+        self.entries.iter().map(|(name, _)| *name).collect()
+    }
+}
+
+/// The layers of a recipe, laid over the defaults in the order they are added here.
+#[derive(Clone, Debug, Default)]
+pub struct Layers<'a> {
+    library: Library<'a>,
+    layers: Vec<Layer>,
+}
+
+#[derive(Clone, Debug)]
+enum Layer {
+    Recipe(String),
+    File(PathBuf),
+    Text { name: String, text: String },
+    Setting(String),
+    Flag { flag: String, path: String, value: String },
+}
+
+impl<'a> Layers<'a> {
+    /// Only the defaults.
+    pub fn new() -> Layers<'static> {
+        Layers::default()
+    }
+
+    /// Only the defaults, with shipped recipes to name and extend.
+    pub fn with_library(library: Library<'a>) -> Layers<'a> {
+        Layers { library, layers: Vec::new() }
+    }
+
+    /// A shipped recipe by name, or a file: whatever has a `/` or ends in `.toml` is a file.
+    pub fn recipe(self, name_or_path: &str) -> Layers<'a> {
+        if is_path(name_or_path) {
+            return self.file(name_or_path);
+        }
+        self.push(Layer::Recipe(name_or_path.to_string()))
+    }
+
+    /// A file.
+    pub fn file(self, path: impl AsRef<Path>) -> Layers<'a> {
+        self.push(Layer::File(path.as_ref().to_path_buf()))
+    }
+
+    /// A TOML text with a name, as if it were a shipped recipe.
+    pub fn text(self, name: &str, text: &str) -> Layers<'a> {
+        self.push(Layer::Text { name: name.to_string(), text: text.to_string() })
+    }
+
+    /// A setting `a.b=v` as typed.
+    pub fn set(self, setting: &str) -> Layers<'a> {
+        self.push(Layer::Setting(setting.to_string()))
+    }
+
+    /// Several settings `a.b=v`.
+    pub fn sets<S: AsRef<str>>(self, settings: &[S]) -> Layers<'a> {
+        settings.iter().fold(self, |layers, setting| layers.set(setting.as_ref()))
+    }
+
+    /// What a flag such as `--minutes 5` sets; the flag is the value's source.
+    pub fn flag(self, flag: &str, path: &str, value: &str) -> Layers<'a> {
+        self.push(Layer::Flag { flag: flag.to_string(), path: path.to_string(), value: value.to_string() })
+    }
+
+    fn push(mut self, layer: Layer) -> Layers<'a> {
+        self.layers.push(layer);
+        self
+    }
+}
+
+/// A loaded recipe: the typed value, and every key with its source.
+#[derive(Clone, Debug)]
+pub struct Recipe<T> {
+    /// The typed value.
+    pub value: T,
+    rows: Vec<Row>,
+    sources: Vec<(String, Source)>,
+    text: String,
+}
+
+impl<T: Table> Recipe<T> {
+    /// Lays the layers over each other and reads the result.
+    ///
+    /// # Errors
+    /// The first mistake, with its place: unknown key or recipe, wrong kind of value, unreadable file, text
+    /// that is not TOML, recipes that extend each other in a circle.
+    pub fn load(layers: Layers<'_>) -> Result<Recipe<T>> {
+        let schema = TableSchema::of::<T>();
+        let paths: Vec<String> = keys::<T>().into_iter().map(|key| key.path).collect();
+        let nodes = defaults(&schema, &schema.defaults);
+        let mut loader = Loader { library: layers.library, schema: &schema, paths: &paths, nodes };
+        for layer in &layers.layers {
+            loader.apply(layer)?;
+        }
+        let nodes = loader.nodes;
+        let value = T::deserialize(toml::Value::Table(to_table(&schema, &nodes))).map_err(|error| {
+            let key = "the recipe as a whole".to_string();
+            Error::Refused { place: "recipe".into(), key, message: error.message().to_string() }
+        })?;
+        let (rows, sources) = rows(&schema, &nodes);
+        Ok(Recipe { value, rows, sources, text: text(&schema, &nodes) })
+    }
+}
+
+impl<T> Recipe<T> {
+    /// Every key with its value and source, in the order of declaration.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The whole recipe as TOML, the source of each value beside it. Loads to the same values.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where the value of a path came from; `None` for a path that does not exist.
+    pub fn source(&self, path: &str) -> Option<&Source> {
+        self.sources.iter().find(|(p, _)| p == path).map(|(_, source)| source)
+    }
+
+    /// Whether anything but the default set a path, or any path below it.
+    pub fn is_set(&self, path: &str) -> bool {
+        let below = |p: &str| p == path || p.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+        self.sources.iter().any(|(p, source)| below(p) && *source != Source::Default)
+    }
+
+    /// The error of a check that only the recipe's owner can make, with the place of the value.
+    pub fn refuse(&self, path: &str, message: impl Into<String>) -> Error {
+        let place = self.source(path).map_or("recipe".to_string(), Source::to_string);
+        Error::Refused { place, key: path.to_string(), message: message.into() }
+    }
+}
+
+struct Loader<'a> {
+    library: Library<'a>,
+    schema: &'a TableSchema,
+    paths: &'a [String],
+    nodes: Vec<Node>,
+}
+
+impl Loader<'_> {
+    fn apply(&mut self, layer: &Layer) -> Result<()> {
+        match layer {
+            Layer::Recipe(name) => self.named(name, "command line", &mut Vec::new()),
+            Layer::File(path) => self.file(path, &mut Vec::new()),
+            Layer::Text { name, text } => {
+                self.layer(text, Origin::Recipe { name: name.clone() }, &mut Vec::new())
+            }
+            Layer::Setting(text) => {
+                let Some((path, value)) = text.split_once('=').filter(|(path, _)| !path.trim().is_empty())
+                else {
+                    return Err(Error::NotASetting { text: text.clone() });
+                };
+                self.set(Origin::CommandLine { text: text.clone() }, path.trim(), value.trim())
+            }
+            Layer::Flag { flag, path, value } => self.set(Origin::Flag { flag: flag.clone() }, path, value),
+        }
+    }
+
+    fn set(&mut self, origin: Origin, path: &str, value: &str) -> Result<()> {
+        Walk { origin: &origin, paths: self.paths }.set(self.schema, &mut self.nodes, path, value)
+    }
+
+    fn named(&mut self, name: &str, place: &str, chain: &mut Vec<String>) -> Result<()> {
+        let Some(text) = self.library.text(name) else {
+            let hint = suggest::name(name, &self.library.names(), "there are");
+            let hint = format!("{hint} (a file's name ends in .toml)");
+            return Err(Error::UnknownRecipe { place: place.to_string(), name: name.to_string(), hint });
+        };
+        self.layer(text, Origin::Recipe { name: name.to_string() }, chain)
+    }
+
+    fn file(&mut self, path: &Path, chain: &mut Vec<String>) -> Result<()> {
+        let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let shown = path.display().to_string();
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let place = format!("file {shown}, byte {}", error.utf8_error().valid_up_to());
+            Error::Toml { place, message: "the file is not UTF-8 text".into(), snippet: String::new() }
+        })?;
+        self.layer(&text, Origin::File { path: shown }, chain)
+    }
+
+    /// One text: first what it extends, then its own values.
+    fn layer(&mut self, text: &str, origin: Origin, chain: &mut Vec<String>) -> Result<()> {
+        let id = match &origin {
+            Origin::File { path } => {
+                fs::canonicalize(path).map_or(path.clone(), |path| path.display().to_string())
+            }
+            Origin::Recipe { name } => name.clone(),
+            Origin::CommandLine { text } | Origin::Flag { flag: text } => text.clone(),
+        };
+        if chain.contains(&id) {
+            chain.push(id);
+            return Err(Error::ExtendsCircle { chain: chain.join(" -> ") });
+        }
+        chain.push(id);
+        let mut entries = Vec::new();
+        for (name, raw) in Raw::parse(text, &origin)? {
+            match name.as_str() {
+                // Free text for lists of recipes.
+                "about" if self.schema.find("about").is_none() => {}
+                "extends" => self.extend(&raw, &origin, chain)?,
+                _ => entries.push((name, raw)),
+            }
+        }
+        chain.pop();
+        debug_assert!(!origin.is_typed());
+        Walk { origin: &origin, paths: self.paths }.merge(self.schema, &mut self.nodes, &entries, "")
+    }
+
+    fn extend(&mut self, raw: &Raw, origin: &Origin, chain: &mut Vec<String>) -> Result<()> {
+        let place = origin.place(raw.line);
+        let RawValue::Scalar(toml::Value::String(base)) = &raw.value else {
+            let (key, expected, found) = ("extends".into(), "the name of a recipe".into(), raw.describe());
+            return Err(Error::WrongType { place, key, expected, found, hint: String::new() });
+        };
+        if !is_path(base) {
+            return self.named(base, &place, chain);
+        }
+        match origin {
+            Origin::File { path } => {
+                let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+                self.file(&folder.join(base), chain)
+            }
+            _ => self.file(Path::new(base), chain),
+        }
+    }
+}
+
+fn is_path(name: &str) -> bool {
+    name.contains(['/', '\\']) || name.ends_with(".toml")
+}

@@ -1,0 +1,247 @@
+//! What keys a recipe type has: the traits that [`crate::recipe!`] implements, and the tree they build.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What a value looks like in TOML.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number, or text such as `16k`.
+    Integer,
+    /// A real number; whole numbers are taken too.
+    Float,
+    /// Text.
+    Text,
+    /// One of these names.
+    Choice(&'static [&'static str]),
+    /// A list of one kind.
+    List(Box<Kind>),
+    /// Any TOML value; on the command line, text that is not TOML is taken as text.
+    Any,
+}
+
+impl Kind {
+    /// In words, for messages and key lists.
+    pub fn describe(&self) -> String {
+        match self {
+            Kind::Bool => "true or false".into(),
+            Kind::Integer => "a whole number".into(),
+            Kind::Float => "a number".into(),
+            Kind::Text => "text".into(),
+            Kind::Choice(names) => format!("one of {}", names.join(", ")),
+            Kind::List(of) => match &**of {
+                Kind::Integer => "a list of whole numbers".into(),
+                Kind::Float => "a list of numbers".into(),
+                Kind::Text => "a list of texts".into(),
+                other => format!("a list, each {}", other.describe()),
+            },
+            Kind::Any => "any value".into(),
+        }
+    }
+}
+
+/// A key that holds a value.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// What it looks like.
+    pub kind: Kind,
+    /// Whether the text `none` unsets it.
+    pub optional: bool,
+    /// Asks the key's own type whether it takes the value.
+    pub check: fn(&toml::Value) -> Result<(), String>,
+}
+
+/// What a key holds.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// A value.
+    Leaf(Leaf),
+    /// A table; an optional one is absent until something in it is set.
+    Table {
+        /// Its keys.
+        schema: TableSchema,
+        /// Whether it may be absent.
+        optional: bool,
+    },
+    /// An array of tables.
+    Tables(TableSchema),
+    /// A table whose keys are free.
+    Map(Leaf),
+}
+
+/// One key of a table.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// Its documentation, one line per line.
+    pub doc: &'static str,
+    /// What it holds.
+    pub shape: Shape,
+}
+
+/// The keys of a table and the values they have when nothing is said.
+#[derive(Clone, Debug)]
+pub struct TableSchema {
+    /// Keys in the order of declaration.
+    pub keys: Vec<Key>,
+    /// Their defaults; unset optional keys are missing.
+    pub defaults: toml::Table,
+}
+
+/// A type that may stand behind a recipe key.
+pub trait Field: Serialize + DeserializeOwned {
+    /// What the key holds.
+    fn shape() -> Shape;
+}
+
+/// A recipe table. Implemented by [`crate::recipe!`].
+pub trait Table: Serialize + DeserializeOwned + Default {
+    /// The keys, in the order of declaration.
+    fn keys() -> Vec<Key>;
+}
+
+impl TableSchema {
+    /// The schema of a recipe type.
+    ///
+    /// # Panics
+    /// When a default cannot be written as TOML, such as an integer above `i64::MAX`.
+    pub fn of<T: Table>() -> TableSchema {
+        let defaults = match toml::Table::try_from(T::default()) {
+            Ok(defaults) => defaults,
+            Err(error) => panic!("recipe {}: a default is not TOML: {error}", std::any::type_name::<T>()),
+        };
+        TableSchema { keys: T::keys(), defaults }
+    }
+
+    /// Position and key of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<(usize, &Key)> {
+        self.keys.iter().enumerate().find(|(_, key)| key.name == name)
+    }
+}
+
+impl Key {
+    /// A key of a given type; a raw identifier (`r#type`) loses its mark.
+    pub fn of<T: Field>(name: &'static str, doc: &'static str) -> Key {
+        Key { name: name.strip_prefix("r#").unwrap_or(name), doc, shape: T::shape() }
+    }
+}
+
+impl Shape {
+    /// The shape of a type that holds a value.
+    pub fn leaf<T: DeserializeOwned>(kind: Kind) -> Shape {
+        Shape::Leaf(Leaf { kind, optional: false, check: takes::<T> })
+    }
+
+    /// The shape of a recipe table.
+    pub fn table<T: Table>() -> Shape {
+        Shape::Table { schema: TableSchema::of::<T>(), optional: false }
+    }
+}
+
+fn takes<T: DeserializeOwned>(value: &toml::Value) -> Result<(), String> {
+    T::deserialize(value.clone()).map(drop).map_err(|error| error.message().to_string())
+}
+
+macro_rules! leaves {
+    ($($type:ty => $kind:expr;)*) => { $(
+        impl Field for $type {
+            fn shape() -> Shape {
+                Shape::leaf::<$type>($kind)
+            }
+        }
+    )* };
+}
+
+leaves! {
+    bool => Kind::Bool;
+    u8 => Kind::Integer;
+    u16 => Kind::Integer;
+    u32 => Kind::Integer;
+    u64 => Kind::Integer;
+    usize => Kind::Integer;
+    i32 => Kind::Integer;
+    i64 => Kind::Integer;
+    f64 => Kind::Float;
+    String => Kind::Text;
+    PathBuf => Kind::Text;
+    toml::Value => Kind::Any;
+    [f64; 2] => Kind::List(Box::new(Kind::Float));
+    [u64; 2] => Kind::List(Box::new(Kind::Integer));
+}
+
+impl<T: Field> Field for Option<T> {
+    fn shape() -> Shape {
+        match T::shape() {
+            Shape::Leaf(leaf) => Shape::Leaf(Leaf { optional: true, ..leaf }),
+            Shape::Table { schema, .. } => Shape::Table { schema, optional: true },
+            shape => shape,
+        }
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn shape() -> Shape {
+        match T::shape() {
+            Shape::Leaf(leaf) => Shape::leaf::<Vec<T>>(Kind::List(Box::new(leaf.kind))),
+            Shape::Table { schema, .. } => Shape::Tables(schema),
+            _ => panic!("a recipe key cannot be a list of lists of tables"),
+        }
+    }
+}
+
+impl<T: Field> Field for BTreeMap<String, T> {
+    fn shape() -> Shape {
+        match T::shape() {
+            Shape::Leaf(leaf) => Shape::Map(leaf),
+            _ => panic!("a recipe map holds values, not tables"),
+        }
+    }
+}
+
+/// One line of a recipe type's key list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeyDoc {
+    /// Dotted path; `*` stands for an index or a free name.
+    pub path: String,
+    /// What it takes, in words.
+    pub expected: String,
+    /// Its default as TOML; `none` when unset.
+    pub default: String,
+    /// Its documentation in one line.
+    pub doc: String,
+}
+
+/// Every key of a recipe type, in the order of declaration. For documentation, and for counting keys.
+pub fn keys<T: Table>() -> Vec<KeyDoc> {
+    let mut out = Vec::new();
+    let schema = TableSchema::of::<T>();
+    list_keys(&schema, &schema.defaults, "", &mut out);
+    out
+}
+
+fn list_keys(schema: &TableSchema, defaults: &toml::Table, prefix: &str, out: &mut Vec<KeyDoc>) {
+    for key in &schema.keys {
+        let path = format!("{prefix}{}", key.name);
+        let mut push = |path: String, kind: &Kind, optional: bool, default: Option<&toml::Value>| {
+            let expected = format!("{}{}", kind.describe(), if optional { ", or none" } else { "" });
+            let default = default.map_or("none".to_string(), |value| value.to_string());
+            let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+            out.push(KeyDoc { path, expected, default, doc });
+        };
+        match &key.shape {
+            Shape::Leaf(leaf) => push(path, &leaf.kind, leaf.optional, defaults.get(key.name)),
+            Shape::Map(leaf) => push(format!("{path}.*"), &leaf.kind, leaf.optional, None),
+            Shape::Table { schema, .. } => {
+                let inner = defaults.get(key.name).and_then(|v| v.as_table()).unwrap_or(&schema.defaults);
+                list_keys(schema, inner, &format!("{path}."), out);
+            }
+            Shape::Tables(schema) => list_keys(schema, &schema.defaults, &format!("{path}.*."), out),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Resident memory of this process, as the kernel counts it. Linux only; elsewhere every answer is `None`.
+
+use std::fs;
+
+/// Anonymous resident bytes now (`RssAnon`): heap and stacks, without mapped files.
+pub fn anonymous_bytes() -> Option<u64> {
+    field("RssAnon:")
+}
+
+/// All resident bytes now (`VmRSS`), mapped files included.
+pub fn resident_bytes() -> Option<u64> {
+    field("VmRSS:")
+}
+
+/// The highest resident size this process ever had (`VmHWM`), mapped files included.
+pub fn peak_bytes() -> Option<u64> {
+    field("VmHWM:")
+}
+
+/// Forgets the peak, so that [`peak_bytes`] counts from now on. Says whether the kernel agreed.
+pub fn reset_peak() -> bool {
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// The highest anonymous resident size among the moments it was asked. The kernel keeps no such figure.
+#[derive(Clone, Debug, Default)]
+pub struct PeakAnonymous {
+    peak_bytes: u64,
+}
+
+impl PeakAnonymous {
+    /// Looks now, and returns the present size (0 where it cannot be read).
+    pub fn observe(&mut self) -> u64 {
+        let now = anonymous_bytes().unwrap_or(0);
+        self.peak_bytes = self.peak_bytes.max(now);
+        now
+    }
+
+    /// The highest size seen, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+}
+
+fn field(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    kib_field(&status, name).map(|kib| kib * 1024)
+}
+
+/// The figure of a line such as `RssAnon:  1234 kB`.
+pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_status_lines() {
+        assert_eq!(kib_field("Name:\tx\nRssAnon:\t    1234 kB\n", "RssAnon:"), Some(1234));
+        assert_eq!(kib_field("Name:\tx\n", "RssAnon:"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn sees_an_allocation() {
+        let before = anonymous_bytes().unwrap();
+        let block = std::hint::black_box(vec![1u8; 32 << 20]);
+        let mut peak = PeakAnonymous::default();
+        let now = peak.observe();
+        assert!(
+            now > before + (24 << 20),
+            "{now} after {before}, {} bytes held",
+            std::hint::black_box(block).len()
+        );
+        assert!(peak_bytes().unwrap() >= resident_bytes().unwrap() / 2);
+    }
+}
