@@ -1,3 +1,4 @@
 //! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
+pub mod gemm;
 pub mod isa;
 pub mod threads;

@@ -1,0 +1,190 @@
+//! The AVX-512 kernels: 14 x 32 tiles, f32 with fused multiply-add, and bf16 pairs with `vdpbf16ps`.
+//!
+//! 28 of 32 registers hold sums, two hold B, one a broadcast of A: 16 loads for 28 products.
+#![allow(unsafe_code)]
+
+use super::kind::{Kind, nothing};
+use super::{Elem, MatMut, block::Tiles, pack512};
+use std::arch::x86_64::*;
+
+pub(super) const MR: usize = 14;
+pub(super) const NR: usize = 32;
+
+/// Panels `[k][width]` of f32.
+pub(super) static KIND_F32: Kind = Kind {
+    mr: MR,
+    nr: NR,
+    unit: 1,
+    kc: 256,
+    size: 4,
+    block: (252, 384),
+    group: 4,
+    pack_first: false,
+    pack_a: pack512::f32_a,
+    pack_b: pack512::f32_b,
+    micro: micro_f32,
+    enter: nothing,
+    leave: nothing,
+    load,
+    store,
+};
+
+/// Panels `[k / 2][width][2]` of bf16.
+pub(super) static KIND_BF16: Kind = Kind {
+    mr: MR,
+    nr: NR,
+    unit: 2,
+    kc: 384,
+    size: 2,
+    block: (252, 384),
+    group: 4,
+    pack_first: false,
+    pack_a: pack512::bf16_a,
+    pack_b: pack512::bf16_b,
+    micro: micro_bf16,
+    enter: nothing,
+    leave: nothing,
+    load,
+    store,
+};
+
+/// A micro-kernel: `$step(sum, a dword, b)` is one unit of k for 16 columns. A panel of A holds MR dwords a
+/// unit whatever the number of rows computed.
+macro_rules! kernel {
+    ($name:ident, $tile:ident, $features:literal, $step:expr) => {
+        /// See [`super::kind::Micro`].
+        #[target_feature(enable = $features)]
+        unsafe fn $name(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool) {
+            // SAFETY: passed on.
+            unsafe {
+                match rows {
+                    1 => $tile::<1>(steps, a.cast(), b.cast(), c, fresh),
+                    2 => $tile::<2>(steps, a.cast(), b.cast(), c, fresh),
+                    3 | 4 => $tile::<4>(steps, a.cast(), b.cast(), c, fresh),
+                    5..=8 => $tile::<8>(steps, a.cast(), b.cast(), c, fresh),
+                    9..=11 => $tile::<11>(steps, a.cast(), b.cast(), c, fresh),
+                    _ => $tile::<14>(steps, a.cast(), b.cast(), c, fresh),
+                }
+            }
+        }
+
+        /// The first `R` rows of a tile.
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn $tile<const R: usize>(steps: usize, a: *const i32, b: *const f32, c: *mut f32, fresh: bool) {
+            // SAFETY: `a` and `b` hold `steps` times MR and NR dwords, `c` holds MR x NR sums.
+            unsafe {
+                let mut sum = [[_mm512_setzero_ps(); 2]; R];
+                if !fresh {
+                    for i in 0..R {
+                        sum[i] = [_mm512_loadu_ps(c.add(i * NR)), _mm512_loadu_ps(c.add(i * NR + 16))];
+                    }
+                }
+                let (mut a, mut b) = (a, b);
+                for _ in 0..steps {
+                    let (b0, b1) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
+                    for i in 0..R {
+                        let x = _mm512_set1_epi32(*a.add(i));
+                        sum[i] = [$step(sum[i][0], x, b0), $step(sum[i][1], x, b1)];
+                    }
+                    (a, b) = (a.add(MR), b.add(NR));
+                }
+                for i in 0..R {
+                    _mm512_storeu_ps(c.add(i * NR), sum[i][0]);
+                    _mm512_storeu_ps(c.add(i * NR + 16), sum[i][1]);
+                }
+            }
+        }
+    };
+}
+
+kernel!(micro_f32, tile_f32, "avx512f", |sum, x, b| _mm512_fmadd_ps(_mm512_castsi512_ps(x), b, sum));
+kernel!(micro_bf16, tile_bf16, "avx512f,avx512bf16", |sum, x: __m512i, b: __m512| {
+    _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(x), std::mem::transmute::<__m512, __m512bh>(b))
+});
+
+/// The first `count` of 32 lanes.
+#[inline(always)]
+fn first(count: usize) -> u32 {
+    if count >= 32 { !0 } else { (1 << count) - 1 }
+}
+
+/// See [`super::block::load`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load(tiles: &Tiles, c: &MatMut) {
+    for row in 0..tiles.rows {
+        for col in (0..tiles.cols).step_by(NR) {
+            let lanes = first(tiles.cols - col);
+            let at = (tiles.row + row) * c.stride + tiles.col + col;
+            let to = tiles.at(row, col);
+            // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
+            unsafe {
+                let (low, high) = match c.elem {
+                    Elem::F32 => {
+                        let from = c.ptr.cast::<f32>().add(at);
+                        let low = _mm512_maskz_loadu_ps(lanes as u16, from);
+                        (low, _mm512_maskz_loadu_ps((lanes >> 16) as u16, from.wrapping_add(16)))
+                    }
+                    Elem::Bf16 => {
+                        let both = _mm512_maskz_loadu_epi16(lanes, c.ptr.cast::<i16>().add(at));
+                        (widen(_mm512_castsi512_si256(both)), widen(_mm512_extracti64x4_epi64::<1>(both)))
+                    }
+                };
+                _mm512_storeu_ps(to, low);
+                _mm512_storeu_ps(to.add(16), high);
+            }
+        }
+    }
+}
+
+/// Sixteen bf16 as f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn widen(x: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(x)))
+}
+
+/// Sixteen f32 to bf16, to nearest even; a NaN stays one. (The same bits as `half` and `vcvtneps2bf16`, but
+/// keeping denormals, which that instruction flushes.)
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) fn narrow(x: __m512) -> __m256i {
+    let bits = _mm512_castps_si512(x);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(up, nan, quiet)))
+}
+
+/// See [`super::block::store`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store(tiles: &Tiles, c: &MatMut) {
+    for row in 0..tiles.rows {
+        for col in (0..tiles.cols).step_by(NR) {
+            let lanes = first(tiles.cols - col);
+            let at = (tiles.row + row) * c.stride + tiles.col + col;
+            let from = tiles.at(row, col);
+            // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
+            unsafe {
+                let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+                match c.elem {
+                    Elem::F32 => {
+                        let to = c.ptr.cast::<f32>().add(at);
+                        _mm512_mask_storeu_ps(to, lanes as u16, low);
+                        _mm512_mask_storeu_ps(to.wrapping_add(16), (lanes >> 16) as u16, high);
+                    }
+                    Elem::Bf16 => {
+                        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(narrow(low)), narrow(high));
+                        let to = c.ptr.cast::<i16>().add(at);
+                        if lanes == !0 {
+                            _mm512_storeu_si512(to.cast(), both);
+                        } else {
+                            _mm512_mask_storeu_epi16(to, lanes, both);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

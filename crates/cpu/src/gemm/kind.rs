@@ -1,0 +1,114 @@
+//! The table of kernels: which micro-kernel and which panel layout serve an instruction set and a pair of
+//! storage types.
+#![allow(unsafe_code)]
+
+use super::Elem;
+use super::portable;
+use crate::isa::Isa;
+
+/// An operand as packing sees it: `outer` rows of A (columns of B) by `k`.
+#[derive(Clone, Copy)]
+pub(super) struct Source {
+    pub ptr: *const u8,
+    pub elem: Elem,
+    /// Elements between neighbours along the direction that is not contiguous.
+    pub stride: usize,
+    /// The k direction is contiguous; otherwise the outer one is.
+    pub k_contiguous: bool,
+    pub outer: usize,
+    pub k: usize,
+}
+
+/// A range of an operand to pack: outer indices `o0..o0 + outer`, sums `k0..k1`. Both may end past the
+/// operand's own extent; what lies beyond is packed as zero.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    pub o0: usize,
+    /// Number of panels.
+    pub panels: usize,
+    pub k0: usize,
+    pub k1: usize,
+}
+
+/// Packs whole panels; `dst` takes `panels * width * round_up(k1 - k0, unit)` packed elements and
+/// [`SLACK`] bytes more.
+pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
+
+/// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile.
+pub(super) type Micro = unsafe fn(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool);
+
+/// Copies between a block of f32 tiles and C.
+pub(super) type Move = unsafe fn(tiles: &super::block::Tiles, c: &super::MatMut);
+
+/// Bytes a pack may write past its panels.
+pub(super) const SLACK: usize = 64;
+
+/// A micro-kernel with the layout of its panels.
+pub(super) struct Kind {
+    /// Rows of a tile of C, the width of a panel of A.
+    pub mr: usize,
+    /// Columns of a tile of C, the width of a panel of B.
+    pub nr: usize,
+    /// Products taken together; panels are padded with zeros to a multiple of it.
+    pub unit: usize,
+    /// Products per block of k: a multiple of `unit` and of [`super::K_CHUNK`].
+    pub kc: usize,
+    /// Bytes of a packed element.
+    pub size: usize,
+    /// Largest number of rows and of columns of a block of C.
+    pub block: (usize, usize),
+    /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
+    pub group: usize,
+    /// Pack all of B first when it is not packed yet: packing per block costs too much beside a matrix unit.
+    pub pack_first: bool,
+    pub pack_a: Pack,
+    pub pack_b: Pack,
+    pub micro: Micro,
+    /// Called by each task before its first and after its last `micro`.
+    pub enter: unsafe fn(),
+    pub leave: unsafe fn(),
+    pub load: Move,
+    pub store: Move,
+}
+
+/// No set-up is needed around the micro-kernel.
+pub(super) unsafe fn nothing() {}
+
+static PORTABLE: Kind = Kind {
+    mr: portable::MR,
+    nr: portable::NR,
+    unit: 1,
+    kc: 256,
+    size: 4,
+    block: (128, 256),
+    group: 4,
+    pack_first: false,
+    pack_a: portable::pack_a,
+    pack_b: portable::pack_b,
+    micro: portable::micro,
+    enter: nothing,
+    leave: nothing,
+    load: super::block::load,
+    store: super::block::store,
+};
+
+/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;
+/// everything else is widened to f32 in the panels.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn kind(_isa: Isa, _a: Elem, _b: Elem) -> &'static Kind {
+    &PORTABLE
+}
+
+/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;
+/// everything else is widened to f32 in the panels.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn kind(isa: Isa, a: Elem, b: Elem) -> &'static Kind {
+    let both_bf16 = a == Elem::Bf16 && b == Elem::Bf16;
+    match isa {
+        Isa::Portable => &PORTABLE,
+        Isa::Avx2 => &super::avx2::KIND,
+        Isa::Amx if both_bf16 => &super::amx::KIND,
+        Isa::Avx512Bf16 if both_bf16 => &super::avx512::KIND_BF16,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => &super::avx512::KIND_F32,
+    }
+}

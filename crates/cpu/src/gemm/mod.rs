@@ -1,0 +1,121 @@
+//! Matrix products: `C[m,n] (+)= op(A)[m,k] * op(B)[k,n]` over f32 and bf16 operands, f32 sums.
+//!
+//! One order of addition: an element of C is one chain over ascending k. It starts from zero, or from what C
+//! holds with `accumulate`, and takes one product at a time (a pair with `vdpbf16ps`, a tile step of 32 with
+//! AMX). There is no split over k and no second partial sum, so the bits do not depend on threads, blocking,
+//! m, or strides; and a product over k1 followed by an accumulating product over k2 into an f32 C equals the
+//! product over k1 + k2 when k1 is a multiple of [`K_CHUNK`]. A bf16 C is rounded once, at the end.
+//!
+//! Operands are packed into panels just in time, by the thread that uses them; [`pack_b`] keeps a weight
+//! packed. Kernels allocate nothing: the caller passes [`workspace_bytes`] of memory.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block;
+mod drive;
+mod kind;
+#[cfg(target_arch = "x86_64")]
+mod pack512;
+mod portable;
+#[cfg(test)]
+mod tests;
+
+pub use drive::{gemm, pack_b, packed_bytes, workspace_bytes};
+
+/// Cuts of k at multiples of this many elements leave the chain of additions unchanged on every instruction set.
+pub const K_CHUNK: usize = 128;
+
+/// How an operand is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Elem {
+    /// 4-byte IEEE floats.
+    F32,
+    /// bfloat16, the upper half of an f32, as `u16`.
+    Bf16,
+}
+
+impl Elem {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Elem::F32 => 4,
+            Elem::Bf16 => 2,
+        }
+    }
+}
+
+/// A matrix to read: `rows x cols` elements, rows `stride` elements apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Mat {
+    /// The first element.
+    pub ptr: *const u8,
+    /// Storage of the elements.
+    pub elem: Elem,
+    /// Elements between the starts of two rows; at least the columns.
+    pub stride: usize,
+}
+
+/// A matrix to write; see [`Mat`].
+#[derive(Clone, Copy, Debug)]
+pub struct MatMut {
+    /// The first element.
+    pub ptr: *mut u8,
+    /// Storage of the elements.
+    pub elem: Elem,
+    /// Elements between the starts of two rows; at least the columns.
+    pub stride: usize,
+}
+
+/// The extents and storage of a product, all that memory needs are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// Storage of A.
+    pub a: Elem,
+    /// Storage of B before any packing.
+    pub b: Elem,
+    /// B was packed by [`pack_b`].
+    pub b_packed: bool,
+}
+
+/// One product: `C[m,n] (+)= op(A)[m,k] * op(B)[k,n]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Gemm {
+    /// Rows of C.
+    pub m: usize,
+    /// Columns of C.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// Stored `[m,k]`, or `[k,m]` with `a_trans`.
+    pub a: Mat,
+    /// A is stored transposed, `[k,m]`.
+    pub a_trans: bool,
+    /// Stored `[k,n]`, or `[n,k]` with `b_trans`; the output of [`pack_b`] with `b_packed`.
+    pub b: Mat,
+    /// B is stored `[n,k]`: a weight W of `y = x W^T`. Ignored with `b_packed`.
+    pub b_trans: bool,
+    /// `b.ptr` is what [`pack_b`] wrote for this k, n and pair of storage types; `b.stride` is ignored.
+    pub b_packed: bool,
+    /// The result.
+    pub c: MatMut,
+    /// Add to C instead of replacing it.
+    pub accumulate: bool,
+}
+
+impl Gemm {
+    /// The extents and storage of this product.
+    pub fn shape(&self) -> Shape {
+        Shape { m: self.m, n: self.n, k: self.k, a: self.a.elem, b: self.b.elem, b_packed: self.b_packed }
+    }
+}

@@ -1,0 +1,262 @@
+//! Packing with AVX-512: every panel is `[k units][width]` dwords, a dword being one f32 or a pair of bf16.
+//!
+//! An operand with contiguous k is transposed in registers, 16 dwords of 16 rows at a time; one with
+//! contiguous outer index is copied, widened or interleaved row by row.
+#![allow(unsafe_code)]
+
+use super::Elem;
+use super::avx512::{MR, NR, widen};
+use super::kind::{Cut, Source};
+use std::arch::x86_64::*;
+
+/// What a dword of the panel is made of.
+const F32: u8 = 0;
+const WIDENED: u8 = 1;
+const PAIR: u8 = 2;
+
+/// Source elements per dword of k.
+const fn unit(form: u8) -> usize {
+    if form == PAIR { 2 } else { 1 }
+}
+
+/// A panels of f32 for the 14-row kernel. See [`super::kind::Pack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn f32_a(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on.
+    unsafe {
+        match source.elem {
+            Elem::F32 => pack::<F32, MR>(source, cut, dst.cast()),
+            Elem::Bf16 => pack::<WIDENED, MR>(source, cut, dst.cast()),
+        }
+    }
+}
+
+/// B panels of f32. See [`super::kind::Pack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn f32_b(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on.
+    unsafe {
+        match source.elem {
+            Elem::F32 => pack::<F32, NR>(source, cut, dst.cast()),
+            Elem::Bf16 => pack::<WIDENED, NR>(source, cut, dst.cast()),
+        }
+    }
+}
+
+/// A panels of bf16 pairs. See [`super::kind::Pack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn bf16_a(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on; both operands are bf16 where this kind is chosen.
+    unsafe { pack::<PAIR, MR>(source, cut, dst.cast()) }
+}
+
+/// B panels of bf16 pairs. See [`super::kind::Pack`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn bf16_b(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on; both operands are bf16 where this kind is chosen.
+    unsafe { pack::<PAIR, NR>(source, cut, dst.cast()) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *mut i32) {
+    let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
+    // SAFETY: passed on.
+    unsafe {
+        if source.k_contiguous {
+            for panel in 0..cut.panels {
+                transpose_panel::<FORM, W>(source, cut.o0 + panel * W, cut, dst.add(panel * steps * W));
+            }
+        } else {
+            copy_rows::<FORM, W>(source, cut, steps, dst);
+        }
+    }
+}
+
+/// One panel from rows with contiguous k. Stores of 16 dwords run over the end of a 14-wide row; the next
+/// row, stored later, covers them, and the last one needs the slack of [`super::kind::SLACK`].
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn transpose_panel<const FORM: u8, const W: usize>(source: &Source, o0: usize, cut: Cut, dst: *mut i32) {
+    let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
+    let size = source.elem.bytes();
+    for half in (0..W).step_by(16) {
+        // Rows past the operand repeat its last one: what they add to is never stored, and a loop of fixed
+        // length keeps the block in registers.
+        let rows_at: [*const u8; 16] = std::array::from_fn(|i| {
+            source.ptr.wrapping_add((o0 + half + i.min(W - 1)).min(source.outer - 1) * source.stride * size)
+        });
+        let whole = source.k.saturating_sub(cut.k0) / (16 * unit(FORM)) * 16;
+        // SAFETY: the rows exist, `load` reads `valid` elements of them at most.
+        unsafe {
+            for step in (0..steps).step_by(16) {
+                let k = cut.k0 + step * unit(FORM);
+                let valid = if step < whole { usize::MAX } else { source.k.saturating_sub(k) };
+                let mut rows: [__m512i; 16] =
+                    std::array::from_fn(|i| load::<FORM>(rows_at[i].wrapping_add(k * size), valid));
+                transpose(&mut rows);
+                let to = dst.add(step * W + half);
+                if steps - step >= 16 {
+                    for i in 0..16 {
+                        _mm512_storeu_si512(to.add(i * W).cast(), rows[i]);
+                    }
+                } else {
+                    for (i, row) in rows.iter().enumerate().take(steps - step) {
+                        _mm512_storeu_si512(to.add(i * W).cast(), *row);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen dwords of one row, zero from element `valid` on.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load<const FORM: u8>(from: *const u8, valid: usize) -> __m512i {
+    // SAFETY: masked to the valid elements.
+    unsafe {
+        match FORM {
+            F32 if valid >= 16 => _mm512_loadu_si512(from.cast()),
+            F32 => _mm512_maskz_loadu_epi32(first(valid) as u16, from.cast()),
+            PAIR if valid >= 32 => _mm512_loadu_si512(from.cast()),
+            PAIR => _mm512_maskz_loadu_epi16(first(valid), from.cast()),
+            _ => _mm512_castps_si512(load_widened(from, valid)),
+        }
+    }
+}
+
+/// Sixteen bf16 as f32, zero from element `valid` on.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load_widened(from: *const u8, valid: usize) -> __m512 {
+    // SAFETY: masked to the valid elements.
+    unsafe { widen(load_half(from, valid)) }
+}
+
+/// Sixteen bf16, zero from element `valid` on.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load_half(from: *const u8, valid: usize) -> __m256i {
+    // SAFETY: masked to the valid elements.
+    unsafe {
+        if valid >= 16 {
+            _mm256_loadu_si256(from.cast())
+        } else {
+            _mm512_castsi512_si256(_mm512_maskz_loadu_epi16(first(valid), from.cast()))
+        }
+    }
+}
+
+/// The first `count` of 32 lanes.
+#[inline(always)]
+fn first(count: usize) -> u32 {
+    if count >= 32 { !0 } else { (1 << count) - 1 }
+}
+
+/// Panels from rows with contiguous outer index, k by k across all panels, so that the source is read in
+/// long runs. A 14-wide row is stored as 16 dwords, see [`transpose_panel`].
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
+    let size = source.elem.bytes();
+    for step in 0..steps {
+        let k = cut.k0 + step * unit(FORM);
+        let row = source.ptr.wrapping_add(k * source.stride * size);
+        let below = row.wrapping_add(source.stride * size);
+        let (has_row, has_below) = (k < source.k, k + 1 < source.k);
+        for panel in 0..cut.panels {
+            for half in (0..W).step_by(16) {
+                let o = cut.o0 + panel * W + half;
+                let valid = source.outer.saturating_sub(o);
+                let (valid, under) = (if has_row { valid } else { 0 }, if has_below { valid } else { 0 });
+                // SAFETY: `valid` elements from `o` on lie in the row, if it exists; the stores lie in the
+                // panel or its slack.
+                unsafe {
+                    let dwords = match FORM {
+                        F32 => load::<F32>(row.wrapping_add(o * size), valid),
+                        WIDENED => load::<WIDENED>(row.wrapping_add(o * size), valid),
+                        _ => {
+                            let low = load_half(row.wrapping_add(o * size), valid);
+                            let high = load_half(below.wrapping_add(o * size), under);
+                            let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
+                            _mm512_or_si512(_mm512_cvtepu16_epi32(low), high)
+                        }
+                    };
+                    store_row::<W>(dst.add((panel * steps + step) * W + half), dwords, W - half);
+                }
+            }
+        }
+    }
+}
+
+/// Stores 16 dwords, or the `room` that are left in the row of a panel: rows of different panels are written
+/// in turn here, so running over would harm the next panel.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn store_row<const W: usize>(to: *mut i32, dwords: __m512i, room: usize) {
+    // SAFETY: masked to the room.
+    unsafe {
+        if room >= 16 {
+            _mm512_storeu_si512(to.cast(), dwords);
+        } else {
+            _mm512_mask_storeu_epi32(to, first(room) as u16, dwords);
+        }
+    }
+}
+
+/// Transposes 16 x 16 dwords.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn transpose(r: &mut [__m512i; 16]) {
+    let mut t = [_mm512_setzero_si512(); 16];
+    for i in 0..8 {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for i in (0..16).step_by(4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for i in 0..4 {
+        t[i] = _mm512_shuffle_i32x4::<0x88>(r[i], r[i + 4]);
+        t[i + 4] = _mm512_shuffle_i32x4::<0xdd>(r[i], r[i + 4]);
+        t[i + 8] = _mm512_shuffle_i32x4::<0x88>(r[i + 8], r[i + 12]);
+        t[i + 12] = _mm512_shuffle_i32x4::<0xdd>(r[i + 8], r[i + 12]);
+    }
+    for i in 0..8 {
+        r[i] = _mm512_shuffle_i32x4::<0x88>(t[i], t[i + 8]);
+        r[i + 8] = _mm512_shuffle_i32x4::<0xdd>(t[i], t[i + 8]);
+    }
+}
+
+/// 16 rows of an operand with contiguous k, 16 pairs of k each, from outer index `o` and `k`.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) unsafe fn pairs_along(source: &Source, o: usize, k: usize) -> [__m512i; 16] {
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for i in 0..source.outer.saturating_sub(o).min(16) {
+        // SAFETY: row o + i exists; masked to its end.
+        rows[i] = unsafe {
+            load::<PAIR>(source.ptr.add(((o + i) * source.stride + k) * 2), source.k.saturating_sub(k))
+        };
+    }
+    rows
+}
+
+/// 16 pairs of k of an operand with contiguous outer index, 16 outer indices each, from `o` and `k`.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(super) unsafe fn pairs_across(source: &Source, o: usize, k: usize) -> [__m512i; 16] {
+    let valid = source.outer.saturating_sub(o);
+    std::array::from_fn(|pair| {
+        let half = |k: usize| {
+            let at = source.ptr.wrapping_add((k * source.stride + o) * 2);
+            // SAFETY: masked to the operand.
+            unsafe { _mm512_cvtepu16_epi32(load_half(at, if k < source.k { valid } else { 0 })) }
+        };
+        _mm512_or_si512(half(k + 2 * pair), _mm512_slli_epi32::<16>(half(k + 2 * pair + 1)))
+    })
+}

@@ -1,0 +1,93 @@
+//! The kernel in plain Rust, and the packing that the AVX2 kernel shares: f32 panels `[k][width]`.
+#![allow(unsafe_code)]
+
+use super::Elem;
+use super::kind::{Cut, Source};
+use half::bf16;
+
+pub(super) const MR: usize = 4;
+pub(super) const NR: usize = 8;
+
+/// `c + a * b`: one rounding where the processor has it as an instruction, otherwise two.
+#[inline(always)]
+fn madd(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { c + a * b }
+}
+
+/// See [`super::kind::Micro`].
+///
+/// # Safety
+/// `a` and `b` are panels of `steps` sums, `c` an MR x NR tile.
+pub(super) unsafe fn micro(steps: usize, a: *const u8, b: *const u8, c: *mut f32, _rows: usize, fresh: bool) {
+    // SAFETY: the extents are the caller's promise.
+    let (a, b, c) = unsafe {
+        (
+            std::slice::from_raw_parts(a.cast::<[f32; MR]>(), steps),
+            std::slice::from_raw_parts(b.cast::<[f32; NR]>(), steps),
+            &mut *c.cast::<[[f32; NR]; MR]>(),
+        )
+    };
+    let mut sum = if fresh { [[0.0f32; NR]; MR] } else { *c };
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..MR {
+            for j in 0..NR {
+                sum[i][j] = madd(a[i], b[j], sum[i][j]);
+            }
+        }
+    }
+    *c = sum;
+}
+
+/// Packs A for [`micro`].
+///
+/// # Safety
+/// See [`super::kind::Pack`].
+pub(super) unsafe fn pack_a(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on.
+    unsafe { pack::<MR>(source, cut, dst) }
+}
+
+/// Packs B for [`micro`].
+///
+/// # Safety
+/// See [`super::kind::Pack`].
+pub(super) unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
+    // SAFETY: passed on.
+    unsafe { pack::<NR>(source, cut, dst) }
+}
+
+/// Panels of `W` outer indices: f32 `[k][W]`, zeros beyond the operand.
+///
+/// # Safety
+/// See [`super::kind::Pack`].
+#[inline(always)]
+pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u8) {
+    let steps = cut.k1 - cut.k0;
+    for panel in 0..cut.panels {
+        let o0 = cut.o0 + panel * W;
+        let width = source.outer.saturating_sub(o0).min(W);
+        // SAFETY: this panel's part of the destination, W * steps f32.
+        let dst = unsafe { std::slice::from_raw_parts_mut(dst.cast::<[f32; W]>().add(panel * steps), steps) };
+        for (step, dst) in dst.iter_mut().enumerate() {
+            let k = cut.k0 + step;
+            *dst = [0.0; W];
+            for o in 0..if k < source.k { width } else { 0 } {
+                let (major, minor) = if source.k_contiguous { (o0 + o, k) } else { (k, o0 + o) };
+                // SAFETY: o0 + o < outer and k < source.k: an element of the operand.
+                dst[o] = unsafe { read(source, major * source.stride + minor) };
+            }
+        }
+    }
+}
+
+/// Element `at` of the operand, widened.
+#[inline(always)]
+unsafe fn read(source: &Source, at: usize) -> f32 {
+    // SAFETY: the caller passes the offset of an element.
+    unsafe {
+        match source.elem {
+            Elem::F32 => *source.ptr.cast::<f32>().add(at),
+            Elem::Bf16 => (*source.ptr.cast::<bf16>().add(at)).to_f32(),
+        }
+    }
+}

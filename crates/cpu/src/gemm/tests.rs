@@ -1,0 +1,288 @@
+//! Products against f64, and the order of addition: the same bits for every way to cut the same product.
+use super::*;
+use crate::isa::Isa;
+use crate::threads::Threads;
+use half::bf16;
+
+/// Every level this machine has.
+fn levels() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
+}
+
+/// Uniform in (-1, 1), never zero. (xorshift64)
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 40) as f32 + 0.5) / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// A matrix in memory with unused columns beside it.
+#[derive(Clone)]
+struct Stored {
+    bytes: Vec<u8>,
+    elem: Elem,
+    stride: usize,
+}
+
+impl Stored {
+    fn random(rows: usize, cols: usize, elem: Elem, pad: usize, random: &mut Random) -> Stored {
+        let stride = cols + pad;
+        let bytes = (0..rows * stride)
+            .flat_map(|_| match elem {
+                Elem::F32 => random.next().to_le_bytes().to_vec(),
+                Elem::Bf16 => bf16::from_f32(random.next()).to_le_bytes().to_vec(),
+            })
+            .collect();
+        Stored { bytes, elem, stride }
+    }
+
+    fn get(&self, row: usize, col: usize) -> f64 {
+        let at = (row * self.stride + col) * self.elem.bytes();
+        match self.elem {
+            Elem::F32 => f32::from_le_bytes(self.bytes[at..at + 4].try_into().unwrap()) as f64,
+            Elem::Bf16 => bf16::from_le_bytes(self.bytes[at..at + 2].try_into().unwrap()).to_f64(),
+        }
+    }
+
+    fn mat(&self, row: usize, col: usize) -> Mat {
+        let at = (row * self.stride + col) * self.elem.bytes();
+        Mat { ptr: self.bytes[at..].as_ptr(), elem: self.elem, stride: self.stride }
+    }
+
+    fn mat_mut(&mut self, row: usize, col: usize) -> MatMut {
+        let at = (row * self.stride + col) * self.elem.bytes();
+        MatMut { ptr: self.bytes[at..].as_mut_ptr(), elem: self.elem, stride: self.stride }
+    }
+}
+
+/// Operands of one product and how they are stored.
+struct Case {
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Stored,
+    a_trans: bool,
+    b: Stored,
+    b_trans: bool,
+    c: Stored,
+}
+
+impl Case {
+    fn new(size: [usize; 3], elems: [Elem; 3], trans: (bool, bool), pad: usize) -> Case {
+        let [m, n, k] = size;
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (m * 31 + n * 7 + k) as u64);
+        let turned = |rows: usize, cols: usize, turn: bool| if turn { (cols, rows) } else { (rows, cols) };
+        let (ar, ac) = turned(m, k, trans.0);
+        let (br, bc) = turned(k, n, trans.1);
+        Case {
+            m,
+            n,
+            k,
+            a: Stored::random(ar, ac, elems[0], pad, &mut random),
+            a_trans: trans.0,
+            b: Stored::random(br, bc, elems[1], pad * 2, &mut random),
+            b_trans: trans.1,
+            c: Stored::random(m, n, elems[2], pad * 3, &mut random),
+        }
+    }
+
+    /// The part of the product with rows `rows`, columns `cols` and sums `ks`, into the same part of `c`.
+    fn part(&self, c: &mut Stored, rows: [usize; 2], cols: [usize; 2], ks: [usize; 2], accumulate: bool) -> Gemm {
+        let a = if self.a_trans { self.a.mat(ks[0], rows[0]) } else { self.a.mat(rows[0], ks[0]) };
+        let b = if self.b_trans { self.b.mat(cols[0], ks[0]) } else { self.b.mat(ks[0], cols[0]) };
+        Gemm {
+            m: rows[1] - rows[0],
+            n: cols[1] - cols[0],
+            k: ks[1] - ks[0],
+            a,
+            a_trans: self.a_trans,
+            b,
+            b_trans: self.b_trans,
+            b_packed: false,
+            c: c.mat_mut(rows[0], cols[0]),
+            accumulate,
+        }
+    }
+
+    fn whole(&self, c: &mut Stored, accumulate: bool) -> Gemm {
+        self.part(c, [0, self.m], [0, self.n], [0, self.k], accumulate)
+    }
+
+    fn run(&self, threads: usize, isa: Isa, accumulate: bool) -> Stored {
+        let mut c = self.c.clone();
+        run(threads, isa, &self.whole(&mut c, accumulate));
+        c
+    }
+}
+
+fn run(threads: usize, isa: Isa, g: &Gemm) {
+    let threads = Threads::new(threads);
+    let bytes = workspace_bytes(isa, threads.count(), &g.shape(), g.c.elem);
+    // Filled, and watched for writes past its end.
+    let mut workspace = vec![0xa5u8; bytes + 64];
+    // SAFETY: the operands come from `Stored`, whose memory outlives the call.
+    unsafe { gemm(&threads, isa, g, workspace.as_mut_ptr()) };
+    assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {g:?}");
+}
+
+/// |C - reference| <= tolerance * sum of |products|, and nothing outside C is touched.
+fn check(isa: Isa, case: &Case, accumulate: bool) {
+    let c = case.run(2, isa, accumulate);
+    for i in 0..case.m {
+        for j in 0..case.n {
+            let (mut sum, mut size) = if accumulate { (case.c.get(i, j), case.c.get(i, j).abs()) } else { (0.0, 0.0) };
+            for k in 0..case.k {
+                let a = if case.a_trans { case.a.get(k, i) } else { case.a.get(i, k) };
+                let b = if case.b_trans { case.b.get(j, k) } else { case.b.get(k, j) };
+                sum += a * b;
+                size += (a * b).abs();
+            }
+            let got = c.get(i, j);
+            let rounding = if case.c.elem == Elem::Bf16 { sum.abs() / 256.0 } else { 0.0 };
+            let tolerance = rounding + size * 6e-8 * (case.k as f64).sqrt().max(4.0) + 1e-30;
+            assert!((got - sum).abs() <= tolerance, "{isa:?} {case_is} at {i},{j}: {got} is not {sum}", case_is = name(case));
+        }
+        for j in case.n..case.c.stride {
+            assert_eq!(c.get(i, j).to_bits(), case.c.get(i, j).to_bits(), "{isa:?} {} wrote outside C", name(case));
+        }
+    }
+}
+
+fn name(case: &Case) -> String {
+    let elems = [case.a.elem, case.b.elem, case.c.elem];
+    format!("m {} n {} k {} {elems:?} trans {} {}", case.m, case.n, case.k, case.a_trans, case.b_trans)
+}
+
+const F: Elem = Elem::F32;
+const B: Elem = Elem::Bf16;
+const STORAGE: [[Elem; 3]; 5] = [[F, F, F], [B, B, B], [B, B, F], [F, B, F], [B, F, B]];
+const TRANS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+
+#[test]
+fn products_agree_with_f64() {
+    let sizes = [
+        [1, 1, 1], [1, 1, 2], [1, 33, 7], [2, 64, 31], [3, 5, 385], [4, 32, 32], [7, 100, 129], [9, 31, 64],
+        [14, 32, 384], [15, 33, 383], [13, 47, 255], [28, 96, 33], [33, 65, 513], [100, 1, 100], [253, 40, 17],
+        [270, 390, 65],
+    ];
+    for isa in levels() {
+        for size in sizes {
+            for elems in STORAGE {
+                for trans in TRANS {
+                    for (pad, accumulate) in [(0, false), (3, true)] {
+                        check(isa, &Case::new(size, elems, trans, pad), accumulate);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_sum_is_zero_or_leaves_c() {
+    let case = Case::new([3, 5, 0], [F, F, F], (false, false), 1);
+    assert_eq!(case.run(1, Isa::Portable, true).bytes, case.c.bytes);
+    let c = case.run(1, Isa::Portable, false);
+    assert!((0..3).all(|i| (0..5).all(|j| c.get(i, j) == 0.0) && c.get(i, 5) == case.c.get(i, 5)));
+}
+
+/// Sizes and storage for the tests of bits: several blocks of k, rows and columns, and uneven ends.
+fn bit_cases() -> impl Iterator<Item = Case> {
+    [[300, 420, 1100], [40, 70, 2049]].into_iter().flat_map(|size| {
+        STORAGE.into_iter().flat_map(move |elems| TRANS.into_iter().map(move |trans| Case::new(size, elems, trans, 5)))
+    })
+}
+
+#[test]
+fn threads_do_not_change_bits() {
+    for isa in levels() {
+        for case in bit_cases() {
+            let one = case.run(1, isa, true);
+            for threads in [2, 3] {
+                assert!(case.run(threads, isa, true).bytes == one.bytes, "{isa:?} {}", name(&case));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_or_a_column_view_alone_has_the_same_bits() {
+    for isa in levels() {
+        for case in bit_cases() {
+            let whole = case.run(2, isa, false);
+            let mut parts = case.c.clone();
+            let (rows, cols) = ([0, 1, 3, 8, 23, case.m], [0, 17, 18, case.n]);
+            for row in rows.windows(2) {
+                for col in cols.windows(2) {
+                    let g = case.part(&mut parts, [row[0], row[1]], [col[0], col[1]], [0, case.k], false);
+                    run(2, isa, &g);
+                }
+            }
+            assert!(parts.bytes == whole.bytes, "{isa:?} {}", name(&case));
+        }
+    }
+}
+
+#[test]
+fn accumulating_over_k_in_chunks_has_the_same_bits() {
+    for isa in levels() {
+        for case in bit_cases().filter(|case| case.c.elem == F) {
+            for accumulate in [false, true] {
+                let whole = case.run(2, isa, accumulate);
+                let mut parts = case.c.clone();
+                let cuts = [0, K_CHUNK, 3 * K_CHUNK, 8 * K_CHUNK, case.k];
+                for cut in cuts.windows(2) {
+                    let add = accumulate || cut[0] > 0;
+                    run(2, isa, &case.part(&mut parts, [0, case.m], [0, case.n], [cut[0], cut[1]], add));
+                }
+                assert!(parts.bytes == whole.bytes, "{isa:?} {}", name(&case));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packed_weight_has_the_same_bits() {
+    let threads = Threads::new(2);
+    for isa in levels() {
+        for case in bit_cases() {
+            let whole = case.run(2, isa, false);
+            let bytes = packed_bytes(isa, case.a.elem, case.b.elem, case.k, case.n);
+            let mut memory = vec![0xa5u8; bytes + 128];
+            let skip = memory.as_ptr().align_offset(64);
+            let packed = memory[skip..].as_mut_ptr();
+            // SAFETY: the operand is in `case`, the destination has the bytes asked for.
+            unsafe { pack_b(&threads, isa, case.a.elem, &case.b.mat(0, 0), case.b_trans, case.k, case.n, packed) };
+            assert!(memory[skip + bytes..].iter().all(|byte| *byte == 0xa5));
+            for rows in [1, case.m] {
+                let mut c = case.c.clone();
+                let mut g = case.part(&mut c, [0, rows], [0, case.n], [0, case.k], false);
+                (g.b.ptr, g.b_packed) = (memory[skip..].as_ptr(), true);
+                run(2, isa, &g);
+                let end = rows * c.stride * c.elem.bytes();
+                let same = if rows == case.m { c.bytes == whole.bytes } else { c.bytes[..case.n] == whole.bytes[..case.n] };
+                assert!(same, "{isa:?} {} rows {rows} end {end}", name(&case));
+            }
+        }
+    }
+}
+
+#[test]
+fn zero_products_and_negative_zero_keep_their_bits() {
+    // An odd k is padded inside the panel of a pair kernel; -0.0 in C must come out as in the whole product.
+    for isa in levels() {
+        let mut case = Case::new([5, 40, 129], [B, B, F], (false, true), 0);
+        case.c.bytes.chunks_exact_mut(4).step_by(3).for_each(|x| x.copy_from_slice(&(-0.0f32).to_le_bytes()));
+        let whole = case.run(2, isa, true);
+        let mut row = case.c.clone();
+        for i in 0..5 {
+            run(1, isa, &case.part(&mut row, [i, i + 1], [0, 40], [0, 129], true));
+        }
+        assert!(row.bytes == whole.bytes, "{isa:?}");
+    }
+}
