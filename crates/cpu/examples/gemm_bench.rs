@@ -67,7 +67,8 @@ fn main() {
     let filter = arg(3).unwrap_or_default();
     let isa = Isa::select(std::env::var("FATHOM_ISA").ok().and_then(|name| Isa::from_name(&name)));
     println!("{isa:?}, {} threads: GFLOP/s best / median", threads.count());
-    let forms = [("nt", false, true, Elem::Bf16), ("nn", false, false, Elem::Bf16), ("tn", true, false, Elem::Bf16)];
+    let forms =
+        [("nt", false, true, Elem::Bf16), ("nn", false, false, Elem::Bf16), ("tn", true, false, Elem::Bf16)];
     for [m, n, k] in SHAPES {
         for (name, elem, a_trans, b_trans, packed) in [
             ("bf16 nt packed", Elem::Bf16, false, true, true),
@@ -93,7 +94,9 @@ fn main() {
                 b_mat.ptr = kept.ptr();
             }
             let g = Gemm {
-                m, n, k,
+                m,
+                n,
+                k,
                 a: Mat { ptr: a.ptr(), elem, stride: if a_trans { m } else { k } },
                 a_trans,
                 b: b_mat,

@@ -23,7 +23,7 @@ pub(super) static KIND: Kind = Kind {
     size: 2,
     block: (256, 256),
     group: 4,
-    pack_first: true,
+    pack_first_bytes: 64 << 20,
     pack_a: pack::<true>,
     pack_b: pack::<false>,
     micro,

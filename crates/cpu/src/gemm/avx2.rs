@@ -16,7 +16,7 @@ pub(super) static KIND: Kind = Kind {
     size: 4,
     block: (192, 256),
     group: 4,
-    pack_first: false,
+    pack_first_bytes: 0,
     pack_a,
     pack_b,
     micro,

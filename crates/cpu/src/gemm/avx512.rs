@@ -19,7 +19,7 @@ pub(super) static KIND_F32: Kind = Kind {
     size: 4,
     block: (252, 384),
     group: 4,
-    pack_first: false,
+    pack_first_bytes: 0,
     pack_a: pack512::f32_a,
     pack_b: pack512::f32_b,
     micro: micro_f32,
@@ -38,7 +38,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     size: 2,
     block: (252, 384),
     group: 4,
-    pack_first: false,
+    pack_first_bytes: 0,
     pack_a: pack512::bf16_a,
     pack_b: pack512::bf16_b,
     micro: micro_bf16,
@@ -71,7 +71,13 @@ macro_rules! kernel {
         /// The first `R` rows of a tile.
         #[target_feature(enable = $features)]
         #[inline]
-        unsafe fn $tile<const R: usize>(steps: usize, a: *const i32, b: *const f32, c: *mut f32, fresh: bool) {
+        unsafe fn $tile<const R: usize>(
+            steps: usize,
+            a: *const i32,
+            b: *const f32,
+            c: *mut f32,
+            fresh: bool,
+        ) {
             // SAFETY: `a` and `b` hold `steps` times MR and NR dwords, `c` holds MR x NR sums.
             unsafe {
                 let mut sum = [[_mm512_setzero_ps(); 2]; R];
@@ -100,7 +106,11 @@ macro_rules! kernel {
 
 kernel!(micro_f32, tile_f32, "avx512f", |sum, x, b| _mm512_fmadd_ps(_mm512_castsi512_ps(x), b, sum));
 kernel!(micro_bf16, tile_bf16, "avx512f,avx512bf16", |sum, x: __m512i, b: __m512| {
-    _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(x), std::mem::transmute::<__m512, __m512bh>(b))
+    _mm512_dpbf16_ps(
+        sum,
+        std::mem::transmute::<__m512i, __m512bh>(x),
+        std::mem::transmute::<__m512, __m512bh>(b),
+    )
 });
 
 /// The first `count` of 32 lanes.

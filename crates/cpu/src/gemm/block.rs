@@ -40,7 +40,9 @@ pub(super) unsafe fn load(tiles: &Tiles, c: &MatMut) {
             unsafe {
                 let to = std::slice::from_raw_parts_mut(tiles.at(row, col), width);
                 match c.elem {
-                    Elem::F32 => to.copy_from_slice(std::slice::from_raw_parts(c.ptr.cast::<f32>().add(at), width)),
+                    Elem::F32 => {
+                        to.copy_from_slice(std::slice::from_raw_parts(c.ptr.cast::<f32>().add(at), width))
+                    }
                     Elem::Bf16 => {
                         let from = std::slice::from_raw_parts(c.ptr.cast::<bf16>().add(at), width);
                         to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
@@ -64,7 +66,8 @@ pub(super) unsafe fn store(tiles: &Tiles, c: &MatMut) {
             unsafe {
                 let from = std::slice::from_raw_parts(tiles.at(row, col), width);
                 match c.elem {
-                    Elem::F32 => std::slice::from_raw_parts_mut(c.ptr.cast::<f32>().add(at), width).copy_from_slice(from),
+                    Elem::F32 => std::slice::from_raw_parts_mut(c.ptr.cast::<f32>().add(at), width)
+                        .copy_from_slice(from),
                     Elem::Bf16 => {
                         let to = std::slice::from_raw_parts_mut(c.ptr.cast::<bf16>().add(at), width);
                         to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(*from));

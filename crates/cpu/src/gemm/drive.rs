@@ -12,11 +12,9 @@ use crate::threads::Threads;
 
 /// Alignment of everything in the workspace.
 const ALIGN: usize = 64;
-/// With `Kind::pack_first`: the most memory that a packed part of B may take.
-const PACK_FIRST_BYTES: usize = 64 << 20;
-/// With `Kind::pack_first`: columns of B below which it is not worth it.
+/// With `Kind::pack_first_bytes`: columns of B below which it is not worth it.
 const PACK_FIRST_COLUMNS: usize = 256;
-/// With `Kind::pack_first`: the length of k in one pass over an f32 C; a multiple of every `Kind::kc`.
+/// With `Kind::pack_first_bytes`: the length of k in one pass over an f32 C; a multiple of every `Kind::kc`.
 const PACK_FIRST_K: usize = 24576;
 
 fn round_up(x: usize, to: usize) -> usize {
@@ -35,7 +33,8 @@ struct Plan {
 fn plan(kind: &Kind, threads: usize, m: usize, n: usize) -> Plan {
     const EDGE: usize = 8;
     let (high, wide) = (m.div_ceil(kind.mr), n.div_ceil(kind.nr));
-    let (least_high, least_wide) = (high.div_ceil(kind.block.0 / kind.mr), wide.div_ceil(kind.block.1 / kind.nr));
+    let (least_high, least_wide) =
+        (high.div_ceil(kind.block.0 / kind.mr), wide.div_ceil(kind.block.1 / kind.nr));
     let mut best = (usize::MAX, Plan { mc: kind.mr, nc: kind.nr });
     for down in least_high..=high.min(least_high + 8) {
         for across in least_wide..=wide.min(least_wide + 8) {
@@ -53,26 +52,34 @@ fn plan(kind: &Kind, threads: usize, m: usize, n: usize) -> Plan {
 /// The parts of one thread's workspace, in bytes: panels of A, panels of B, tiles of C.
 fn slice_parts(kind: &Kind, plan: Plan, shape: &Shape) -> [usize; 3] {
     let kc = round_up(shape.k, kind.unit).min(kind.kc);
-    let b = if shape.b_packed { 0 } else { kind.group.min(plan.nc / kind.nr) * kind.nr * kc * kind.size + SLACK };
-    [round_up(plan.mc * kc * kind.size + SLACK, ALIGN), round_up(b, ALIGN), round_up(plan.mc * plan.nc * 4, ALIGN)]
+    let b =
+        if shape.b_packed { 0 } else { kind.group.min(plan.nc / kind.nr) * kind.nr * kc * kind.size + SLACK };
+    [
+        round_up(plan.mc * kc * kind.size + SLACK, ALIGN),
+        round_up(b, ALIGN),
+        round_up(plan.mc * plan.nc * 4, ALIGN),
+    ]
 }
 
 /// The part of B that is packed at a time before the product, `(k, n)`, if that is to be done.
 fn pack_first(kind: &Kind, shape: &Shape, c: Elem) -> Option<(usize, usize)> {
-    if !kind.pack_first || shape.b_packed || shape.m <= kind.block.0 {
+    if kind.pack_first_bytes == 0 || shape.b_packed || shape.m <= kind.block.0 {
         return None;
     }
     let k = if c == Elem::F32 { shape.k.min(PACK_FIRST_K) } else { shape.k };
-    let n = PACK_FIRST_BYTES / (round_up(k, kind.unit) * kind.size) / kind.nr * kind.nr;
+    let n = kind.pack_first_bytes / (round_up(k, kind.unit) * kind.size) / kind.nr * kind.nr;
     (n >= PACK_FIRST_COLUMNS).then_some((k, n.min(round_up(shape.n, kind.nr))))
 }
 
 /// Bytes of workspace that [`gemm`] needs for a product of this shape into a C stored as `c`.
 pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape, c: Elem) -> usize {
+    workspace_of(kind(isa, shape.a, shape.b), threads, shape, c)
+}
+
+pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) -> usize {
     if shape.m == 0 || shape.n == 0 || shape.k == 0 {
         return 0;
     }
-    let kind = kind(isa, shape.a, shape.b);
     let slices = |n: usize, k: usize, b_packed: bool| {
         let part = Shape { n, k, b_packed, ..*shape };
         slice_parts(kind, plan(kind, threads, shape.m, n), &part).iter().sum::<usize>() * threads
@@ -80,8 +87,8 @@ pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape, c: Elem) -> usiz
     let bytes = match pack_first(kind, shape, c) {
         None => slices(shape.n, shape.k, shape.b_packed),
         Some((k, n)) => {
-            let last = if shape.n % n == 0 { n } else { shape.n % n };
-            round_up(packed_bytes(isa, shape.a, shape.b, k, n), ALIGN)
+            let last = shape.n - (shape.n - 1) / n * n;
+            round_up(packed_of(kind, k, n), ALIGN)
                 + slices(n.min(shape.n), k, true).max(slices(last, k, true))
         }
     };
@@ -91,7 +98,10 @@ pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape, c: Elem) -> usiz
 /// Bytes that [`pack_b`] writes for a B of `[k,n]` stored as `b` that will meet an A stored as `a`. Where there
 /// is no bf16 unit a bf16 B is widened, so this may be twice the size of B.
 pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
-    let kind = kind(isa, a, b);
+    packed_of(kind(isa, a, b), k, n)
+}
+
+fn packed_of(kind: &Kind, k: usize, n: usize) -> usize {
     round_up(n, kind.nr) * round_up(k, kind.unit) * kind.size + SLACK
 }
 
@@ -121,20 +131,29 @@ fn source_b(b: &Mat, trans: bool, k: usize, n: usize) -> Source {
 ///
 /// # Safety
 /// `b` is readable for its extents; `dst` is aligned to 64 bytes and writable for [`packed_bytes`].
-pub unsafe fn pack_b(threads: &Threads, isa: Isa, a: Elem, b: &Mat, trans: bool, k: usize, n: usize, dst: *mut u8) {
+pub unsafe fn pack_b(
+    threads: &Threads,
+    isa: Isa,
+    a: Elem,
+    b: &Mat,
+    trans: bool,
+    k: usize,
+    n: usize,
+    dst: *mut u8,
+) {
+    // SAFETY: passed on.
+    unsafe { pack_of(threads, kind(isa, a, b.elem), &source_b(b, trans, k, n), dst) }
+}
+
+unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut u8) {
     const PANELS: usize = 8;
-    let kind = kind(isa, a, b.elem);
-    let source = Shared(source_b(b, trans, k, n));
-    let dst = Shared(dst);
+    let (k, n) = (b.k, b.outer);
+    let (source, dst) = (Shared(*b), Shared(dst));
     let (blocks, panels) = (k.div_ceil(kind.kc), n.div_ceil(kind.nr));
     threads.run(blocks * panels.div_ceil(PANELS), &|task, _| {
         let (k0, panel) = (task % blocks * kind.kc, task / blocks * PANELS);
-        let cut = Cut {
-            o0: panel * kind.nr,
-            panels: PANELS.min(panels - panel),
-            k0,
-            k1: (k0 + kind.kc).min(k),
-        };
+        let cut =
+            Cut { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kind.kc).min(k) };
         // SAFETY: the panels of a task are its own; B panels end where their rows end, so packing them does
         // not touch the slack of the next.
         unsafe { (kind.pack_b)(&source.get(), cut, dst.get().add(packed_at(kind, k, n, k0, panel))) }
@@ -151,6 +170,11 @@ pub unsafe fn pack_b(threads: &Threads, isa: Isa, a: Elem, b: &Mat, trans: bool,
 /// # Panics
 /// If a stride is shorter than a row.
 pub unsafe fn gemm(threads: &Threads, isa: Isa, g: &Gemm, workspace: *mut u8) {
+    // SAFETY: passed on.
+    unsafe { gemm_of(threads, kind(isa, g.a.elem, g.b.elem), g, workspace) }
+}
+
+pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mut u8) {
     check(g);
     if g.m == 0 || g.n == 0 {
         return;
@@ -159,13 +183,12 @@ pub unsafe fn gemm(threads: &Threads, isa: Isa, g: &Gemm, workspace: *mut u8) {
         // SAFETY: C is writable.
         return unsafe { clear(g) };
     }
-    let kind = kind(isa, g.a.elem, g.b.elem);
     let workspace = workspace.wrapping_add(workspace.align_offset(ALIGN));
     let Some((kc, nc)) = pack_first(kind, &g.shape(), g.c.elem) else {
         // SAFETY: passed on.
         return unsafe { blocks(threads, kind, g, workspace) };
     };
-    let rest = round_up(packed_bytes(isa, g.a.elem, g.b.elem, kc, nc), ALIGN);
+    let rest = round_up(packed_of(kind, kc, nc), ALIGN);
     for n0 in (0..g.n).step_by(nc) {
         for k0 in (0..g.k).step_by(kc) {
             let (n, k) = (nc.min(g.n - n0), kc.min(g.k - k0));
@@ -179,7 +202,7 @@ pub unsafe fn gemm(threads: &Threads, isa: Isa, g: &Gemm, workspace: *mut u8) {
             part.c.ptr = g.c.ptr.wrapping_add(n0 * g.c.elem.bytes());
             // SAFETY: the parts lie inside the operands; the workspace holds the packed part first.
             unsafe {
-                pack_b(threads, isa, g.a.elem, &b, g.b_trans, k, n, workspace);
+                pack_of(threads, kind, &source_b(&b, g.b_trans, k, n), workspace);
                 part.b.ptr = workspace;
                 part.b_packed = true;
                 blocks(threads, kind, &part, workspace.add(rest));
@@ -225,7 +248,8 @@ unsafe fn blocks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *m
         // SAFETY: each thread has a slice of the workspace, each task a block of C.
         unsafe {
             let slice = workspace.add(thread * parts.iter().sum::<usize>());
-            let memory = Memory { a: slice, b: slice.add(parts[0]), tiles: slice.add(parts[0] + parts[1]).cast() };
+            let memory =
+                Memory { a: slice, b: slice.add(parts[0]), tiles: slice.add(parts[0] + parts[1]).cast() };
             block(kind, &g, plan, (row, col), &memory);
         }
     });
@@ -244,7 +268,14 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
     let (mr, nr) = (kind.mr, kind.nr);
     let (high, wide) = (rows.div_ceil(mr), cols.div_ceil(nr));
     let tiles = Tiles { ptr: memory.tiles, mr, nr, high, row: at.0, col: at.1, rows, cols };
-    let a = Source { ptr: g.a.ptr, elem: g.a.elem, stride: g.a.stride, k_contiguous: !g.a_trans, outer: g.m, k: g.k };
+    let a = Source {
+        ptr: g.a.ptr,
+        elem: g.a.elem,
+        stride: g.a.stride,
+        k_contiguous: !g.a_trans,
+        outer: g.m,
+        k: g.k,
+    };
     let b = source_b(&g.b, g.b_trans, g.k, g.n);
     let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
     // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.

@@ -35,7 +35,8 @@ pub(super) struct Cut {
 pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
 
 /// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile.
-pub(super) type Micro = unsafe fn(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool);
+pub(super) type Micro =
+    unsafe fn(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool);
 
 /// Copies between a block of f32 tiles and C.
 pub(super) type Move = unsafe fn(tiles: &super::block::Tiles, c: &super::MatMut);
@@ -44,6 +45,7 @@ pub(super) type Move = unsafe fn(tiles: &super::block::Tiles, c: &super::MatMut)
 pub(super) const SLACK: usize = 64;
 
 /// A micro-kernel with the layout of its panels.
+#[derive(Clone, Copy)]
 pub(super) struct Kind {
     /// Rows of a tile of C, the width of a panel of A.
     pub mr: usize,
@@ -59,8 +61,9 @@ pub(super) struct Kind {
     pub block: (usize, usize),
     /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
     pub group: usize,
-    /// Pack all of B first when it is not packed yet: packing per block costs too much beside a matrix unit.
-    pub pack_first: bool,
+    /// Beside a matrix unit packing B per block of C costs too much: B is packed first, in parts of at most
+    /// this many bytes. Zero where it is packed per block.
+    pub pack_first_bytes: usize,
     pub pack_a: Pack,
     pub pack_b: Pack,
     pub micro: Micro,
@@ -82,7 +85,7 @@ static PORTABLE: Kind = Kind {
     size: 4,
     block: (128, 256),
     group: 4,
-    pack_first: false,
+    pack_first_bytes: 0,
     pack_a: portable::pack_a,
     pack_b: portable::pack_b,
     micro: portable::micro,

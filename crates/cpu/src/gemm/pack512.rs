@@ -77,7 +77,12 @@ unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *
 /// row, stored later, covers them, and the last one needs the slack of [`super::kind::SLACK`].
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn transpose_panel<const FORM: u8, const W: usize>(source: &Source, o0: usize, cut: Cut, dst: *mut i32) {
+unsafe fn transpose_panel<const FORM: u8, const W: usize>(
+    source: &Source,
+    o0: usize,
+    cut: Cut,
+    dst: *mut i32,
+) {
     let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
     let size = source.elem.bytes();
     for half in (0..W).step_by(16) {

@@ -92,7 +92,14 @@ impl Case {
     }
 
     /// The part of the product with rows `rows`, columns `cols` and sums `ks`, into the same part of `c`.
-    fn part(&self, c: &mut Stored, rows: [usize; 2], cols: [usize; 2], ks: [usize; 2], accumulate: bool) -> Gemm {
+    fn part(
+        &self,
+        c: &mut Stored,
+        rows: [usize; 2],
+        cols: [usize; 2],
+        ks: [usize; 2],
+        accumulate: bool,
+    ) -> Gemm {
         let a = if self.a_trans { self.a.mat(ks[0], rows[0]) } else { self.a.mat(rows[0], ks[0]) };
         let b = if self.b_trans { self.b.mat(cols[0], ks[0]) } else { self.b.mat(ks[0], cols[0]) };
         Gemm {
@@ -132,10 +139,14 @@ fn run(threads: usize, isa: Isa, g: &Gemm) {
 
 /// |C - reference| <= tolerance * sum of |products|, and nothing outside C is touched.
 fn check(isa: Isa, case: &Case, accumulate: bool) {
-    let c = case.run(2, isa, accumulate);
+    check_against_f64(isa, case, &case.run(2, isa, accumulate), accumulate);
+}
+
+fn check_against_f64(isa: Isa, case: &Case, c: &Stored, accumulate: bool) {
     for i in 0..case.m {
         for j in 0..case.n {
-            let (mut sum, mut size) = if accumulate { (case.c.get(i, j), case.c.get(i, j).abs()) } else { (0.0, 0.0) };
+            let (mut sum, mut size) =
+                if accumulate { (case.c.get(i, j), case.c.get(i, j).abs()) } else { (0.0, 0.0) };
             for k in 0..case.k {
                 let a = if case.a_trans { case.a.get(k, i) } else { case.a.get(i, k) };
                 let b = if case.b_trans { case.b.get(j, k) } else { case.b.get(k, j) };
@@ -145,10 +156,19 @@ fn check(isa: Isa, case: &Case, accumulate: bool) {
             let got = c.get(i, j);
             let rounding = if case.c.elem == Elem::Bf16 { sum.abs() / 256.0 } else { 0.0 };
             let tolerance = rounding + size * 6e-8 * (case.k as f64).sqrt().max(4.0) + 1e-30;
-            assert!((got - sum).abs() <= tolerance, "{isa:?} {case_is} at {i},{j}: {got} is not {sum}", case_is = name(case));
+            assert!(
+                (got - sum).abs() <= tolerance,
+                "{isa:?} {case_is} at {i},{j}: {got} is not {sum}",
+                case_is = name(case)
+            );
         }
         for j in case.n..case.c.stride {
-            assert_eq!(c.get(i, j).to_bits(), case.c.get(i, j).to_bits(), "{isa:?} {} wrote outside C", name(case));
+            assert_eq!(
+                c.get(i, j).to_bits(),
+                case.c.get(i, j).to_bits(),
+                "{isa:?} {} wrote outside C",
+                name(case)
+            );
         }
     }
 }
@@ -166,8 +186,21 @@ const TRANS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), 
 #[test]
 fn products_agree_with_f64() {
     let sizes = [
-        [1, 1, 1], [1, 1, 2], [1, 33, 7], [2, 64, 31], [3, 5, 385], [4, 32, 32], [7, 100, 129], [9, 31, 64],
-        [14, 32, 384], [15, 33, 383], [13, 47, 255], [28, 96, 33], [33, 65, 513], [100, 1, 100], [253, 40, 17],
+        [1, 1, 1],
+        [1, 1, 2],
+        [1, 33, 7],
+        [2, 64, 31],
+        [3, 5, 385],
+        [4, 32, 32],
+        [7, 100, 129],
+        [9, 31, 64],
+        [14, 32, 384],
+        [15, 33, 383],
+        [13, 47, 255],
+        [28, 96, 33],
+        [33, 65, 513],
+        [100, 1, 100],
+        [253, 40, 17],
         [270, 390, 65],
     ];
     for isa in levels() {
@@ -193,8 +226,10 @@ fn an_empty_sum_is_zero_or_leaves_c() {
 
 /// Sizes and storage for the tests of bits: several blocks of k, rows and columns, and uneven ends.
 fn bit_cases() -> impl Iterator<Item = Case> {
-    [[300, 420, 1100], [40, 70, 2049]].into_iter().flat_map(|size| {
-        STORAGE.into_iter().flat_map(move |elems| TRANS.into_iter().map(move |trans| Case::new(size, elems, trans, 5)))
+    [[270, 400, 140], [31, 70, 1101]].into_iter().flat_map(|size| {
+        STORAGE
+            .into_iter()
+            .flat_map(move |elems| TRANS.into_iter().map(move |trans| Case::new(size, elems, trans, 5)))
     })
 }
 
@@ -235,7 +270,12 @@ fn accumulating_over_k_in_chunks_has_the_same_bits() {
             for accumulate in [false, true] {
                 let whole = case.run(2, isa, accumulate);
                 let mut parts = case.c.clone();
-                let cuts = [0, K_CHUNK, 3 * K_CHUNK, 8 * K_CHUNK, case.k];
+                let cuts: Vec<usize> = [0, 1, 3, 8]
+                    .into_iter()
+                    .map(|i| i * K_CHUNK)
+                    .filter(|k| *k < case.k)
+                    .chain([case.k])
+                    .collect();
                 for cut in cuts.windows(2) {
                     let add = accumulate || cut[0] > 0;
                     run(2, isa, &case.part(&mut parts, [0, case.m], [0, case.n], [cut[0], cut[1]], add));
@@ -257,7 +297,9 @@ fn a_packed_weight_has_the_same_bits() {
             let skip = memory.as_ptr().align_offset(64);
             let packed = memory[skip..].as_mut_ptr();
             // SAFETY: the operand is in `case`, the destination has the bytes asked for.
-            unsafe { pack_b(&threads, isa, case.a.elem, &case.b.mat(0, 0), case.b_trans, case.k, case.n, packed) };
+            unsafe {
+                pack_b(&threads, isa, case.a.elem, &case.b.mat(0, 0), case.b_trans, case.k, case.n, packed)
+            };
             assert!(memory[skip + bytes..].iter().all(|byte| *byte == 0xa5));
             for rows in [1, case.m] {
                 let mut c = case.c.clone();
@@ -265,7 +307,11 @@ fn a_packed_weight_has_the_same_bits() {
                 (g.b.ptr, g.b_packed) = (memory[skip..].as_ptr(), true);
                 run(2, isa, &g);
                 let end = rows * c.stride * c.elem.bytes();
-                let same = if rows == case.m { c.bytes == whole.bytes } else { c.bytes[..case.n] == whole.bytes[..case.n] };
+                let same = if rows == case.m {
+                    c.bytes == whole.bytes
+                } else {
+                    c.bytes[..case.n] == whole.bytes[..case.n]
+                };
                 assert!(same, "{isa:?} {} rows {rows} end {end}", name(&case));
             }
         }
@@ -284,5 +330,64 @@ fn zero_products_and_negative_zero_keep_their_bits() {
             run(1, isa, &case.part(&mut row, [i, i + 1], [0, 40], [0, 129], true));
         }
         assert!(row.bytes == whole.bytes, "{isa:?}");
+    }
+}
+
+/// The tile kernel spelled out: `tdpbf16ps` on the panels of the AMX kind, so that their layout and the way B
+/// is packed first are tested without the unit. Sums of a tile step are taken in f64, which the tolerance hides.
+#[cfg(target_arch = "x86_64")]
+unsafe fn tile_product(steps: usize, a: *const u8, b: *const u8, c: *mut f32, _rows: usize, fresh: bool) {
+    // SAFETY: panels of `steps` pairs of tiles and a 32 x 32 block of C.
+    let (a, b, c) = unsafe {
+        (
+            std::slice::from_raw_parts(a.cast::<[[[bf16; 32]; 16]; 2]>(), steps),
+            std::slice::from_raw_parts(b.cast::<[[[[bf16; 2]; 16]; 16]; 2]>(), steps),
+            &mut *c.cast::<[[f32; 32]; 32]>(),
+        )
+    };
+    for (i, row) in c.iter_mut().enumerate() {
+        for (j, c) in row.iter_mut().enumerate() {
+            let mut sum = if fresh { 0.0 } else { *c as f64 };
+            for (a, b) in a.iter().zip(b) {
+                sum += (0..32)
+                    .map(|k| a[i / 16][i % 16][k].to_f64() * b[j / 16][k / 2][j % 16][k % 2].to_f64())
+                    .sum::<f64>();
+            }
+            *c = sum as f32;
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tile_panels_have_the_layout_of_the_unit() {
+    if Isa::detect() < Isa::Avx512 {
+        return;
+    }
+    let spelled = kind::Kind {
+        micro: tile_product,
+        enter: kind::nothing,
+        leave: kind::nothing,
+        pack_first_bytes: 512 << 10,
+        ..amx::KIND
+    };
+    let spelled: &'static kind::Kind = Box::leak(Box::new(spelled));
+    let threads = Threads::new(2);
+    for size in [[1, 1, 1], [5, 33, 31], [33, 70, 545], [260, 560, 545]] {
+        for elems in [[B, B, B], [B, B, F]] {
+            for trans in TRANS {
+                for accumulate in [false, true] {
+                    let case = Case::new(size, elems, trans, 3);
+                    let mut c = case.c.clone();
+                    let g = case.whole(&mut c, accumulate);
+                    let bytes = drive::workspace_of(spelled, 2, &g.shape(), g.c.elem);
+                    let mut workspace = vec![0xa5u8; bytes + 64];
+                    // SAFETY: as `run`; the tile unit is not used.
+                    unsafe { drive::gemm_of(&threads, spelled, &g, workspace.as_mut_ptr()) };
+                    assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {g:?}");
+                    check_against_f64(Isa::Amx, &case, &c, accumulate);
+                }
+            }
+        }
     }
 }
