@@ -1,0 +1,101 @@
+//! Micro batches for a model: the masks of its windows and the tables of its rotations.
+
+use std::ops::Range;
+
+use fathom_grad::Batch;
+use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Tensor};
+
+use crate::model::Model;
+
+/// A packed stream of tokens on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// Token ids.
+    pub ids: &'a [i32],
+    /// Position of each token.
+    pub positions: &'a [i32],
+    /// Ranges that attend among themselves only; they cover the stream.
+    pub docs: &'a [Range<usize>],
+}
+
+/// Sizes that shapes are charged with, whatever a batch holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Caps {
+    /// Most documents of a micro batch.
+    pub docs: usize,
+    /// Longest sequence of the stage; decides length-dependent rotary scalings.
+    pub seq_tokens: usize,
+}
+
+impl Model {
+    /// A micro batch on the device: ids, positions, one causal mask per window, one table per rotary setting.
+    ///
+    /// # Panics
+    /// If lengths differ or there are more documents than the cap.
+    pub fn batch(&self, device: &Device, packed: Packed<'_>, caps: Caps) -> Batch {
+        let tokens = packed.ids.len();
+        assert!(
+            packed.positions.len() == tokens && packed.docs.len() <= caps.docs,
+            "batch: {} ids, {} positions, {} documents of at most {}",
+            tokens,
+            packed.positions.len(),
+            packed.docs.len(),
+            caps.docs
+        );
+        device.pool.enter("batch", -1);
+        let ids = device.from_i32(packed.ids, Category::Data);
+        let positions = device.from_i32(packed.positions, Category::Data);
+        let windows = self.spec.windows();
+        let masks = windows
+            .iter()
+            .map(|window| causal(device, packed.docs, *window, &positions, caps.docs))
+            .collect();
+        let ropes = self.rope_tables(device, &positions, caps.seq_tokens);
+        Batch { tokens, ids, positions, masks, ropes }
+    }
+
+    /// f32 [t, rot] cosines and sines for each rotary setting.
+    pub fn rope_tables(&self, device: &Device, positions: &Tensor, seq_tokens: usize) -> Vec<Tensor> {
+        let table = |spec: &crate::rope::RopeSpec| {
+            let frequencies = spec.frequencies(seq_tokens);
+            let inv_freq =
+                device.from_f32(1, frequencies.inv_freq.len(), &frequencies.inv_freq, Category::Data);
+            let out = device.empty(positions.cols(), spec.rot_dim, DType::F32, Category::Data);
+            let factor = frequencies.factor;
+            device.machine.rope_table(&RopeTable { positions, inv_freq: &inv_freq, factor, out: &out });
+            out
+        };
+        self.spec.ropes.iter().map(table).collect()
+    }
+}
+
+fn causal(
+    device: &Device,
+    docs: &[Range<usize>],
+    window: Option<usize>,
+    positions: &Tensor,
+    cap: usize,
+) -> Mask {
+    let slices: Vec<Slice> = docs.iter().map(|doc| Slice::causal(doc.clone(), doc.clone(), window)).collect();
+    let pairs = docs.iter().map(|doc| causal_pairs(doc.len(), window)).sum();
+    mask(device, &slices, cap, [positions, positions], pairs)
+}
+
+/// Pairs that attend in a causal document of `tokens`, within a window if given.
+pub fn causal_pairs(tokens: usize, window: Option<usize>) -> u64 {
+    let tokens = tokens as u64;
+    let reach = window.map_or(tokens, |window| tokens.min(window as u64));
+    reach * (reach + 1) / 2 + (tokens - reach) * reach
+}
+
+/// A mask of slices, charged at `cap` slices.
+pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 2], pairs: u64) -> Mask {
+    let table = device.empty(cap, 6, DType::I64, Category::Data);
+    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
+    let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
+    bytes.resize(cap * 48, 0);
+    device.machine.write(&table, &bytes);
+    let count = device.from_i32(&[slices.len() as i32], Category::Data);
+    let [pos_q, pos_k] = positions.map(Tensor::clone);
+    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs }
+}

@@ -1,0 +1,118 @@
+//! The block of every family.
+//!
+//! Legend of shapes: t tokens, d hidden, e query heads x head size, k key heads x head size, f ffn.
+
+use fathom_grad::{AttentionUse, Ctx, ParamId, RopeUse, Val};
+
+use crate::spec::{LayerSpec, QkNorm, Residual, Spec};
+
+/// Weight and bias of a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct NormParams {
+    /// [1, width].
+    pub weight: ParamId,
+    /// [1, width].
+    pub bias: Option<ParamId>,
+}
+
+/// Weight and bias of a projection.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearParams {
+    /// [out, in].
+    pub weight: ParamId,
+    /// [1, out].
+    pub bias: Option<ParamId>,
+}
+
+/// Weights of one block.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockParams {
+    /// Before attention.
+    pub attn_norm: Option<NormParams>,
+    /// q, k and v on top of each other: [e + 2k, d].
+    pub qkv: LinearParams,
+    /// Of q.
+    pub q_norm: Option<NormParams>,
+    /// Of k.
+    pub k_norm: Option<NormParams>,
+    /// [d, e].
+    pub attn_out: LinearParams,
+    /// After attention.
+    pub attn_post_norm: Option<NormParams>,
+    /// Before the MLP.
+    pub mlp_norm: Option<NormParams>,
+    /// [f, d], or gate and up on top of each other [2f, d].
+    pub up: LinearParams,
+    /// [d, f].
+    pub down: LinearParams,
+    /// After the MLP.
+    pub mlp_post_norm: Option<NormParams>,
+}
+
+/// One block: `x_td` to the next block's `x_td`.
+pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_td: Val) -> Val {
+    let [q_te, k_tk, v_tk] = cx.rows(|cx| {
+        let h_td = norm(cx, s, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
+        heads(cx, s, layer, p, h_td)
+    });
+    let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), None);
+    cx.rows(|cx| {
+        let a_td = cx.linear("attn.proj", o_te, p.attn_out.weight, p.attn_out.bias);
+        let a_td = norm(cx, s, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
+        let a_td = cx.scale("attn.scaled", a_td, s.residual_scale);
+        let y_td = cx.add("block.mid", x_td, a_td);
+        let m_td = if s.residual == Residual::Parallel { x_td } else { y_td };
+        let m_td = norm(cx, s, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
+        let m_td = mlp(cx, s, p, m_td);
+        let m_td = norm(cx, s, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);
+        let m_td = cx.scale("mlp.scaled", m_td, s.residual_scale);
+        cx.add("block.out", y_td, m_td)
+    })
+}
+
+/// q, k and v of the block's normalised input, normalised and rotated as the family wants.
+fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val) -> [Val; 3] {
+    let rope = layer.rope.map(|table| RopeUse {
+        table,
+        head_dim: s.head_dim,
+        interleaved: s.ropes[table].interleaved,
+    });
+    let widths = [s.q_cols(), s.kv_cols(), s.kv_cols()];
+    let qkv = cx.linear("attn.qkv", h_td, p.qkv.weight, p.qkv.bias);
+    if s.qk_norm == QkNorm::None {
+        return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
+    }
+    let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
+    let q_te = norm(cx, s, ["attn.q.norm", "attn.q.norm.stats"], q_te, p.q_norm);
+    let k_tk = norm(cx, s, ["attn.k.norm", "attn.k.norm.stats"], k_tk, p.k_norm);
+    match rope {
+        Some(rope) => [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk],
+        None => [q_te, k_tk, v_tk],
+    }
+}
+
+/// The feed-forward network.
+fn mlp(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Val {
+    let u_tf = cx.linear("mlp.up", h_td, p.up.weight, p.up.bias);
+    let m_tf = match s.mlp.gated {
+        true => cx.gate("mlp.act", s.mlp.activation, u_tf),
+        false => cx.activate("mlp.act", s.mlp.activation, u_tf),
+    };
+    cx.linear("mlp.down", m_tf, p.down.weight, p.down.bias)
+}
+
+/// A norm if the family has one here.
+pub(crate) fn norm(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    names: [&'static str; 2],
+    x: Val,
+    p: Option<NormParams>,
+) -> Val {
+    p.map_or(x, |p| cx.norm(names, x, s.norm, p.weight, p.bias))
+}
+
+fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
+    let mask = s.windows().iter().position(|window| *window == layer.window).unwrap_or(0);
+    AttentionUse { mask, head_dim: s.head_dim, scale: s.attention_scale, softcap: s.attention_softcap }
+}

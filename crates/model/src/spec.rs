@@ -1,0 +1,146 @@
+//! An architecture as data: the switches over the one block that serve every family.
+
+use fathom_tensor::{Activation, NormKind};
+
+use crate::rope::RopeSpec;
+
+/// A decoder-only model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// Hugging Face `model_type`.
+    pub family: &'static str,
+    /// Columns of the residual stream.
+    pub hidden: usize,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Columns inside the MLP.
+    pub ffn: usize,
+    /// Normalisation of the residual stream.
+    pub norm: NormKind,
+    /// Norms have biases.
+    pub norm_bias: bool,
+    /// Where a block normalises.
+    pub residual: Residual,
+    /// Normalisation of q and k before rotation.
+    pub qk_norm: QkNorm,
+    /// Biases of projections.
+    pub bias: Biases,
+    /// Inside the MLP.
+    pub mlp: Mlp,
+    /// Multiplies q k.
+    pub attention_scale: f32,
+    /// `cap tanh(s / cap)` on scores; 0 for none.
+    pub attention_softcap: f32,
+    /// What differs from layer to layer.
+    pub layers: Vec<LayerSpec>,
+    /// The rotary settings that layers refer to.
+    pub ropes: Vec<RopeSpec>,
+    /// Rows of a learned position table, if the family has one.
+    pub learned_positions: Option<usize>,
+    /// Multiplies embeddings.
+    pub embed_scale: f32,
+    /// Multiplies what a sub-layer adds to the residual stream.
+    pub residual_scale: f32,
+    /// Multiplies logits.
+    pub logit_scale: f32,
+    /// `cap tanh(x / cap)` on logits; 0 for none.
+    pub logit_softcap: f32,
+    /// The head is the embedding.
+    pub tied: bool,
+    /// Longest sequence the configuration names.
+    pub max_positions: usize,
+}
+
+/// What one layer has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSpec {
+    /// Sliding window in tokens.
+    pub window: Option<usize>,
+    /// Index into [`Spec::ropes`]; `None` for no rotation.
+    pub rope: Option<usize>,
+}
+
+/// Where a block normalises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    /// Before attention and before the MLP (Llama).
+    Pre,
+    /// After each, before the addition (OLMo 2).
+    Post,
+    /// Before and after each (Gemma 2 and 3).
+    Sandwich,
+    /// Before each; both read the block's input (GPT-NeoX).
+    Parallel,
+}
+
+impl Residual {
+    /// Norms before the sub-layers.
+    pub fn before(self) -> bool {
+        self != Residual::Post
+    }
+
+    /// Norms after the sub-layers.
+    pub fn after(self) -> bool {
+        matches!(self, Residual::Post | Residual::Sandwich)
+    }
+}
+
+/// Normalisation of q and k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Each head alone, one weight for all heads (Qwen 3, Gemma 3).
+    PerHead,
+    /// All heads together (OLMo 2).
+    Full,
+}
+
+/// Which projections have biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// q, k and v.
+    pub qkv: bool,
+    /// Attention's output.
+    pub attn_out: bool,
+    /// MLP up and down.
+    pub mlp: bool,
+}
+
+/// Inside the MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mlp {
+    /// The function.
+    pub activation: Activation,
+    /// `act(gate) up` instead of `act(up)`.
+    pub gated: bool,
+}
+
+impl Spec {
+    /// Columns of all query heads.
+    pub fn q_cols(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Columns of all key heads.
+    pub fn kv_cols(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The distinct windows, in order of first use; a layer's mask is its window's index here.
+    pub fn windows(&self) -> Vec<Option<usize>> {
+        let mut windows = Vec::new();
+        for layer in &self.layers {
+            if !windows.contains(&layer.window) {
+                windows.push(layer.window);
+            }
+        }
+        windows
+    }
+}
