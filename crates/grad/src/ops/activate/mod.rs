@@ -36,7 +36,7 @@ impl Op for Activate {
     #[track_caller]
     fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
         let cols = ins[0].cols;
-        assert!(!self.gated || cols % 2 == 0, "activate {}: x [t, {cols}] has no two halves", self.name);
+        assert!(!self.gated || cols.is_multiple_of(2), "activate {}: x [t, {cols}] has no two halves", self.name);
         vec![Out::new(self.name, if self.gated { cols / 2 } else { cols }, ins[0].dtype)]
     }
 

@@ -53,7 +53,7 @@ impl Op for Norm {
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
         let width = params[0][1];
-        let fits = params.iter().all(|shape| *shape == [1, width]) && ins[0].cols % width == 0;
+        let fits = params.iter().all(|shape| *shape == [1, width]) && ins[0].cols.is_multiple_of(width);
         assert!(fits, "norm {}: x [t, {}], weights {params:?}", self.names[0], ins[0].cols);
         let per_group = if self.kind.centred { 2 } else { 1 };
         let stats = Out::statistic(self.names[1], ins[0].cols / width * per_group);

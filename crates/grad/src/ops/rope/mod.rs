@@ -56,7 +56,7 @@ impl Op for Rope {
     fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
         let head_dim = self.rope.head_dim;
         assert!(
-            ins[0].cols % head_dim == 0,
+            ins[0].cols.is_multiple_of(head_dim),
             "rope {}: x [t, {}], heads of {head_dim}",
             self.name,
             ins[0].cols
