@@ -13,4 +13,4 @@ pub use batch::{Caps, Packed, causal_pairs, mask};
 pub use block::{BlockParams, LinearParams, NormParams, block};
 pub use model::Model;
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
-pub use spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};

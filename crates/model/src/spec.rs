@@ -144,3 +144,68 @@ impl Spec {
         windows
     }
 }
+
+/// The sizes of a Llama-style model made from nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LlamaSizes {
+    /// Columns of the residual stream.
+    pub hidden: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Columns inside the MLP.
+    pub ffn: usize,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Longest sequence.
+    pub max_positions: usize,
+    /// The head is the embedding.
+    pub tied: bool,
+}
+
+impl Spec {
+    /// A Llama: RMSNorm before each sub-layer, SwiGLU, rotary positions in every layer.
+    pub fn llama(sizes: LlamaSizes) -> Spec {
+        let LlamaSizes { hidden, layers, heads, kv_heads, head_dim, ffn, vocab, rope_theta, max_positions, tied } = sizes;
+        let rope = RopeSpec {
+            theta: rope_theta,
+            rot_dim: head_dim,
+            interleaved: false,
+            scaling: crate::rope::RopeScaling::Default,
+            max_positions,
+        };
+        Spec {
+            family: "llama",
+            hidden,
+            vocab,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            norm: NormKind { centred: false, plus_one: false, round_first: true, eps: 1e-5 },
+            norm_bias: false,
+            residual: Residual::Pre,
+            qk_norm: QkNorm::None,
+            bias: Biases::default(),
+            mlp: Mlp { activation: Activation::Silu, gated: true },
+            attention_scale: (head_dim as f32).powf(-0.5),
+            attention_softcap: 0.0,
+            layers: vec![LayerSpec { window: None, rope: Some(0) }; layers],
+            ropes: vec![rope],
+            learned_positions: None,
+            embed_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            logit_softcap: 0.0,
+            tied,
+            max_positions,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Learning rates over steps.
+
+use fathom_base::choice;
+
+choice! {
+    /// How the learning rate falls after warm-up.
+    pub enum Decay {
+        /// Half a cosine to the final rate.
+        Cosine = "cosine",
+        /// A straight line to the final rate.
+        Linear = "linear",
+        /// Warm-up, stable, decay: flat, then a straight line over the last part (Hu et al., 2024).
+        Wsd = "wsd",
+        /// Flat after warm-up.
+        Constant = "constant",
+    }
+}
+
+/// A schedule over a number of steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// The shape.
+    pub decay: Decay,
+    /// The highest rate.
+    pub peak: f64,
+    /// The last rate as a share of the highest.
+    pub final_share: f64,
+    /// Steps of linear warm-up.
+    pub warmup_steps: u64,
+    /// Share of all steps over which `wsd` decays.
+    pub decay_share: f64,
+    /// All steps.
+    pub total_steps: u64,
+}
+
+impl Schedule {
+    /// The rate of step `step`, counted from 0. Depends on nothing but its arguments, so a resumed run goes on alike.
+    pub fn rate(&self, step: u64) -> f64 {
+        self.rate_at(step, step as f64 / self.total_steps.max(1) as f64)
+    }
+
+    /// The rate of step `step` when `progress` (0 to 1) of the run has passed; for runs measured in time.
+    pub fn rate_at(&self, step: u64, progress: f64) -> f64 {
+        if step < self.warmup_steps {
+            return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
+        }
+        let warm = self.warmup_steps as f64 / self.total_steps.max(1) as f64;
+        let done = ((progress - warm) / (1.0 - warm).max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
+        let share = match self.decay {
+            Decay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+            Decay::Linear => 1.0 - done,
+            Decay::Wsd => ((1.0 - done) / self.decay_share.max(f64::MIN_POSITIVE)).min(1.0),
+            Decay::Constant => 1.0,
+        };
+        self.peak * (self.final_share + (1.0 - self.final_share) * share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(decay: Decay) -> Vec<f64> {
+        let schedule = Schedule { decay, peak: 1.0, final_share: 0.1, warmup_steps: 4, decay_share: 0.25, total_steps: 20 };
+        (0..20).map(|step| schedule.rate(step)).collect()
+    }
+
+    #[test]
+    fn every_shape_warms_up_and_ends_low() {
+        for decay in Decay::ALL {
+            let rates = rates(*decay);
+            assert_eq!(rates[..4], [0.25, 0.5, 0.75, 1.0], "{decay}");
+            assert!(rates[4..].windows(2).all(|pair| pair[1] <= pair[0]), "{decay}: {rates:?}");
+            if *decay != Decay::Constant {
+                assert!(rates[19] < 0.35, "{decay}: {rates:?}");
+            }
+        }
+        assert_eq!(rates(Decay::Wsd)[15], 1.0);
+    }
+}

@@ -1,0 +1,149 @@
+//! One training step: micro batches forward and backward, then the update.
+
+use std::ops::Range;
+
+use fathom_grad::{AdamW, AdamWSettings, Counters, Grads, Labels, Params, Places, Scope, Tape, Update};
+use fathom_model::{Caps, Model, Packed};
+use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
+
+/// A packed stream of tokens on the host, with the target of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MicroBatch {
+    /// Token ids.
+    pub ids: Vec<i32>,
+    /// The next token; below zero: not trained on.
+    pub labels: Vec<i32>,
+    /// Position of each token.
+    pub positions: Vec<i32>,
+    /// Ranges that attend among themselves only; they cover the stream.
+    pub docs: Vec<Range<usize>>,
+}
+
+impl MicroBatch {
+    /// Tokens that are trained on.
+    pub fn valid(&self) -> u64 {
+        self.labels.iter().filter(|label| **label >= 0).count() as u64
+    }
+
+    /// One document of `tokens` tokens of id 0: the shape of a step for a machine without data.
+    pub fn blank(tokens: usize) -> MicroBatch {
+        let positions = (0..tokens as i32).collect();
+        MicroBatch { ids: vec![0; tokens], labels: vec![0; tokens], positions, docs: std::iter::once(0..tokens).collect() }
+    }
+}
+
+/// What is trained and what a step needs besides data.
+pub struct Trainer {
+    /// Compute and memory.
+    pub device: Device,
+    /// The architecture.
+    pub model: Model,
+    /// Its weights.
+    pub params: Params,
+    /// FLOPs and times.
+    pub counters: Counters,
+    grads: Grads,
+    optimizer: AdamW,
+    loss: Tensor,
+    count: Tensor,
+}
+
+/// How a step is run; a stage's settings.
+#[derive(Clone, Debug)]
+pub struct InStep {
+    /// Where activations live.
+    pub places: Places,
+    /// Sizes that shapes are charged with.
+    pub caps: Caps,
+    /// Weight of the z-loss.
+    pub z_loss: f32,
+    /// The update.
+    pub adamw: AdamWSettings,
+}
+
+/// What a step returns; read it one step late.
+#[derive(Debug)]
+pub struct StepResult {
+    /// Sum of the losses.
+    pub loss: InFlight,
+    /// Norm of the mean's gradient before clipping.
+    pub norm: InFlight,
+    /// Not zero: nothing was changed.
+    pub skipped: InFlight,
+    /// Tokens that went through.
+    pub tokens: u64,
+    /// Tokens that were trained on.
+    pub valid: u64,
+}
+
+impl Trainer {
+    /// Gradients and optimizer state for the trainable weights; everything a step keeps exists from here on.
+    pub fn new(device: &Device, model: Model, params: Params) -> Trainer {
+        let grads = Grads::zeros(device, &params);
+        let optimizer = AdamW::new(device, &params);
+        let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
+        let (loss, count, counters) = (scalar(), scalar(), Counters::default());
+        Trainer { device: device.clone(), model, params, counters, grads, optimizer, loss, count }
+    }
+
+    /// The optimizer's state.
+    pub fn optimizer(&self) -> &AdamW {
+        &self.optimizer
+    }
+
+    /// The optimizer's state, to be loaded.
+    pub fn optimizer_mut(&mut self) -> &mut AdamW {
+        &mut self.optimizer
+    }
+
+    /// Gradients of the last accumulation, of the sum of the loss.
+    pub fn grads(&self) -> &Grads {
+        &self.grads
+    }
+
+    /// Clears the gradients, runs the micro batches and returns (tokens, valid tokens). The loss is left in a device
+    /// scalar.
+    pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
+        self.grads.clear(&self.device);
+        self.device.machine.zero(&self.loss);
+        for micro in micro_batches {
+            self.micro_batch(micro, how);
+        }
+        let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum();
+        (sum(|micro| micro.ids.len() as u64), sum(MicroBatch::valid))
+    }
+
+    /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
+    /// micro batches are whole chunks of 128 tokens.
+    pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> StepResult {
+        let (tokens, valid) = self.accumulate(micro_batches, how);
+        self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
+        let update = Update { loss: &self.loss, count: &self.count };
+        let device = self.device.clone();
+        let report = self.counters.span("adamw", "", -1, || {
+            self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
+        });
+        let loss = self.device.machine.read(&self.loss);
+        StepResult { loss, norm: report.norm, skipped: report.skipped, tokens, valid }
+    }
+
+    /// Sum of the losses of the last accumulation.
+    pub fn loss_sum(&self) -> f32 {
+        self.device.machine.read(&self.loss).wait_f32()
+    }
+
+    fn micro_batch(&mut self, micro: &MicroBatch, how: &InStep) {
+        let device = &self.device;
+        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let batch = self.model.batch(device, packed, how.caps);
+        let labels = Labels { ids: device.from_i32(&micro.labels, Category::Data), weights: None };
+        let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
+        let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
+        let mut tape = Tape::new(scope, &how.places);
+        let hidden = self.model.forward(&mut tape);
+        let dhidden = self.model.head(how.z_loss).loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
+        drop(hidden);
+        device.machine.sum(&losses, &self.loss);
+        tape.backward(dhidden, &mut self.grads);
+    }
+}

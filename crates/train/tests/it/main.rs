@@ -1,0 +1,3 @@
+//! The training step and its plan.
+
+mod plan;
