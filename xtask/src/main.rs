@@ -1,2 +1,38 @@
-//! Repository chores.
-fn main() {}
+//! Repository chores, called as `cargo xtask <command>`. Knows the shape of the repository and nothing of what
+//! the crates compute.
+
+mod quickstart;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  tidy                   hold the budgets and the dependency arrows; prints file:line: message
+  check-quickstart DIR   check the results that `fathom quickstart --out DIR` left";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let complaints = match args[..] {
+        ["tidy"] => tidy::run(),
+        ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
+        _ => Err(USAGE.to_string()),
+    };
+    match complaints {
+        Ok(complaints) if complaints.is_empty() => {
+            println!("{}: no violations", args.join(" "));
+            ExitCode::SUCCESS
+        }
+        Ok(complaints) => {
+            complaints.iter().for_each(|complaint| println!("{complaint}"));
+            eprintln!("{}: {} violations", args.join(" "), complaints.len());
+            ExitCode::FAILURE
+        }
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::from(2)
+        }
+    }
+}

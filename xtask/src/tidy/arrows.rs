@@ -1,0 +1,169 @@
+//! Dependencies between the crates: `cargo metadata` held against the table of the design.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Violation;
+
+/// A line of the table: a crate depends on what its line names and on what those depend on, nothing else.
+struct Line {
+    name: &'static str,
+    names: &'static [&'static str],
+}
+
+const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
+    Line { name, names }
+}
+
+/// From the bottom row to the top: a line names only lines above it in this list.
+const TABLE: [Line; 17] = [
+    line("base", &[]),
+    line("tensor", &["base"]),
+    line("text", &["base"]),
+    line("report", &["base"]),
+    line("grad", &["tensor"]),
+    line("cpu", &["tensor"]),
+    line("cuda", &["tensor"]),
+    line("mpi", &["tensor"]),
+    line("model", &["grad"]),
+    line("train", &["model", "text", "report"]),
+    line("engine", &["model", "text"]),
+    line("curate", &["text", "report"]),
+    line("eval", &["text", "report"]),
+    line("serve", &["base"]),
+    line("guard", &["base"]),
+    line("cli", &["train", "engine", "curate", "eval", "serve", "guard", "cpu", "cuda", "mpi"]),
+    line("xtask", &[]),
+];
+
+/// Crates whose tests may run on the CPU machine, which they must not know otherwise.
+const TESTED_ON_CPU: [&str; 4] = ["grad", "model", "train", "engine"];
+
+fn find(name: &str) -> Option<&'static Line> {
+    TABLE.iter().find(|line| line.name == name)
+}
+
+fn reaches(from: &Line, to: &str) -> bool {
+    from.names.iter().any(|&name| name == to || find(name).is_some_and(|line| reaches(line, to)))
+}
+
+/// What cargo says of the workspace.
+///
+/// # Errors
+/// A message when cargo cannot be run, fails or is not understood.
+pub fn metadata() -> Result<Value, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps"])
+        .output()
+        .map_err(|error| format!("cannot run cargo metadata: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata is not JSON: {error}"))
+}
+
+/// Checks every arrow between crates of the workspace, and that every crate keeps the workspace's lints.
+/// `read` gives the text of a file by its path from the root.
+///
+/// # Errors
+/// A message when the metadata lacks what it should have, or a manifest cannot be read.
+pub fn check(
+    metadata: &Value,
+    read: &dyn Fn(&str) -> Result<String, String>,
+) -> Result<Vec<Violation>, String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_string();
+    let root = text(metadata, "workspace_root");
+    let mut found = Vec::new();
+    for package in list(&metadata["packages"]) {
+        let path = text(&package, "manifest_path");
+        let path = path.strip_prefix(&root).unwrap_or(&path).trim_start_matches('/').to_string();
+        let manifest = read(&path)?;
+        let package_name = text(&package, "name");
+        let mut violation = |needle: &str, message| {
+            let line = manifest.lines().position(|line| line.trim_start().starts_with(needle));
+            found.push(Violation::new(&path, line.map_or(1, |at| at + 1), message));
+        };
+        if !keeps_lints(&manifest) {
+            violation("[lints]", "a crate keeps the workspace's lints: [lints] workspace = true".to_string());
+        }
+        let name = package_name.trim_start_matches("fathom-");
+        let Some(from) = find(name) else {
+            violation("name", format!("crate {name} is not in the table of crates"));
+            continue;
+        };
+        for dependency in list(&package["dependencies"]) {
+            let dependency_name = text(&dependency, "name");
+            let Some(to) = dependency_name.strip_prefix("fathom-") else { continue };
+            let for_tests = dependency["kind"] == "dev" && to == "cpu" && TESTED_ON_CPU.contains(&name);
+            if !reaches(from, to) && !for_tests {
+                violation(&dependency_name, format!("crate {name} must not depend on {to}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn keeps_lints(manifest: &str) -> bool {
+    let manifest: Result<toml::Table, _> = manifest.parse();
+    manifest.is_ok_and(|table| {
+        table.get("lints").and_then(|lints| lints.get("workspace")?.as_bool()) == Some(true)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn arrows_of_the_table_point_to_lower_rows() {
+        for (at, line) in TABLE.iter().enumerate() {
+            for name in line.names {
+                assert!(TABLE[..at].iter().any(|to| to.name == *name), "{} -> {name}", line.name);
+            }
+        }
+        let cli = find("cli").unwrap();
+        let missed: Vec<_> =
+            TABLE.iter().filter(|line| !reaches(cli, line.name)).map(|line| line.name).collect();
+        assert_eq!(missed, ["cli", "xtask"]);
+    }
+
+    fn arrow(from: &str, to: &str, kind: Option<&str>, expected: &[&str]) {
+        let metadata = json!({ "workspace_root": "/r", "packages": [{
+            "name": format!("fathom-{from}"),
+            "manifest_path": "/r/crates/x/Cargo.toml",
+            "dependencies": [{ "name": "serde", "kind": null }, { "name": format!("fathom-{to}"), "kind": kind }],
+        }] });
+        let manifest =
+            |_: &str| Ok(format!("[lints]\nworkspace = true\n[dependencies]\nfathom-{to} = \"1\"\n"));
+        let found = check(&metadata, &manifest).unwrap();
+        let found: Vec<String> =
+            found.iter().map(|v| format!("{}:{}: {}", v.path, v.line, v.message)).collect();
+        assert_eq!(found, expected, "{from} -> {to}");
+    }
+
+    #[test]
+    fn wrong_arrows_are_named() {
+        arrow("model", "base", None, &[]);
+        arrow("train", "grad", None, &[]);
+        arrow("train", "cpu", Some("dev"), &[]);
+        arrow("train", "cpu", None, &["crates/x/Cargo.toml:4: crate train must not depend on cpu"]);
+        arrow("train", "engine", None, &["crates/x/Cargo.toml:4: crate train must not depend on engine"]);
+        arrow(
+            "text",
+            "tensor",
+            Some("dev"),
+            &["crates/x/Cargo.toml:4: crate text must not depend on tensor"],
+        );
+        arrow("common", "base", None, &["crates/x/Cargo.toml:1: crate common is not in the table of crates"]);
+    }
+
+    #[test]
+    fn lints_of_the_workspace_are_kept() {
+        assert!(keeps_lints("lints.workspace = true"));
+        assert!(!keeps_lints("[package]\nname = \"x\""));
+    }
+}

@@ -1,0 +1,104 @@
+//! `cargo xtask tidy`: the budgets and arrows of the design, held by counting. Reads the work tree as it is.
+
+mod arrows;
+mod budget;
+mod lex;
+mod rules;
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use budget::Budget;
+use source::Source;
+
+/// Runs every check. Returns the violations, each `file:line: message`, in order of file and line.
+///
+/// # Errors
+/// A message when the repository cannot be read or `cargo metadata` fails.
+pub fn run() -> Result<Vec<String>, String> {
+    let metadata = arrows::metadata()?;
+    let root = metadata["workspace_root"].as_str().ok_or("cargo metadata names no workspace_root")?;
+    let root = PathBuf::from(root);
+    let budget = Budget::parse(&read(&root.join("xtask/budget.toml"))?)?;
+    let mut paths = Vec::new();
+    walk(&root, &root, &mut paths)?;
+    paths.sort();
+    let mut found = check(&root, &paths, &budget, &metadata)?;
+    found.sort();
+    Ok(found.into_iter().map(|v| format!("{}:{}: {}", v.path, v.line, v.message)).collect())
+}
+
+/// A broken rule and its place.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Violation {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl Violation {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Violation {
+        Violation { path: path.into(), line, message: message.into() }
+    }
+}
+
+fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Result<Vec<Violation>, String> {
+    let mut found = arrows::check(metadata, &|path| read(&root.join(path)))?;
+    let mut rust = Vec::new();
+    for path in paths {
+        // What is not UTF-8 is data, not text of ours.
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        found.extend(rules::check_text(path, &text));
+        if path.ends_with(".rs") {
+            rust.push((path.as_str(), text));
+        }
+    }
+    let sources: Vec<Source> = rust.iter().map(|(path, text)| Source::new(path, text)).collect();
+    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
+    let is_test = |source: &Source| {
+        let declared = |module: &&String| {
+            let rest = source.path.strip_prefix(module.as_str());
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        source.is_test_file() || test_modules.iter().any(declared)
+    };
+    for source in &sources {
+        found.extend(rules::check_rust(source, is_test(source)));
+        found.extend(budget.check_rust(source));
+    }
+    let code: Vec<&Source> = sources.iter().filter(|source| !is_test(source)).collect();
+    found.extend(budget.check_crates(&code));
+    found.extend(rules::check_ops(paths));
+    for (page, &most) in &budget.pages {
+        found.extend(budget::check_page(page, read(&root.join(page)).ok().as_deref(), most));
+    }
+    Ok(found)
+}
+
+/// Collects the files below `folder` as paths from `root`. Hidden folders hold tools' state, except the two that
+/// are ours; the others named here are build results, which git ignores too.
+fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> Result<(), String> {
+    let wrong = |error| format!("cannot list {}: {error}", folder.display());
+    for entry in fs::read_dir(folder).map_err(wrong)? {
+        let entry = entry.map_err(wrong)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let ignored = name.starts_with("target") || name == "__pycache__" || name == "out" && folder == root;
+        let hidden = name.starts_with('.') && name != ".ci" && name != ".cargo";
+        let kind = entry.file_type().map_err(wrong)?;
+        if kind.is_dir() && !ignored && !hidden {
+            walk(root, &entry.path(), paths)?;
+        } else if kind.is_file() {
+            let path = entry.path();
+            let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}

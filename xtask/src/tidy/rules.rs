@@ -1,0 +1,187 @@
+//! Rules that are kept or not, without a number: what a file must begin with and what it must not hold.
+
+use std::collections::BTreeSet;
+
+use super::Violation;
+use super::lex::Kind;
+use super::source::{Source, attribute};
+
+/// Files of text in which the paths of one machine are looked for.
+const TEXT: [&str; 11] = ["rs", "toml", "py", "sh", "md", "yml", "yaml", "html", "css", "js", "cu"];
+/// Those of them that are code, in which no chore may be left behind.
+const CODE: [&str; 8] = ["rs", "toml", "py", "sh", "yml", "yaml", "js", "cu"];
+const CHORES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+const HOMES: [&str; 3] = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
+
+/// Rules for any file of text: no paths of one machine, no chores left behind.
+pub fn check_text(path: &str, text: &str) -> Vec<Violation> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    // Scripts in .ci have no extension.
+    let is_one_of = |list: &[&str]| extension.map_or(path.starts_with(".ci/"), |name| list.contains(&name));
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|_| is_one_of(&TEXT)) {
+        if let Some(home) = HOMES.iter().find(|home| names_path(line, home)) {
+            found.push(Violation::new(path, index + 1, format!("a path of one machine: {home}")));
+        }
+        let chore = CHORES
+            .iter()
+            .find(|chore| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == **chore));
+        if let Some(chore) = chore.filter(|_| is_one_of(&CODE)) {
+            found.push(Violation::new(path, index + 1, format!("{chore}: do it, or say so in an issue")));
+        }
+    }
+    found
+}
+
+/// Whether a line has an absolute path that begins with `home`, rather than a part of another path or address.
+fn names_path(line: &str, home: &str) -> bool {
+    line.match_indices(home).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|c| !(c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '}')))
+    })
+}
+
+/// Rules for a Rust file. `is_test` says that only tests compile it.
+pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut violation = |line, message| found.push(Violation::new(source.path, line, message));
+    if !source.text.starts_with("//!") {
+        violation(1, "a module opens with //! and what it is");
+    }
+    let code = &source.code;
+    let is = |at: usize, text: &str| code.get(at).is_some_and(|token| token.is(text));
+    for (at, token) in
+        code.iter().enumerate().filter(|(_, token)| matches!(token.kind, Kind::Word | Kind::Mark))
+    {
+        let in_test = is_test || source.in_test(at);
+        let called = at > 0 && is(at - 1, ".") && is(at + 1, "(");
+        match token.text {
+            "unwrap" if called && is(at + 2, ")") && !in_test => {
+                violation(token.line, "unwrap() outside tests")
+            }
+            "expect" if called && takes_text(source, at + 2) && !in_test => {
+                violation(token.line, "expect() outside tests");
+            }
+            "unsafe" if !may_be_unsafe(source.path) => {
+                violation(token.line, "unsafe outside cpu, cuda, mpi and tensor::{pool, spill, map}");
+            }
+            "todo" | "unimplemented" if is(at + 1, "!") => violation(token.line, "a stub"),
+            "#" if attribute(code, at).is_some_and(|(_, inside, _)| ignores(inside)) => {
+                violation(token.line, "an ignored test");
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether the argument at `code[at]` is a message: parsers have an `expect` of their own, for tokens.
+fn takes_text(source: &Source, at: usize) -> bool {
+    source.code[at..].iter().find(|token| !token.is("&")).is_some_and(|token| {
+        token.kind == Kind::Text && !token.text.starts_with(['\'', 'b']) || token.is("format")
+    })
+}
+
+fn may_be_unsafe(path: &str) -> bool {
+    let crates = ["crates/cpu/", "crates/cuda/", "crates/mpi/"];
+    let modules = ["pool", "spill", "map"].map(|name| format!("crates/tensor/src/{name}"));
+    let in_module = |module: &String| {
+        let rest = path.strip_prefix(module.as_str());
+        rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    };
+    crates.iter().any(|folder| path.starts_with(folder)) || modules.iter().any(in_module)
+}
+
+/// Whether an attribute switches a test off.
+fn ignores(attribute: &[super::lex::Token]) -> bool {
+    match attribute {
+        [first, rest @ ..] => {
+            first.is("ignore") || first.is("cfg_attr") && rest.iter().any(|token| token.is("ignore"))
+        }
+        [] => false,
+    }
+}
+
+/// Every op owns its contract, its slow reference and its tests.
+pub fn check_ops(paths: &[String]) -> Vec<Violation> {
+    let ops = "crates/grad/src/ops/";
+    let folder = |path: &String| Some(path.strip_prefix(ops)?.split_once('/')?.0.to_string());
+    let folders: BTreeSet<String> = paths.iter().filter_map(folder).collect();
+    let needed = folders.iter().flat_map(|op| {
+        ["mod.rs", "reference.rs", "tests.rs"]
+            .map(|file| (format!("{ops}{op}/mod.rs"), format!("{ops}{op}/{file}"), file))
+    });
+    let missing = needed.filter(|(_, path, _)| !paths.contains(path));
+    missing.map(|(shown, _, file)| Violation::new(&shown, 1, format!("the op has no {file}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, text: &str, expected: &[&str]) {
+        let source = Source::new(path, text);
+        let mut found = check_rust(&source, source.is_test_file());
+        found.extend(check_text(path, text));
+        let found: Vec<String> = found.iter().map(|v| format!("{}: {}", v.line, v.message)).collect();
+        assert_eq!(found, expected, "{path}: {text}");
+    }
+
+    #[test]
+    fn unwraps_belong_in_tests() {
+        let path = "crates/base/src/a.rs";
+        check(
+            path,
+            "//! A.\nfn f() { a.unwrap(); b.unwrap_or(1); \".unwrap()\"; }",
+            &["2: unwrap() outside tests"],
+        );
+        check(path, "//! A.\nfn f() { a.expect(\"x\") }", &["2: expect() outside tests"]);
+        check(path, "//! A.\nfn f() { a.expect(&format!(\"x\")) }", &["2: expect() outside tests"]);
+        check(path, "//! A.\nfn f() { self.expect(b'x'); self.expect('x'); self.expect(Token::End) }", &[]);
+        check(path, "//! A.\n/// `a.unwrap()`\n#[cfg(test)]\nmod t { fn f() { a.unwrap() } }", &[]);
+        check("crates/base/src/a/tests.rs", "//! A.\nfn f() { a.unwrap() }", &[]);
+        check("crates/base/tests/it/a.rs", "//! A.\nfn f() { a.unwrap() }", &[]);
+    }
+
+    #[test]
+    fn unsafe_is_walled_in() {
+        let text = "//! A.\n#![allow(unsafe_code)]\nunsafe impl Send for X {}";
+        for path in ["crates/cpu/src/a.rs", "crates/tensor/src/pool.rs", "crates/tensor/src/map/a.rs"] {
+            check(path, text, &[]);
+        }
+        for path in ["crates/tensor/src/pools.rs", "crates/base/src/a.rs"] {
+            check(path, text, &["3: unsafe outside cpu, cuda, mpi and tensor::{pool, spill, map}"]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_for_later() {
+        let path = "crates/base/src/a.rs";
+        check(path, "//! A.\nfn f() { todo!() }", &["2: a stub"]);
+        check(path, "//! A.\n#[test]\n#[ignore = \"slow\"]\nfn f() {}", &["3: an ignored test"]);
+        check(path, "//! A.\n#[cfg_attr(unix, ignore)]\nfn f() {}", &["2: an ignored test"]);
+        check(path, "// A.\n", &["1: a module opens with //! and what it is"]);
+        let chore = format!("//! A. {} (me): x\n", CHORES[0]);
+        check(path, &chore, &[&format!("1: {}: do it, or say so in an issue", CHORES[0])]);
+        assert!(check_text("README.md", &chore).is_empty());
+        assert_eq!(check_text(".ci/run", &chore).len(), 1);
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_found() {
+        for home in HOMES {
+            assert_eq!(check_text("README.md", &format!("see `{home}me/x`")).len(), 1);
+            assert_eq!(check_text("tests/x.json", home).len(), 0);
+            assert_eq!(check_text("README.md", &format!("https://site.org{home}x")).len(), 0);
+        }
+    }
+
+    #[test]
+    fn an_op_has_its_three_files() {
+        let paths = ["a/mod.rs", "a/reference.rs", "a/tests.rs", "b/mod.rs", "b/tests.rs", "mod.rs"];
+        let paths = paths.map(|path| format!("crates/grad/src/ops/{path}"));
+        let found = check_ops(&paths);
+        assert_eq!(found, [Violation::new("crates/grad/src/ops/b/mod.rs", 1, "the op has no reference.rs")]);
+    }
+}
