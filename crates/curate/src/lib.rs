@@ -1,1 +1,42 @@
-//! Under construction.
+//! Text in: where it lies, how it is read, which documents are the same.
+//!
+//! A corpus is an iterator of [`Document`]s. [`gather`] walks the text that every machine which built
+//! Fathom has, [`open`] the paths a user names; both give [`Documents`], which reads one record at a time.
+//! [`Unique`] drops exact repetitions and [`group_documents`] joins whole files of one group into long
+//! documents. The adapters chain like any iterator:
+//!
+//! ```no_run
+//! # use std::path::PathBuf;
+//! # use fathom_curate::{open, group_documents, ReadOptions, Sameness, Unique};
+//! # fn main() -> Result<(), fathom_curate::Error> {
+//! let mut documents = open(&[PathBuf::from("notes/")], &ReadOptions::default())?;
+//! let mut unique = Unique::new(&mut documents, Sameness::Bytes);
+//! for document in group_documents(&mut unique, 256 << 10) {
+//!     println!("{}", document?.source);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Three promises hold everywhere. The order of documents depends on names and contents, never on the file
+//! system's listing. A record that cannot be read is counted with its place ([`Counters`]), never fatal and
+//! never silent; only a path that the user named may stop the run. Memory holds the list of files and one
+//! record, whatever the size of a file.
+//!
+//! This crate knows nothing of tokens, tensors or the environment: folders are passed in.
+
+mod counters;
+mod dedup;
+mod document;
+mod error;
+mod files;
+mod gather;
+mod join;
+mod read;
+
+pub use counters::{Counters, Damage, Dropped, Reason};
+pub use dedup::{Sameness, Unique};
+pub use document::Document;
+pub use error::Error;
+pub use gather::{GatherOptions, default_roots, gather};
+pub use join::{Joined, SEPARATOR, group_documents};
+pub use read::{Documents, ReadOptions, html_to_text, open};

@@ -1,0 +1,72 @@
+//! Exact deduplication: the first of all documents with the same text stays.
+
+use std::collections::HashSet;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::counters::{Counters, Reason};
+use crate::document::Document;
+use crate::error::Error;
+
+/// When two texts are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sameness {
+    /// Every byte agrees.
+    #[default]
+    Bytes,
+    /// The lines agree but for white space at their ends, and for empty lines at the end of the text; so line
+    /// ends of any system are the same.
+    Lines,
+}
+
+/// Passes on each text once. Texts are compared by their 128-bit XXH3 hash: among a thousand million documents
+/// two different ones collide with a probability of 2e-21 (n^2 / 2^129). Memory is 16 bytes a document in an open
+/// table, 20 to 40 with its slack; the set is only asked for membership, its order decides nothing.
+pub struct Unique<I> {
+    documents: I,
+    sameness: Sameness,
+    seen: HashSet<u128>,
+    counters: Counters,
+}
+
+impl<I> Unique<I> {
+    /// Drops the repetitions in `documents`.
+    pub fn new(documents: I, sameness: Sameness) -> Unique<I> {
+        Unique { documents, sameness, seen: HashSet::new(), counters: Counters::default() }
+    }
+
+    /// What was handed on, and the duplicates.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl<I: Iterator<Item = Result<Document, Error>>> Iterator for Unique<I> {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let document = match self.documents.next()? {
+                Ok(document) => document,
+                Err(error) => return Some(Err(error)),
+            };
+            if self.seen.insert(hash(&document.text, self.sameness)) {
+                self.counters.keep(&document.text);
+                return Some(Ok(document));
+            }
+            self.counters.drop_documents(Reason::Duplicate, 1, document.text.len() as u64);
+        }
+    }
+}
+
+fn hash(text: &str, sameness: Sameness) -> u128 {
+    if sameness == Sameness::Bytes {
+        return xxh3_128(text.as_bytes());
+    }
+    let mut hasher = Xxh3::new();
+    for line in text.trim_end().lines() {
+        hasher.update(line.trim_end().as_bytes());
+        hasher.update(b"\n");
+    }
+    hasher.digest128()
+}

@@ -1,0 +1,58 @@
+//! What stops a run: a path the user named that cannot be read, or nothing to read at all.
+
+use std::path::{Path, PathBuf};
+
+/// Everything that ends the reading of a corpus. Damaged records are counted instead, see
+/// [`Counters`](crate::Counters).
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder that was named could not be opened, listed or read.
+    #[error("cannot read {}: {source}; check that the path exists and may be read", path.display())]
+    Read {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that was named has an extension without a reader.
+    #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::files::READABLE)]
+    UnknownExtension {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The Parquet file has no usable text column of the wanted name.
+    #[error("{}: {problem}; choose one of its text columns ({columns}) as the field", path.display())]
+    NoTextColumn {
+        /// The Parquet file.
+        path: PathBuf,
+        /// What is wrong with the wanted column.
+        problem: String,
+        /// The names of the columns that could be read, comma separated.
+        columns: String,
+    },
+    /// A file that was named is not what its extension says.
+    #[error("{}: not a readable {kind} file: {detail}", path.display())]
+    BadFile {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The kind that its extension promises.
+        kind: &'static str,
+        /// What the decoder said.
+        detail: String,
+    },
+    /// Not one document came out of everything that was looked at.
+    #[error("no text found: looked at {looked_at}; {outcome}")]
+    EmptyCorpus {
+        /// The paths that were searched.
+        looked_at: String,
+        /// How many files there were and why none gave a document.
+        outcome: String,
+    },
+}
+
+impl Error {
+    /// A failure to read `path`.
+    pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
+        Error::Read { path: path.to_path_buf(), source }
+    }
+}

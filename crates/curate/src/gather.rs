@@ -1,0 +1,197 @@
+//! The default corpus: sources and documentation of the crates that built Fathom, or of one repository.
+//!
+//! Every machine that has compiled Fathom has this text in cargo's registry folder. The files of one crate
+//! follow each other in path order and form one group, so that joined they give documents of real length.
+
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::counters::{Counters, Reason};
+use crate::document::group_of;
+use crate::error::Error;
+use crate::files::{Entry, Found, Kind, below, list_of};
+use crate::read::{Documents, ReadOptions};
+
+/// Larger files are tables and bundles, not writing.
+const MAX_FILE_BYTES: u64 = 2 << 20;
+/// Longer lines are data or minified code.
+const MAX_LINE_CHARS: usize = 10_000;
+/// In the first round no crate gives more than this part of the budget, so that one giant cannot fill it ...
+const CRATE_SHARE: u64 = 16;
+/// ... but always as much as makes a long document.
+const CRATE_LEAST_BYTES: u64 = 512 << 10;
+
+/// How much is gathered.
+#[derive(Clone, Copy, Debug)]
+pub struct GatherOptions {
+    /// Files of at most so many bytes in sum are chosen.
+    pub max_bytes: u64,
+    /// Decides which crates come first when not all fit.
+    pub seed: u64,
+}
+
+impl Default for GatherOptions {
+    fn default() -> Self {
+        GatherOptions { max_bytes: u64::MAX, seed: 0 }
+    }
+}
+
+/// The folders of unpacked crates below a cargo home, `registry/src/*`, sorted; empty if there are none.
+pub fn default_roots(cargo_home: &Path) -> Vec<PathBuf> {
+    child_folders(&cargo_home.join("registry").join("src")).unwrap_or_default()
+}
+
+/// The sub-folders of `path` that are not hidden, sorted.
+fn child_folders(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !hidden && entry.path().is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The texts (.rs, .md, .txt, .html) of all crates below `roots`, crates sorted by name, files by path. If the
+/// roots hold no text, `fallback` (a repository, build folders excepted) is read as one crate.
+///
+/// With a budget, crates come in the order of a seeded hash of their name and give files in path order, first at
+/// most a sixteenth of the budget each, then without that limit; a crate stops at its first file that does not fit.
+/// Files that are larger than 2 MiB, binary, generated, or have lines over 10 000 characters are dropped and
+/// counted. Sources are named `crate-version/path`.
+///
+/// # Errors
+/// [`Error::Read`] if a root, or the fallback where it is needed, cannot be listed.
+pub fn gather(
+    roots: &[PathBuf],
+    fallback: Option<&Path>,
+    options: &GatherOptions,
+) -> Result<Documents, Error> {
+    let mut counters = Counters::default();
+    let mut looked_at = roots.to_vec();
+    let mut crates = Vec::new();
+    for root in roots {
+        for folder in child_folders(root).map_err(|e| Error::read(root, e))? {
+            crates.extend(Crate::list(&folder, |_| false, &mut counters)?);
+        }
+    }
+    if let (true, Some(repository)) = (crates.is_empty(), fallback) {
+        looked_at.push(repository.to_path_buf());
+        crates.extend(Crate::list(repository, is_build_folder, &mut counters)?);
+    }
+    crates.sort_by(|a, b| (&a.name, &a.folder).cmp(&(&b.name, &b.folder)));
+    let taken = choose(&crates, options);
+    let mut entries = Vec::new();
+    for (krate, taken) in crates.into_iter().zip(taken) {
+        let left: u64 = krate.files[taken..].iter().map(|f| f.bytes).sum();
+        if taken < krate.files.len() {
+            counters.drop_documents(Reason::OverBudget, (krate.files.len() - taken) as u64, left);
+        }
+        entries.extend(krate.entries(taken));
+    }
+    let read = ReadOptions { max_document_bytes: 2 * MAX_FILE_BYTES as usize, ..ReadOptions::default() };
+    Ok(Documents::new(list_of(&looked_at), entries, read, screen, counters))
+}
+
+/// Cargo's and Fathom's build folders inside a repository.
+fn is_build_folder(name: &str) -> bool {
+    name == "target" || name.starts_with("target-")
+}
+
+/// The files of one crate in path order.
+struct Crate {
+    folder: PathBuf,
+    name: String,
+    files: Vec<Found>,
+}
+
+impl Crate {
+    /// The crate in `folder`, `None` if it has no text.
+    fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
+        let mut files = below(folder, false, skip, counters)?;
+        files.retain(|file| {
+            let reason = match file.kind {
+                Kind::Text | Kind::Html if file.bytes <= MAX_FILE_BYTES => return true,
+                Kind::Text | Kind::Html => Reason::TooLarge,
+                Kind::Jsonl(_) | Kind::Parquet => Reason::NoReader,
+            };
+            counters.drop_documents(reason, 1, file.bytes);
+            false
+        });
+        let name = match folder.file_name() {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => "repository".to_string(), // `.` or `/`
+        };
+        Ok((!files.is_empty()).then(|| Crate { folder: folder.to_path_buf(), name, files }))
+    }
+
+    /// The first `count` files as entries to read.
+    fn entries(self, count: usize) -> impl Iterator<Item = Entry> {
+        let Crate { name, files, .. } = self;
+        let group = group_of(&name);
+        files.into_iter().take(count).map(move |file| Entry {
+            path: file.path,
+            name: format!("{name}/{}", file.relative),
+            group,
+            kind: file.kind,
+            bytes: file.bytes,
+            named: false,
+        })
+    }
+}
+
+/// How many files each crate gives.
+fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..crates.len()).collect();
+    order.sort_by_key(|&i| (xxh3_64_with_seed(crates[i].name.as_bytes(), options.seed), i));
+    let mut taken = vec![0; crates.len()];
+    let mut given = vec![0u64; crates.len()];
+    let mut left = options.max_bytes;
+    for share in [(options.max_bytes / CRATE_SHARE).max(CRATE_LEAST_BYTES), u64::MAX] {
+        for &i in &order {
+            for file in &crates[i].files[taken[i]..] {
+                if file.bytes > left || given[i].saturating_add(file.bytes) > share {
+                    break;
+                }
+                taken[i] += 1;
+                given[i] += file.bytes;
+                left -= file.bytes;
+            }
+        }
+    }
+    taken
+}
+
+/// Why a file of the default corpus is not good text, if so.
+fn screen(text: &str) -> Option<Reason> {
+    if memchr::memchr(0, text.as_bytes()).is_some() {
+        return Some(Reason::Binary);
+    }
+    if is_generated(text) {
+        return Some(Reason::Generated);
+    }
+    let too_long = |line: &str| line.len() > MAX_LINE_CHARS && line.chars().count() > MAX_LINE_CHARS;
+    text.lines().any(too_long).then_some(Reason::LongLines)
+}
+
+/// Whether the head of a file says that a program wrote it: one of the usual marks in its first 10 lines.
+fn is_generated(text: &str) -> bool {
+    const MARKS: [&str; 8] = [
+        "@generated",
+        "do not edit",
+        "automatically generated",
+        "autogenerated",
+        "auto-generated",
+        "file is generated",
+        "file was generated",
+        "file generated by",
+    ];
+    text.lines().take(10).any(|line| {
+        let head: String = line.chars().take(200).collect::<String>().to_lowercase();
+        MARKS.iter().any(|mark| head.contains(mark))
+    })
+}

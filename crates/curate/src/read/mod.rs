@@ -1,0 +1,267 @@
+//! Readers: every kind of file becomes a stream of records, every record a [`Document`] or a count.
+
+mod html;
+mod jsonl;
+mod parquet;
+mod text;
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::PathBuf;
+
+use crate::counters::{Counters, Damage, Reason};
+use crate::document::{Document, group_of};
+use crate::error::Error;
+use crate::files::{Entry, Kind, Packing, below, list_of};
+
+pub use html::html_to_text;
+
+/// How the user's own data is read.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// The field (JSON) or column (Parquet) that holds the text; a nested column is named `outer.inner`.
+    pub field: String,
+    /// No record is larger, in bytes: longer text files are cut at a line end into several documents, longer
+    /// lines, rows and pages are dropped and counted. It bounds the memory of a reader.
+    pub max_document_bytes: usize,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions { field: "text".to_string(), max_document_bytes: 32 << 20 }
+    }
+}
+
+/// What a reader found next.
+enum Step {
+    /// A record; the number (line, row or part, from 1) where a file can hold several.
+    Record { text: String, number: Option<u64> },
+    /// Records that are lost, and why. The stream goes on.
+    Lost(Loss),
+    /// The file cannot be read any further.
+    Failed(io::Error),
+    /// The regular end.
+    End,
+}
+
+/// Records that a reader could not give.
+struct Loss {
+    reason: Reason,
+    /// How many records, at least.
+    records: u64,
+    bytes: u64,
+    place: String,
+    detail: String,
+}
+
+/// One open file.
+trait Records: Send {
+    /// The next record; after `Failed` or `End` it is not called again.
+    fn step(&mut self) -> Step;
+}
+
+/// The documents of a corpus in order, one record in memory at a time.
+///
+/// The iterator gives an error where a path that the user named fails, or, at its end, where no document came
+/// out at all ([`Error::EmptyCorpus`]); it ends after an error.
+pub struct Documents {
+    looked_at: String,
+    num_files: usize,
+    files: std::vec::IntoIter<Entry>,
+    current: Option<(Entry, Box<dyn Records>)>,
+    options: ReadOptions,
+    screen: fn(&str) -> Option<Reason>,
+    counters: Counters,
+    ended: bool,
+}
+
+/// The text of the named files, and of all readable files below the named folders, hidden ones excepted.
+///
+/// Text files below one named folder are one group, in path order; every record of a JSON lines or Parquet file
+/// is a group of its own, since neighbours in such a file are rarely related.
+///
+/// # Errors
+/// [`Error::Read`] for a path that does not exist or a folder that cannot be listed,
+/// [`Error::UnknownExtension`] for a named file without a reader.
+pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error> {
+    let mut counters = Counters::default();
+    let mut entries = Vec::new();
+    for path in paths {
+        let metadata = std::fs::metadata(path).map_err(|e| Error::read(path, e))?;
+        let name = path.display().to_string();
+        let group = group_of(&name);
+        if metadata.is_dir() {
+            for file in below(path, true, |_| false, &mut counters)? {
+                let name = path.join(&file.relative).display().to_string();
+                entries.push(Entry {
+                    path: file.path,
+                    name,
+                    group,
+                    kind: file.kind,
+                    bytes: file.bytes,
+                    named: false,
+                });
+            }
+        } else {
+            let kind = Kind::of(path).ok_or_else(|| Error::UnknownExtension { path: path.clone() })?;
+            entries.push(Entry { path: path.clone(), name, group, kind, bytes: metadata.len(), named: true });
+        }
+    }
+    Ok(Documents::new(list_of(paths), entries, options.clone(), |_| None, counters))
+}
+
+impl Documents {
+    /// Reads `files` in their order; `screen` may refuse a text that was read.
+    pub(crate) fn new(
+        looked_at: String,
+        files: Vec<Entry>,
+        options: ReadOptions,
+        screen: fn(&str) -> Option<Reason>,
+        counters: Counters,
+    ) -> Documents {
+        let (num_files, files) = (files.len(), files.into_iter());
+        Documents { looked_at, num_files, files, current: None, options, screen, counters, ended: false }
+    }
+
+    /// What was handed on and what was dropped so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many files there are to read.
+    pub fn num_files(&self) -> usize {
+        self.num_files
+    }
+
+    /// Bytes on disk of the files that have not been opened yet.
+    pub fn remaining_bytes(&self) -> u64 {
+        self.files.as_slice().iter().map(|f| f.bytes).sum()
+    }
+
+    /// Opens the next file; a failure stops the run only if the user named the file.
+    fn open_next(&mut self) -> Result<bool, Error> {
+        for entry in self.files.by_ref() {
+            match open_records(&entry, &self.options) {
+                Ok(records) => {
+                    self.current = Some((entry, records));
+                    return Ok(true);
+                }
+                Err(error) if entry.named => return Err(error),
+                Err(error) => {
+                    let reason = match error {
+                        Error::BadFile { .. } => Reason::BrokenArchive,
+                        Error::NoTextColumn { .. } => Reason::NoTextField,
+                        _ => Reason::Unreadable,
+                    };
+                    let (file, place) = (entry.name, String::new());
+                    let damage = Damage { file, place, reason, detail: error.to_string() };
+                    self.counters.damaged(damage, 1, entry.bytes);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn document(&mut self, text: String, number: Option<u64>) -> Option<Document> {
+        let (entry, _) = self.current.as_ref()?;
+        let blank = text.trim().is_empty().then_some(Reason::Blank);
+        if let Some(reason) = blank.or_else(|| (self.screen)(&text)) {
+            self.counters.drop_documents(reason, 1, text.len() as u64);
+            return None;
+        }
+        self.counters.keep(&text);
+        let source = match number {
+            None => entry.name.clone(),
+            Some(number) => format!("{}#{number}", entry.name),
+        };
+        let group = match entry.kind {
+            Kind::Text | Kind::Html => entry.group,
+            Kind::Jsonl(_) | Kind::Parquet => group_of(&source),
+        };
+        Some(Document { text, source, group })
+    }
+
+    /// The next document, `None` at the end of the last file.
+    fn advance(&mut self) -> Result<Option<Document>, Error> {
+        loop {
+            let Some((entry, records)) = &mut self.current else {
+                if self.open_next()? {
+                    continue;
+                }
+                return Ok(None);
+            };
+            match records.step() {
+                Step::Record { text, number } => {
+                    if let Some(document) = self.document(text, number) {
+                        return Ok(Some(document));
+                    }
+                }
+                Step::Lost(loss) => {
+                    let Loss { reason, records, bytes, place, detail } = loss;
+                    let damage = Damage { file: entry.name.clone(), place, reason, detail };
+                    self.counters.damaged(damage, records, bytes);
+                }
+                Step::Failed(error) if entry.named => return Err(Error::read(&entry.path, error)),
+                Step::Failed(error) => {
+                    let (file, place) = (entry.name.clone(), String::new());
+                    let detail = error.to_string();
+                    let bytes = entry.bytes;
+                    self.counters.damaged(
+                        Damage { file, place, reason: Reason::Unreadable, detail },
+                        1,
+                        bytes,
+                    );
+                    self.current = None;
+                }
+                Step::End => self.current = None,
+            }
+        }
+    }
+
+    fn nothing_found(&self) -> Error {
+        let outcome = format!("{} readable files, {}", self.num_files, self.counters.summary());
+        Error::EmptyCorpus { looked_at: self.looked_at.clone(), outcome }
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        match self.advance() {
+            Ok(Some(document)) => Some(Ok(document)),
+            Ok(None) => {
+                self.ended = true;
+                (self.counters.read_documents == 0).then(|| Err(self.nothing_found()))
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Box<dyn Records>, Error> {
+    let limit = options.max_document_bytes.max(1);
+    let file = File::open(&entry.path).map_err(|e| Error::read(&entry.path, e))?;
+    let field = options.field.clone();
+    let lines = |input| jsonl::Lines::new(input, field, limit);
+    Ok(match entry.kind {
+        Kind::Text => Box::new(text::Parts::new(file, limit)),
+        Kind::Html => Box::new(text::Page::new(file, limit)),
+        Kind::Parquet => Box::new(parquet::Rows::open(&entry.path, file, &options.field, limit)?),
+        Kind::Jsonl(Packing::Plain) => Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, file)))),
+        Kind::Jsonl(Packing::Gzip) => {
+            let input = flate2::read::MultiGzDecoder::new(file);
+            Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, input))).packed())
+        }
+        Kind::Jsonl(Packing::Zstd) => {
+            let input = zstd::Decoder::new(file).map_err(|e| Error::read(&entry.path, e))?;
+            Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, input))).packed())
+        }
+    })
+}

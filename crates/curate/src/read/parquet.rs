@@ -1,0 +1,201 @@
+//! Parquet: one column of strings, a few rows at a time.
+//!
+//! The decoder is somebody else's and meets files from anywhere. It reports most damage as errors, but some of
+//! it by a panic, so every call into it is fenced; a row group that fails is counted with its rows and the next one is
+//! tried.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use parquet::basic::Type as PhysicalType;
+use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::SchemaDescriptor;
+
+use super::{Loss, Records, Step};
+use crate::counters::Reason;
+use crate::error::Error;
+
+/// Rows decoded at once: few, since each may be as long as a book.
+const BATCH_ROWS: usize = 8;
+
+/// The text column of one file.
+pub(super) struct Rows {
+    reader: SerializedFileReader<File>,
+    column: usize,
+    /// A row whose definition level is lower has no text.
+    full_level: i16,
+    limit: usize,
+    next_group: usize,
+    /// Rows of all row groups before `group`.
+    first_row: u64,
+    group: Option<Group>,
+    ready: VecDeque<Step>,
+}
+
+/// The row group being read.
+struct Group {
+    column: ColumnReaderImpl<ByteArrayType>,
+    rows: u64,
+    done: u64,
+}
+
+impl Rows {
+    /// Reads the footer and finds the column.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] if the footer is broken, [`Error::NoTextColumn`] if `field` is not a plain column of
+    /// strings.
+    pub(super) fn open(path: &Path, file: File, field: &str, limit: usize) -> Result<Rows, Error> {
+        let bad = |detail| Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail };
+        let reader = fenced(|| SerializedFileReader::new(file)).map_err(bad)?;
+        let schema = reader.metadata().file_metadata().schema_descr();
+        let column = text_column(schema, field).map_err(|problem| Error::NoTextColumn {
+            path: path.to_path_buf(),
+            problem,
+            columns: text_columns(schema).join(", "),
+        })?;
+        let full_level = schema.column(column).max_def_level();
+        let (next_group, first_row, group, ready) = (0, 0, None, VecDeque::new());
+        Ok(Rows { reader, column, full_level, limit, next_group, first_row, group, ready })
+    }
+
+    /// Makes the next row group current; false behind the last one.
+    fn open_group(&mut self) -> bool {
+        if self.next_group >= self.reader.num_row_groups() {
+            return false;
+        }
+        let index = self.next_group;
+        self.next_group += 1;
+        let rows = u64::try_from(self.reader.metadata().row_group(index).num_rows()).unwrap_or(0);
+        let opened = fenced(|| {
+            let column = self.reader.get_row_group(index)?.get_column_reader(self.column)?;
+            Ok(get_typed_column_reader::<ByteArrayType>(column))
+        });
+        match opened {
+            Ok(column) => self.group = Some(Group { column, rows, done: 0 }),
+            Err(detail) => {
+                self.lose(0, rows, detail);
+                self.first_row = self.first_row.saturating_add(rows);
+            }
+        }
+        true
+    }
+
+    /// Counts the rows of the row group that follow `done`.
+    fn lose(&mut self, done: u64, rows: u64, detail: String) {
+        let first = self.first_row.saturating_add(done).saturating_add(1);
+        let place = format!("row group {}, row {first} and after", self.next_group);
+        let records = rows.saturating_sub(done).max(1);
+        let loss = Loss { reason: Reason::BrokenArchive, records, bytes: 0, place, detail };
+        self.ready.push_back(Step::Lost(loss));
+    }
+
+    /// Decodes the next rows of the current row group into `ready`.
+    fn read_batch(&mut self, mut group: Group) {
+        let (mut levels, mut values) = (Vec::new(), Vec::new());
+        let read = fenced(|| {
+            group.column.read_records(BATCH_ROWS, Some(&mut levels), None, &mut values)?;
+            let texts = values.iter().map(ByteArray::data).collect::<Vec<&[u8]>>();
+            Ok(texts)
+        });
+        let texts = match read {
+            Ok(texts) => texts,
+            Err(detail) => {
+                self.lose(group.done, group.rows, detail);
+                self.first_row = self.first_row.saturating_add(group.rows);
+                return;
+            }
+        };
+        // A required column has no definition levels: every row has a value.
+        let present: Vec<bool> = if self.full_level == 0 {
+            vec![true; texts.len()]
+        } else {
+            levels.iter().map(|&level| level == self.full_level).collect()
+        };
+        if present.is_empty() {
+            if group.done < group.rows {
+                self.lose(group.done, group.rows, "the column ends early".to_string());
+            }
+            self.first_row = self.first_row.saturating_add(group.rows);
+            return;
+        }
+        let mut texts = texts.into_iter();
+        for has_text in present {
+            group.done += 1;
+            let row = self.first_row.saturating_add(group.done);
+            let text = if has_text { texts.next() } else { None };
+            self.ready.push_back(self.row(text, row));
+        }
+        self.group = Some(group);
+    }
+
+    fn row(&self, value: Option<&[u8]>, row: u64) -> Step {
+        let lost = |reason, bytes: usize, detail| {
+            let place = format!("row {row}");
+            Step::Lost(Loss { reason, records: 1, bytes: bytes as u64, place, detail })
+        };
+        let Some(value) = value else { return lost(Reason::NoTextField, 0, "null".to_string()) };
+        if value.len() > self.limit {
+            let detail = format!("{} bytes, the limit is {}", value.len(), self.limit);
+            return lost(Reason::TooLarge, value.len(), detail);
+        }
+        match std::str::from_utf8(value) {
+            Ok(text) => Step::Record { text: text.to_string(), number: Some(row) },
+            Err(error) => lost(Reason::InvalidUtf8, value.len(), error.to_string()),
+        }
+    }
+}
+
+impl Records for Rows {
+    fn step(&mut self) -> Step {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                return step;
+            }
+            if let Some(group) = self.group.take() {
+                self.read_batch(group);
+            } else if !self.open_group() {
+                return Step::End;
+            }
+        }
+    }
+}
+
+/// Runs one call of the decoder; its errors and panics become text.
+fn fenced<T>(call: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the decoder panicked on it".to_string()),
+    }
+}
+
+/// The names of all columns that could be read as text.
+fn text_columns(schema: &SchemaDescriptor) -> Vec<String> {
+    let usable = |c: &usize| is_text(schema, *c);
+    (0..schema.num_columns()).filter(usable).map(|c| schema.column(c).path().string()).collect()
+}
+
+fn is_text(schema: &SchemaDescriptor, column: usize) -> bool {
+    let column = schema.column(column);
+    column.physical_type() == PhysicalType::BYTE_ARRAY && column.max_rep_level() == 0
+}
+
+/// The index of the column named `field`, or what is wrong with it.
+fn text_column(schema: &SchemaDescriptor, field: &str) -> Result<usize, String> {
+    let mut columns = 0..schema.num_columns();
+    let Some(index) = columns.find(|&c| schema.column(c).path().string() == field) else {
+        return Err(format!("no column `{field}`"));
+    };
+    let column = schema.column(index);
+    if column.max_rep_level() != 0 {
+        return Err(format!("column `{field}` holds lists"));
+    }
+    if !is_text(schema, index) {
+        return Err(format!("column `{field}` holds {}, not strings", column.physical_type()));
+    }
+    Ok(index)
+}

@@ -1,0 +1,119 @@
+//! Files that are one text: plain ones, cut into parts where they exceed the limit, and HTML pages.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use super::{Loss, Records, Step, html_to_text};
+use crate::counters::Reason;
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A plain text file in parts of at most `limit` bytes.
+pub(super) struct Parts {
+    file: File,
+    limit: usize,
+    /// Bytes read beyond the last cut.
+    carry: Vec<u8>,
+    /// Offset in the file of the first byte of `carry`.
+    offset: u64,
+    part: u64,
+    finished: bool,
+}
+
+impl Parts {
+    pub(super) fn new(file: File, limit: usize) -> Parts {
+        Parts { file, limit, carry: Vec::new(), offset: 0, part: 0, finished: false }
+    }
+
+    /// The next part; cut behind the last line end, else before the last character that is cut through.
+    fn part(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut self.carry);
+        // One byte more than a part, so that a file of exactly `limit` bytes is known to end.
+        let room = (self.limit + 1).saturating_sub(bytes.len()) as u64;
+        (&mut self.file).take(room).read_to_end(&mut bytes)?;
+        if bytes.len() <= self.limit {
+            self.finished = true;
+            return Ok(bytes);
+        }
+        let cut = match memchr::memrchr(b'\n', &bytes[..self.limit]) {
+            Some(end) => end + 1,
+            None => character_start(&bytes, self.limit),
+        };
+        self.carry = bytes.split_off(cut);
+        Ok(bytes)
+    }
+}
+
+/// The last position at or before `at` (and after 0) where a UTF-8 character starts; `at` if there is none near.
+fn character_start(bytes: &[u8], at: usize) -> usize {
+    let is_start = |&i: &usize| bytes[i] & 0xc0 != 0x80;
+    (at.saturating_sub(3).max(1)..=at).rev().find(is_start).unwrap_or(at)
+}
+
+impl Records for Parts {
+    fn step(&mut self) -> Step {
+        if self.finished {
+            return Step::End;
+        }
+        let bytes = match self.part() {
+            Ok(bytes) => bytes,
+            Err(error) => return Step::Failed(error),
+        };
+        let start = self.offset;
+        self.offset += bytes.len() as u64;
+        self.part += 1;
+        let whole = self.finished && self.part == 1;
+        match utf8(bytes, start) {
+            Ok(text) => Step::Record { text, number: (!whole).then_some(self.part) },
+            Err(loss) => Step::Lost(loss),
+        }
+    }
+}
+
+/// An HTML page, read as a whole and stripped of its tags.
+pub(super) struct Page {
+    file: Option<File>,
+    limit: usize,
+}
+
+impl Page {
+    pub(super) fn new(file: File, limit: usize) -> Page {
+        Page { file: Some(file), limit }
+    }
+}
+
+impl Records for Page {
+    fn step(&mut self) -> Step {
+        let Some(file) = self.file.take() else { return Step::End };
+        let mut bytes = Vec::new();
+        if let Err(error) = file.take(self.limit as u64 + 1).read_to_end(&mut bytes) {
+            return Step::Failed(error);
+        }
+        if bytes.len() > self.limit {
+            let detail = format!("a page of more than {} bytes", self.limit);
+            let bytes = bytes.len() as u64;
+            return Step::Lost(Loss {
+                reason: Reason::TooLarge,
+                records: 1,
+                bytes,
+                place: String::new(),
+                detail,
+            });
+        }
+        match utf8(bytes, 0) {
+            Ok(page) => Step::Record { text: html_to_text(&page), number: None },
+            Err(loss) => Step::Lost(loss),
+        }
+    }
+}
+
+/// The text of `bytes`, which start at `offset` of their file; a byte order mark at the very start is removed.
+fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
+    let mark = if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    bytes.drain(..mark);
+    String::from_utf8(bytes).map_err(|error| {
+        let at = offset + (mark + error.utf8_error().valid_up_to()) as u64;
+        let (bytes, place) = (error.as_bytes().len() as u64, format!("byte {at}"));
+        Loss { reason: Reason::InvalidUtf8, records: 1, bytes, place, detail: String::new() }
+    })
+}
