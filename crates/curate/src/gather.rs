@@ -61,7 +61,7 @@ fn child_folders(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 ///
 /// With a budget, crates come in the order of a seeded hash of their name and give files in path order, first at
 /// most a sixteenth of the budget each, then without that limit; a crate stops at its first file that does not fit.
-/// Files that are larger than 2 MiB, binary, generated, or have lines over 10 000 characters are dropped and
+/// Files that are larger than 2 MiB, binary, generated code, or have lines over 10 000 characters are dropped and
 /// counted. Sources are named `crate-version/path`.
 ///
 /// # Errors
@@ -166,12 +166,14 @@ fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     taken
 }
 
-/// Why a file of the default corpus is not good text, if so.
-fn screen(text: &str) -> Option<Reason> {
+/// Why the file `name` of the default corpus is not good text, if so.
+fn screen(name: &str, text: &str) -> Option<Reason> {
     if memchr::memchr(0, text.as_bytes()).is_some() {
         return Some(Reason::Binary);
     }
-    if is_generated(text) {
+    // Prose talks about generated code, and a README made from a template is still prose.
+    let prose = name.ends_with(".md") || name.ends_with(".txt");
+    if !prose && is_generated(text) {
         return Some(Reason::Generated);
     }
     let too_long = |line: &str| line.len() > MAX_LINE_CHARS && line.chars().count() > MAX_LINE_CHARS;

@@ -70,7 +70,7 @@ pub struct Documents {
     files: std::vec::IntoIter<Entry>,
     current: Option<(Entry, Box<dyn Records>)>,
     options: ReadOptions,
-    screen: fn(&str) -> Option<Reason>,
+    screen: fn(&str, &str) -> Option<Reason>,
     counters: Counters,
     ended: bool,
 }
@@ -107,16 +107,16 @@ pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error
             entries.push(Entry { path: path.clone(), name, group, kind, bytes: metadata.len(), named: true });
         }
     }
-    Ok(Documents::new(list_of(paths), entries, options.clone(), |_| None, counters))
+    Ok(Documents::new(list_of(paths), entries, options.clone(), |_, _| None, counters))
 }
 
 impl Documents {
-    /// Reads `files` in their order; `screen` may refuse a text that was read.
+    /// Reads `files` in their order; `screen` may refuse a text that was read, given its name and itself.
     pub(crate) fn new(
         looked_at: String,
         files: Vec<Entry>,
         options: ReadOptions,
-        screen: fn(&str) -> Option<Reason>,
+        screen: fn(&str, &str) -> Option<Reason>,
         counters: Counters,
     ) -> Documents {
         let (num_files, files) = (files.len(), files.into_iter());
@@ -165,7 +165,7 @@ impl Documents {
     fn document(&mut self, text: String, number: Option<u64>) -> Option<Document> {
         let (entry, _) = self.current.as_ref()?;
         let blank = text.trim().is_empty().then_some(Reason::Blank);
-        if let Some(reason) = blank.or_else(|| (self.screen)(&text)) {
+        if let Some(reason) = blank.or_else(|| (self.screen)(&entry.name, &text)) {
             self.counters.drop_documents(reason, 1, text.len() as u64);
             return None;
         }

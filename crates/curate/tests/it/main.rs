@@ -1,4 +1,5 @@
 //! Readers, gathering, deduplication and joining, through the public interface and real files.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod adapters;
 mod gathering;
