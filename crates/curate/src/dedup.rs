@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use twox_hash::XxHash3_128;
 
 use crate::counters::{Counters, Reason};
 use crate::document::Document;
@@ -61,12 +61,12 @@ impl<I: Iterator<Item = Result<Document, Error>>> Iterator for Unique<I> {
 
 fn hash(text: &str, sameness: Sameness) -> u128 {
     if sameness == Sameness::Bytes {
-        return xxh3_128(text.as_bytes());
+        return XxHash3_128::oneshot(text.as_bytes());
     }
-    let mut hasher = Xxh3::new();
+    let mut hasher = XxHash3_128::new();
     for line in text.trim_end().lines() {
-        hasher.update(line.trim_end().as_bytes());
-        hasher.update(b"\n");
+        hasher.write(line.trim_end().as_bytes());
+        hasher.write(b"\n");
     }
-    hasher.digest128()
+    hasher.finish_128()
 }

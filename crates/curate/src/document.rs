@@ -1,6 +1,6 @@
 //! The unit of text: one file or one record, with its origin.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// A piece of text that belongs together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,5 +15,5 @@ pub struct Document {
 
 /// The group of a name: its XXH3 hash, so that the same name means the same group on every machine.
 pub(crate) fn group_of(name: &str) -> u64 {
-    xxh3_64(name.as_bytes())
+    XxHash3_64::oneshot(name.as_bytes())
 }

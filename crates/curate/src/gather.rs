@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 use crate::counters::{Counters, Reason};
 use crate::document::group_of;
@@ -147,7 +147,7 @@ impl Crate {
 /// How many files each crate gives.
 fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     let mut order: Vec<usize> = (0..crates.len()).collect();
-    order.sort_by_key(|&i| (xxh3_64_with_seed(crates[i].name.as_bytes(), options.seed), i));
+    order.sort_by_key(|&i| (XxHash3_64::oneshot_with_seed(options.seed, crates[i].name.as_bytes()), i));
     let mut taken = vec![0; crates.len()];
     let mut given = vec![0u64; crates.len()];
     let mut left = options.max_bytes;
