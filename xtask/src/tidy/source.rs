@@ -48,13 +48,16 @@ impl<'a> Source<'a> {
         self.tests.iter().any(|range| range.contains(&index))
     }
 
-    /// Lines that are neither blank nor inside a test item.
+    /// Lines that hold code outside test items. Blank lines and comments are free: a budget that counted them would
+    /// be met by explaining less.
     pub fn code_lines(&self) -> usize {
-        let line = |index: usize| self.code[index.min(self.code.len() - 1)].line;
-        let tests: Vec<_> = self.tests.iter().map(|range| line(range.start)..=line(range.end - 1)).collect();
-        let outside = |number: usize| !tests.iter().any(|lines| lines.contains(&number));
-        let lines = self.text.lines().enumerate();
-        lines.filter(|(index, line)| !line.trim().is_empty() && outside(index + 1)).count()
+        let (mut lines, mut last) = (0, 0);
+        for (_, token) in self.code.iter().enumerate().filter(|&(at, _)| !self.in_test(at)) {
+            let end = token.line + token.text.matches('\n').count();
+            lines += (token.line.max(last + 1)..=end).count();
+            last = end;
+        }
+        lines
     }
 
     /// All functions with a body, nested ones and those in macros too.
@@ -244,9 +247,21 @@ mod tests {
         };
         assert_eq!(lines(true), [8, 12]);
         assert_eq!(lines(false), [1, 4, 11]);
-        assert_eq!(source.code_lines(), 3);
         assert_eq!(source.test_modules, ["crates/a/src/b/cases"]);
         assert!(Source::new("a.rs", "#![cfg(test)] fn f() { x }").in_test(9));
+    }
+
+    #[test]
+    fn lines_of_code_are_neither_blank_nor_comment_nor_test() {
+        let cases = [
+            ("", 0),
+            ("//! A.\n\nfn a() { // x\n    /* y\n */\n}\n", 2),
+            ("a \"1\n\n3\" b\nc", 4),
+            ("a\n#[test]\nfn b() {\n}\nc", 2),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Source::new("a.rs", text).code_lines(), expected, "{text}");
+        }
     }
 
     #[test]
