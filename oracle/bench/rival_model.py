@@ -1,0 +1,15 @@
+"""The model of the step and decode figures: Transformers' Llama with random weights."""
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+FLAGS = dict(hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=32000, dtype="bf16")
+
+
+def build(args, max_tokens):
+    config = LlamaConfig(
+        hidden_size=args.hidden, num_hidden_layers=args.layers, num_attention_heads=args.heads,
+        num_key_value_heads=args.kv_heads, intermediate_size=args.ffn, vocab_size=args.vocab,
+        max_position_embeddings=max(16384, max_tokens), tie_word_embeddings=False, attn_implementation="sdpa",
+        bos_token_id=None, eos_token_id=None)
+    model = LlamaForCausalLM(config)
+    return model.bfloat16() if args.dtype == "bf16" else model

@@ -1,0 +1,70 @@
+"""One training step of Transformers with SDPA: forward, backward, fused AdamW. Rows as `fathom bench step --json`.
+
+`peak_rss_bytes` is the largest anonymous resident memory of the process seen while stepping (sampled every 5 ms),
+Python and torch included; `peak_hwm_bytes` is the kernel's high-water mark with files. `places`: `none` keeps all
+activations, `full` is Transformers' gradient checkpointing.
+"""
+import threading
+import time
+
+import torch
+from rival_model import FLAGS, build
+from timing import arguments, measure, row
+
+
+def status_bytes(key):
+    for line in open("/proc/self/status"):
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class PeakAnonymous:
+    def __enter__(self):
+        self.peak, self.running = 0, True
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        while self.running:
+            self.peak = max(self.peak, status_bytes("RssAnon"))
+            time.sleep(0.005)
+
+    def __exit__(self, *_):
+        self.running = False
+        self.thread.join()
+
+
+def model_flops(args):
+    """Forward and backward of one step: 6 per weight and token, attention counted once under the causal mask."""
+    head = args.hidden // args.heads
+    weights = args.hidden * head * (2 * args.heads + 2 * args.kv_heads) + 3 * args.hidden * args.ffn
+    linear = 6 * args.tokens * (args.layers * weights + args.hidden * args.vocab)
+    attention = 3 * args.layers * 2 * args.heads * head * args.tokens * (args.tokens + 1)
+    return linear + attention
+
+
+def main():
+    args = arguments(tokens=2048, places="none", **FLAGS)
+    model = build(args, args.tokens).train()
+    if args.places == "full":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.config.use_cache = False
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    ids = torch.randint(0, args.vocab, (1, args.tokens))
+
+    def step():
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    with PeakAnonymous() as memory:
+        median, best, waited = measure(step, args)
+    row(bench="step", dtype=args.dtype, tokens=args.tokens, places=args.places, machine="cpu",
+        threads=args.threads, tokens_per_s=args.tokens / median, tokens_per_s_best=args.tokens / best,
+        model_tflops=model_flops(args) / median * 1e-12, peak_rss_bytes=memory.peak,
+        peak_hwm_bytes=status_bytes("VmHWM"), waited=waited)
+
+
+main()

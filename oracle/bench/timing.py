@@ -1,0 +1,54 @@
+"""Samples with the share of time that the process waited for a core, and rows of JSON."""
+import argparse
+import glob
+import json
+import statistics
+import time
+
+import torch
+
+
+def arguments(**extra):
+    """The flags that every script takes, and `extra` as name=default."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=20.0, help="stop repeating a row after this long")
+    for name, default in extra.items():
+        kind = type(default) if default is not None else str
+        parser.add_argument("--" + name.replace("_", "-"), type=kind, default=default)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    return args
+
+
+def waited_s():
+    """Seconds that this process's threads were ready to run and had no core."""
+    total = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            total += int(open(path).read().split()[1])
+        except (OSError, IndexError):
+            pass
+    return total * 1e-9
+
+
+def measure(run, args, warm=1):
+    """Median seconds, best seconds and median waiting share; undisturbed samples only if there are three."""
+    for _ in range(warm):
+        run()
+    samples, begin = [], time.perf_counter()
+    while len(samples) < args.repeat and (len(samples) < 2 or time.perf_counter() - begin < args.seconds):
+        before, start = waited_s(), time.perf_counter()
+        run()
+        took = time.perf_counter() - start
+        samples.append((took, (waited_s() - before) / took))
+    quiet = [took for took, share in samples if share < 0.03]
+    used = quiet if len(quiet) >= 3 else [took for took, _ in samples]
+    return statistics.median(used), min(used), statistics.median(share for _, share in samples)
+
+
+def row(**values):
+    rounded = {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in values.items()}
+    print(json.dumps({**rounded, "rival": "torch"}), flush=True)
