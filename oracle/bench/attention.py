@@ -3,7 +3,7 @@
 FLOPs count the causal half; forward and backward together are 3.5 forwards.
 """
 import torch
-from timing import arguments, measure, row
+from timing import arguments, measure, row, turns
 
 
 def main():
@@ -35,10 +35,11 @@ def case(args, dtype, tokens, dim):
     for name, run, times in (("forward", forward, 1.0), ("forward_backward", forward_backward, 3.5)):
         if name not in args.passes.split(","):
             continue
-        median, best, waited = measure(run, args)
-        row(bench="attention", **{"pass": name}, dtype=args.dtype, tokens=tokens, heads=args.heads,
-            kv_heads=args.kv_heads, head_dim=dim, threads=args.threads, ms=median * 1e3, ms_best=best * 1e3,
-            gflops=times * work / median, waited=waited)
+        for _ in turns(args):
+            median, best, waited = measure(run, args)
+            row(bench="attention", **{"pass": name}, dtype=args.dtype, tokens=tokens, heads=args.heads,
+                kv_heads=args.kv_heads, head_dim=dim, threads=args.threads, ms=median * 1e3, ms_best=best * 1e3,
+                gflops=times * work / median, waited=waited)
 
 
 main()

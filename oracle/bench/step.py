@@ -9,7 +9,7 @@ import time
 
 import torch
 from rival_model import FLAGS, build
-from timing import arguments, measure, row
+from timing import arguments, measure, row, turns
 
 
 def status_bytes(key):
@@ -59,12 +59,13 @@ def main():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    with PeakAnonymous() as memory:
-        median, best, waited = measure(step, args)
-    row(bench="step", dtype=args.dtype, tokens=args.tokens, places=args.places, machine="cpu",
-        threads=args.threads, tokens_per_s=args.tokens / median, tokens_per_s_best=args.tokens / best,
-        model_tflops=model_flops(args) / median * 1e-12, peak_rss_bytes=memory.peak,
-        peak_hwm_bytes=status_bytes("VmHWM"), waited=waited)
+    for _ in turns(args):
+        with PeakAnonymous() as memory:
+            median, best, waited = measure(step, args)
+        row(bench="step", dtype=args.dtype, tokens=args.tokens, places=args.places, machine="cpu",
+            threads=args.threads, tokens_per_s=args.tokens / median, tokens_per_s_best=args.tokens / best,
+            model_tflops=model_flops(args) / median * 1e-12, peak_rss_bytes=memory.peak,
+            peak_hwm_bytes=status_bytes("VmHWM"), waited=waited)
 
 
 main()

@@ -3,6 +3,7 @@ import argparse
 import glob
 import json
 import statistics
+import sys
 import time
 
 import torch
@@ -14,6 +15,7 @@ def arguments(**extra):
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=20.0, help="stop repeating a row after this long")
+    parser.add_argument("--serve", action="store_true", help="measure once for every line on standard input")
     for name, default in extra.items():
         kind = type(default) if default is not None else str
         parser.add_argument("--" + name.replace("_", "-"), type=kind, default=default)
@@ -21,6 +23,15 @@ def arguments(**extra):
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     return args
+
+
+def turns(args):
+    """Once; or, serving a duel, once for every line read, so that the rival stays loaded between turns."""
+    if not args.serve:
+        yield
+        return
+    for _ in sys.stdin:
+        yield
 
 
 def waited_s():
@@ -36,7 +47,8 @@ def waited_s():
 
 def measure(run, args, warm=1):
     """Median seconds, best seconds and median waiting share; undisturbed samples only if there are three."""
-    for _ in range(warm):
+    # Between turns of a duel the model stays warm; only short work is worth warming again.
+    for _ in range(warm if getattr(args, "last_s", 0.0) < 1.0 else 0):
         run()
     samples, begin = [], time.perf_counter()
     while len(samples) < args.repeat and (len(samples) < 2 or time.perf_counter() - begin < args.seconds):
@@ -44,6 +56,7 @@ def measure(run, args, warm=1):
         run()
         took = time.perf_counter() - start
         samples.append((took, (waited_s() - before) / took))
+    args.last_s = samples[-1][0]
     quiet = [took for took, share in samples if share < 0.03]
     used = quiet if len(quiet) >= 3 else [took for took, _ in samples]
     return statistics.median(used), min(used), statistics.median(share for _, share in samples)
