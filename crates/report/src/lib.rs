@@ -1,1 +1,27 @@
-//! Under construction.
+//! What people look at after a run: one offline page, TensorBoard files, Chrome traces, and the comparison of two
+//! runs. Everything is drawn from the event log `metrics.jsonl` alone ([`fathom_base::metrics`]), so a report
+//! can be made anywhere, at any time, also of a run that was killed.
+//!
+//! ```text
+//! metrics.jsonl -> RunLog -> html::page          one self-contained report.html
+//!                         -> diff::compare       two runs side by side
+//!                         -> tensorboard         event files
+//! trace::TraceWriter                             spans of a profile, for Perfetto
+//! ```
+//!
+//! This crate knows nothing of tensors and of the products whose logs it reads.
+#![deny(missing_docs)]
+
+pub mod diff;
+mod error;
+pub mod html;
+mod log;
+pub mod plots;
+mod smooth;
+pub mod svg;
+pub mod tensorboard;
+pub mod trace;
+pub mod verdict;
+
+pub use error::{Error, Result};
+pub use log::RunLog;

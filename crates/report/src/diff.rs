@@ -1,0 +1,143 @@
+//! Two runs side by side: what was asked differently, what was planned, what came out, and the first step whose
+//! loss has other bits.
+
+use std::fmt;
+
+use fathom_base::human;
+use fathom_base::metrics::events::Step;
+use fathom_base::recipe::{Difference, diff};
+use serde::Serialize;
+
+use crate::log::RunLog;
+use crate::smooth::quantile;
+
+/// A figure of both runs; `-` where a run does not have it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// What it is.
+    pub name: String,
+    /// In the left run.
+    pub left: String,
+    /// In the right run.
+    pub right: String,
+}
+
+/// The first step at which two runs part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parting {
+    /// Finished updates.
+    pub step: u64,
+    /// Loss of the left run.
+    pub left_loss: f64,
+    /// Loss of the right run.
+    pub right_loss: f64,
+    /// The left loss as `f32` bits.
+    pub left_bits: u32,
+    /// The right loss as `f32` bits.
+    pub right_bits: u32,
+}
+
+/// How two runs differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunDiff {
+    /// Names of the two runs.
+    pub names: (String, String),
+    /// Recipe keys whose values differ.
+    pub recipe: Vec<Difference>,
+    /// Figures of plan, loss, memory and speed.
+    pub figures: Vec<Pair>,
+    /// Steps that both runs have.
+    pub common_steps: u64,
+    /// The first common step whose loss bits differ, if any does.
+    pub parting: Option<Parting>,
+}
+
+/// Compares two logs. Steps are matched by their number.
+pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
+    let rows = |log: &RunLog| log.run.as_ref().map_or(Vec::new(), |run| run.recipe.clone());
+    let pairs: Vec<(&Step, &Step)> = common(left, right);
+    let parting = pairs.iter().find(|(l, r)| l.loss_bits != r.loss_bits).map(|(l, r)| Parting {
+        step: l.step,
+        left_loss: l.loss,
+        right_loss: r.loss,
+        left_bits: l.loss_bits,
+        right_bits: r.loss_bits,
+    });
+    RunDiff {
+        names: (left.name().to_string(), right.name().to_string()),
+        recipe: diff(&rows(left), &rows(right)),
+        figures: figures(left, right),
+        common_steps: pairs.len() as u64,
+        parting,
+    }
+}
+
+/// Steps of the same number; both lists ascend.
+fn common<'a>(left: &'a RunLog, right: &'a RunLog) -> Vec<(&'a Step, &'a Step)> {
+    let mut others = right.steps.iter().peekable();
+    let mut out = Vec::new();
+    for step in &left.steps {
+        while others.next_if(|other| other.step < step.step).is_some() {}
+        if let Some(other) = others.next_if(|other| other.step == step.step) {
+            out.push((step, other));
+        }
+    }
+    out
+}
+
+fn figures(left: &RunLog, right: &RunLog) -> Vec<Pair> {
+    let mut out = Vec::new();
+    let mut add = |name: &str, of: &dyn Fn(&RunLog) -> Option<String>| {
+        let (l, r) = (of(left), of(right));
+        if l.is_some() || r.is_some() {
+            let or_dash = |side: Option<String>| side.unwrap_or_else(|| "-".to_string());
+            out.push(Pair { name: name.to_string(), left: or_dash(l), right: or_dash(r) });
+        }
+    };
+    add("parameters", &|log| log.model.as_ref().map(|model| human::grouped(model.params)));
+    let plan = |log: &RunLog, of: fn(&fathom_base::metrics::events::Plan) -> u64| {
+        log.plans.iter().map(of).max().map(human::bytes)
+    };
+    add("planned peak, live", &|log| plan(log, |plan| plan.peak_live_bytes));
+    add("planned peak, reserved", &|log| plan(log, |plan| plan.peak_reserved_bytes));
+    add("pool peak", &|log| log.steps.iter().map(|step| step.pool_peak_bytes).max().map(human::bytes));
+    add("resident, anonymous", &|log| log.steps.iter().map(|step| step.rss_bytes).max().map(human::bytes));
+    add("steps", &|log| log.steps.last().map(|step| step.step.to_string()));
+    add("tokens", &|log| log.steps.last().map(|step| human::grouped(step.tokens_total)));
+    add("first loss", &|log| log.steps.first().map(|step| format!("{:.6}", step.loss)));
+    add("last loss", &|log| log.steps.last().map(|step| format!("{:.6}", step.loss)));
+    let median = |log: &RunLog, of: fn(&Step) -> f64| {
+        let x = quantile(log.steps.iter().map(of), 0.5);
+        x.is_finite().then(|| human::number(x))
+    };
+    add("tokens/s, median", &|log| median(log, |step| step.tokens_per_s));
+    add("causal-model TFLOP/s, median", &|log| median(log, |step| step.model_tflops));
+    add("bits per byte", &|log| log.bits.last().map(|bits| format!("{:.4}", bits.bits_per_byte)));
+    out
+}
+
+impl fmt::Display for RunDiff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "recipe")?;
+        if self.recipe.is_empty() {
+            writeln!(f, "  the same")?;
+        }
+        for difference in &self.recipe {
+            writeln!(f, "  {difference}")?;
+        }
+        let (left, right) = (&self.names.0, &self.names.1);
+        writeln!(f, "figures{:25}{left:>18}{right:>18}", "")?;
+        for pair in &self.figures {
+            writeln!(f, "  {:30}{:>18}{:>18}", pair.name, pair.left, pair.right)?;
+        }
+        match &self.parting {
+            None if self.common_steps == 0 => writeln!(f, "loss: no step in common"),
+            None => writeln!(f, "loss: the same bits in all {} common steps", self.common_steps),
+            Some(p) => writeln!(
+                f,
+                "loss: bits first differ at step {}: {} ({:#010x}) against {} ({:#010x})",
+                p.step, p.left_loss, p.left_bits, p.right_loss, p.right_bits
+            ),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The section on context: loss by position before and after extension, needle maps; and bits per byte.
+
+use fathom_base::metrics::events::{EvalPosition, Needle};
+use fathom_base::{human, tokens};
+
+use super::row;
+use crate::log::RunLog;
+use crate::plots::{Axis, BarGroup, Bars, Figure, HeatMap, LineChart, Mark, Series};
+use crate::verdict::span;
+
+/// The section; empty when nothing was evaluated.
+pub fn section(log: &RunLog) -> String {
+    let mut html = String::new();
+    if !log.positions.is_empty() {
+        html.push_str(&positions(log).draw().html());
+        html.push_str(&regression(log));
+    }
+    let maps: Vec<Figure> = log.needles.iter().map(|needle| needle_map(needle).draw()).collect();
+    html + &row(&maps)
+}
+
+/// `before_extension` as words.
+fn words(when: &str) -> String {
+    when.replace('_', " ")
+}
+
+fn positions(log: &RunLog) -> LineChart {
+    const CLASSES: [&str; 4] = ["s2 dashed dots", "s1 dots", "s3 dots", "s4 dots"];
+    let first = if log.positions.len() == 1 { 1 } else { 0 };
+    let line = |(i, eval): (usize, &EvalPosition)| {
+        let filled = eval.buckets.iter().filter(|bucket| bucket.tokens > 0 && bucket.to > 0);
+        // A bucket stands at the geometric middle of its positions; the first, which begins at 0, as if it
+        // began at half its end, like its neighbours.
+        let middle =
+            |from: u64, to: u64| (if from == 0 { to as f64 / 2.0 } else { from as f64 } * to as f64).sqrt();
+        let points = filled.map(|bucket| (middle(bucket.from, bucket.to), bucket.loss)).collect();
+        let class = CLASSES[(i + first) % CLASSES.len()].to_string();
+        Series { name: words(&eval.when), class, points }
+    };
+    let mut trained: Vec<u64> = log.positions.iter().map(|e| e.trained_tokens).filter(|t| *t > 0).collect();
+    trained.sort_unstable();
+    trained.dedup();
+    let mark = |tokens: &u64| Mark {
+        x: *tokens as f64,
+        label: format!("trained to {}", tokens::format(*tokens)),
+        class: "trained",
+    };
+    LineChart {
+        title: "Loss by position in the document".into(),
+        note: "Held-out long documents. A model that uses its context gets better, not worse, further in."
+            .into(),
+        size: (1060.0, 340.0),
+        x: Axis::log2_tokens("position in the document [tokens]"),
+        y: Axis::linear("loss [nats per token]", " nats"),
+        series: log.positions.iter().enumerate().map(line).collect(),
+        marks: trained.iter().map(mark).collect(),
+    }
+}
+
+/// A table of the buckets, a column per moment.
+fn regression(log: &RunLog) -> String {
+    let Some(last) = log.positions.last() else { return String::new() };
+    let mut head = vec!["positions".to_string()];
+    head.extend(log.positions.iter().map(|eval| words(&eval.when)));
+    head.push("tokens scored".into());
+    let rows: Vec<Vec<String>> = last
+        .buckets
+        .iter()
+        .filter(|bucket| bucket.tokens > 0)
+        .map(|bucket| {
+            let mut row = vec![span(bucket)];
+            for eval in &log.positions {
+                let same =
+                    eval.buckets.iter().find(|b| b.from == bucket.from && b.to == bucket.to && b.tokens > 0);
+                row.push(same.map_or("-".into(), |b| format!("{:.4}", b.loss)));
+            }
+            row.push(human::grouped(bucket.tokens));
+            row
+        })
+        .collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    format!("<details><summary>Loss by position as a table</summary>{}</details>", super::table(&head, &rows))
+}
+
+fn needle_map(needle: &Needle) -> HeatMap {
+    let beyond = needle.lengths_tokens.iter().position(|length| *length > needle.trained_tokens);
+    let divider = beyond
+        .filter(|column| *column > 0 && needle.trained_tokens > 0)
+        .map(|column| (column, format!("trained to {}", tokens::format(needle.trained_tokens))));
+    let task = if needle.task.is_empty() { "needle".to_string() } else { words(&needle.task) };
+    HeatMap {
+        title: format!("Found in the haystack, {}", words(&needle.when)),
+        note: format!("Task: {task}; per cent of {} trials in each cell.", needle.trials),
+        x_label: "length of the prompt [tokens]".into(),
+        y_label: "depth of the fact".into(),
+        columns: needle.lengths_tokens.iter().map(|length| tokens::format(*length)).collect(),
+        rows: needle.depths.iter().map(|depth| format!("{:.0} %", depth * 100.0)).collect(),
+        values: needle.accuracy.clone(),
+        divider,
+    }
+}
+
+/// The section on compression; empty when not evaluated.
+pub fn compression(log: &RunLog) -> String {
+    if log.bits.is_empty() {
+        return String::new();
+    }
+    let group = |bits: &fathom_base::metrics::events::EvalBits| BarGroup {
+        name: bits.name.clone(),
+        values: vec![bits.bits_per_byte, bits.gzip_bits_per_byte],
+    };
+    let bytes: u64 = log.bits.iter().map(|bits| bits.bytes).sum();
+    let bars = Bars {
+        title: "Bits per byte of held-out text".into(),
+        note: format!(
+            "Fewer is better; {} of text that no training step has seen. It does not depend on the tokenizer.",
+            human::bytes(bytes)
+        ),
+        label: "bits per byte".into(),
+        kinds: vec![("this model".into(), "s1".into()), ("gzip -9".into(), "s6".into())],
+        groups: log.bits.iter().map(group).collect(),
+    };
+    row(&[bars.draw()])
+}

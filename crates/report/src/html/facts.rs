@@ -1,0 +1,122 @@
+//! The sections that are tables and text: samples, data and model, recipe, machine.
+
+use fathom_base::human;
+use fathom_base::recipe::Row;
+
+use super::table;
+use crate::log::RunLog;
+use crate::svg::escape;
+
+/// Text the model wrote; empty without samples.
+pub fn samples(log: &RunLog) -> String {
+    let sample = |s: &fathom_base::metrics::events::Sample| {
+        format!(
+            "<figure class=\"sample\"><figcaption>after step {}</figcaption><pre><b>{}</b>{}</pre></figure>\n",
+            s.step,
+            escape(&s.prompt),
+            escape(&s.text)
+        )
+    };
+    let all: String = log.samples.iter().map(sample).collect();
+    if all.is_empty() { all } else { format!("<p class=\"note\">The prompt is bold.</p>{all}") }
+}
+
+/// What was trained on what; empty when the log says neither.
+pub fn data_and_model(log: &RunLog) -> String {
+    let mut html = String::new();
+    if let Some(data) = &log.data {
+        let share = |part: u64, whole: u64| human::percent(part as f64 / whole.max(1) as f64);
+        let total: u64 = data.sources.iter().map(|source| source.bytes).sum();
+        let rows = [
+            ("documents", human::grouped(data.documents)),
+            ("tokens", human::grouped(data.tokens)),
+            ("bytes of text", human::bytes(data.bytes)),
+            ("bytes per token", human::number(data.bytes as f64 / data.tokens.max(1) as f64)),
+            ("vocabulary", human::grouped(data.vocabulary)),
+            ("exact copies dropped", human::grouped(data.duplicate_documents)),
+            ("held-out documents", human::grouped(data.held_out_documents)),
+            ("synthetic share of tokens", human::percent(data.synthetic_share)),
+            ("time to prepare", human::seconds(data.seconds)),
+        ];
+        html += &pairs("Data", &rows.map(|(name, value)| (name.to_string(), value)));
+        if !data.sources.is_empty() {
+            let mut sources: Vec<_> = data.sources.iter().collect();
+            sources.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
+            let rest = &sources[sources.len().min(12)..];
+            let mut rows: Vec<Vec<String>> = sources
+                .iter()
+                .take(12)
+                .map(|s| {
+                    vec![
+                        s.name.clone(),
+                        human::grouped(s.documents),
+                        human::bytes(s.bytes),
+                        share(s.bytes, total),
+                    ]
+                })
+                .collect();
+            if !rest.is_empty() {
+                let (documents, bytes) = rest.iter().fold((0, 0), |(d, b), s| (d + s.documents, b + s.bytes));
+                let name = format!("{} more", rest.len());
+                rows.push(vec![name, human::grouped(documents), human::bytes(bytes), share(bytes, total)]);
+            }
+            html += &format!(
+                "<div><h3>Sources</h3>{}</div>",
+                table(&["source", "documents", "bytes", "share"], &rows)
+            );
+        }
+    }
+    if let Some(model) = &log.model {
+        let mut rows = vec![
+            ("family".to_string(), model.family.clone()),
+            ("parameters".to_string(), human::grouped(model.params)),
+        ];
+        rows.extend(model.config.iter().map(|entry| (entry.name.clone(), entry.value.clone())));
+        html += &pairs("Model", &rows);
+    }
+    if html.is_empty() { html } else { format!("<div class=\"columns\">{html}</div>\n") }
+}
+
+/// The resolved recipe: what was set, then everything; empty when the log has none.
+pub fn recipe(log: &RunLog) -> String {
+    let Some(run) = log.run.as_ref().filter(|run| !run.recipe.is_empty()) else { return String::new() };
+    let row = |row: &Row| vec![row.path.clone(), row.value.clone(), row.source.clone()];
+    let head = ["key", "value", "source"];
+    let set: Vec<Vec<String>> = run.recipe.iter().filter(|r| r.source != "default").map(row).collect();
+    let all: Vec<Vec<String>> = run.recipe.iter().map(row).collect();
+    let command = match run.command.as_str() {
+        "" => String::new(),
+        command => format!("<pre class=\"command\">{}</pre>", escape(command)),
+    };
+    let set = match set.is_empty() {
+        true => "<p class=\"note\">Every key has its default.</p>".to_string(),
+        false => table(&head, &set),
+    };
+    let (count, all) = (run.recipe.len(), table(&head, &all));
+    format!(
+        "{command}<div class=\"code\">{set}<details><summary>All {count} keys, defaults included</summary>{all}\
+         </details></div>\n"
+    )
+}
+
+/// What machine it ran on; empty when the log does not say.
+pub fn machine(log: &RunLog) -> String {
+    let Some(run) = &log.run else { return String::new() };
+    let mut rows: Vec<(String, String)> =
+        run.machine.rows().into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    if let Some(done) = log.done.as_ref().filter(|done| done.peak_rss_bytes > 0) {
+        rows.push(("peak resident, files included".into(), human::bytes(done.peak_rss_bytes)));
+    }
+    rows.push(("Fathom".into(), run.version.clone()));
+    format!("<div class=\"columns\">{}</div>", pairs("", &rows))
+}
+
+/// Names and values as a table with a heading.
+fn pairs(title: &str, rows: &[(String, String)]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect();
+    let title = if title.is_empty() { String::new() } else { format!("<h3>{title}</h3>") };
+    format!("<div>{title}{}</div>", table(&["", ""], &rows))
+}

@@ -1,0 +1,193 @@
+//! The report: one self-contained page, readable offline, in light and dark, with and without scripts.
+//!
+//! Every section is a function from the log to HTML and gives an empty text when the log says nothing about it,
+//! so a page can be made at any moment of a run.
+
+mod context;
+mod facts;
+mod training;
+mod usage;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use fathom_base::human;
+
+use crate::error::{Error, Result};
+use crate::log::RunLog;
+use crate::plots::Figure;
+use crate::svg::escape;
+use crate::verdict::verdicts;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Reads a log and writes the page beside it or wherever wanted, whole or not at all.
+///
+/// # Errors
+/// When the log cannot be read or the page cannot be written.
+pub fn write_page(metrics: &Path, page_path: &Path) -> Result<()> {
+    let html = page(&RunLog::read(metrics)?);
+    let temporary = page_path.with_extension("html.tmp");
+    std::fs::write(&temporary, html).map_err(|error| Error::write(&temporary, error))?;
+    std::fs::rename(&temporary, page_path).map_err(|error| Error::write(page_path, error))
+}
+
+/// The page of a run.
+pub fn page(log: &RunLog) -> String {
+    let sections = [
+        ("training", "Training", training::section(log)),
+        ("context", "Context", context::section(log)),
+        ("compression", "Compression", context::compression(log)),
+        ("speed", "Speed and memory", usage::section(log)),
+        ("samples", "Samples", facts::samples(log)),
+        ("data", "Data and model", facts::data_and_model(log)),
+        ("recipe", "Recipe", facts::recipe(log)),
+        ("machine", "Machine", facts::machine(log)),
+    ];
+    let told: Vec<_> = sections.iter().filter(|(_, _, body)| !body.is_empty()).collect();
+    let mut main = header(log);
+    let links: String =
+        told.iter().map(|(id, title, _)| format!(r##"<a href="#{id}">{title}</a>"##)).collect();
+    let _ = write!(main, "<nav>{links}</nav>");
+    main.push_str(&cards(log));
+    if told.is_empty() {
+        main.push_str("<p class=\"note\">The log holds no event yet.</p>");
+    }
+    for (id, title, body) in told {
+        let _ = write!(main, "<section id=\"{id}\"><h2>{title}</h2>\n{body}</section>\n");
+    }
+    let version = log.run.as_ref().map_or(String::new(), |run| format!(" {}", escape(&run.version)));
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{title} · Fathom</title>\n<style>{STYLE}{heat}</style></head>\n<body><main>{main}\
+         <footer>Drawn by Fathom{version} from metrics.jsonl alone. This page loads nothing from anywhere.</footer>\
+         </main><script>{SCRIPT}</script></body></html>\n",
+        title = escape(log.name()),
+        heat = heat_style(),
+    )
+}
+
+fn header(log: &RunLog) -> String {
+    let mut facts = Vec::new();
+    if let Some(model) = &log.model {
+        facts.push(format!("{}, {} parameters", model.family, human::count(model.params)));
+    }
+    if let Some(step) = log.steps.last() {
+        facts.push(format!("{} tokens", human::count(step.tokens_total)));
+    }
+    if let Some(longest) = log.stages.iter().map(|stage| stage.seq_len_tokens).max() {
+        facts.push(format!("context {}", fathom_base::tokens::format(longest)));
+    }
+    if let Some(machine) = log.run.as_ref().map(|run| &run.machine).filter(|m| !m.cpu.is_empty()) {
+        facts.push(format!("{}, {} threads", machine.cpu, machine.cores));
+    }
+    let facts: String = facts.iter().map(|fact| format!("<span>{}</span>", escape(fact))).collect();
+    let start = log.run.as_ref().map_or(0, |run| run.start_unix_s);
+    let date = if start > 0 { format!("{} UTC", date(start)) } else { String::new() };
+    let state = if log.done.is_some() { "finished" } else { "not finished" };
+    format!(
+        "<header><p class=\"brand\">Fathom · run report</p><h1>{}</h1><p class=\"facts\">{facts}</p>\
+         <p class=\"when\">{date} <span class=\"state\">{state}</span></p></header>\n",
+        escape(log.name())
+    )
+}
+
+fn cards(log: &RunLog) -> String {
+    let cards: String = verdicts(log)
+        .iter()
+        .map(|verdict| {
+            let (class, sign) = match verdict.passes {
+                Some(true) => ("card good", "<b title=\"passes\">✓</b> "),
+                Some(false) => ("card bad", "<b title=\"misses\">✗</b> "),
+                None => ("card", ""),
+            };
+            let (name, value, note) = (verdict.name, escape(&verdict.value), escape(&verdict.note));
+            format!(
+                "<div class=\"{class}\"><h3>{name}</h3><p class=\"figure\">{value}</p><p>{sign}{note}</p></div>\n"
+            )
+        })
+        .collect();
+    if cards.is_empty() { cards } else { format!("<div class=\"cards\">{cards}</div>\n") }
+}
+
+/// The colours of heat maps: two ramps, one per page colour, and readable text on each step.
+fn heat_style() -> String {
+    let mix = |from: [u8; 3], to: [u8; 3], share: f64| {
+        let c = |i: usize| (from[i] as f64 + (to[i] as f64 - from[i] as f64) * share).round() as u8;
+        format!("#{:02x}{:02x}{:02x}", c(0), c(1), c(2))
+    };
+    let ramp = |from, to, low_text: &str, high_text: &str, turn: usize| {
+        let steps = crate::plots::HEAT_LEVELS;
+        (0..steps).fold(String::new(), |mut out, i| {
+            let fill = mix(from, to, i as f64 / (steps - 1) as f64);
+            let text = if i < turn { low_text } else { high_text };
+            let _ = write!(out, "rect.h{i},i.h{i}{{fill:{fill}}}text.h{i}{{fill:{text}}}");
+            out
+        })
+    };
+    let light = ramp([238, 241, 243], [15, 84, 122], "#24303a", "#ffffff", 6);
+    let dark = ramp([36, 43, 50], [122, 202, 232], "#e4e9ed", "#0e1a21", 6);
+    format!("{light}@media (prefers-color-scheme:dark){{{dark}}}")
+}
+
+/// Figures side by side where there is room.
+pub(crate) fn row(figures: &[Figure]) -> String {
+    let inner: String = figures.iter().map(Figure::html).collect();
+    if inner.is_empty() { inner } else { format!("<div class=\"row\">{inner}</div>\n") }
+}
+
+/// A table; cells are escaped here. Columns of nothing but figures are set to the right.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let figure = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
+    let columns = 0..head.len();
+    let right: Vec<bool> = columns
+        .map(|c| c > 0 && !head[c].is_empty() && rows.iter().all(|row| row.get(c).is_some_and(figure)))
+        .collect();
+    let cells = |tag: &str, cells: &[String]| -> String {
+        let class = |c: usize| if right.get(c) == Some(&true) { " class=\"num\"" } else { "" };
+        cells
+            .iter()
+            .enumerate()
+            .map(|(c, cell)| format!("<{tag}{}>{}</{tag}>", class(c), escape(cell)))
+            .collect()
+    };
+    let head: Vec<String> = head.iter().map(|cell| cell.to_string()).collect();
+    let body: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
+    let head = if head.iter().all(String::is_empty) {
+        String::new()
+    } else {
+        format!("<thead><tr>{}</tr></thead>", cells("th", &head))
+    };
+    format!("<div class=\"scroll\"><table>{head}<tbody>{body}</tbody></table></div>\n")
+}
+
+/// Date and minute of a Unix time, in UTC (days to civil date after Howard Hinnant's algorithm).
+fn date(unix_s: u64) -> String {
+    let (days, second) = ((unix_s / 86400) as i64, unix_s % 86400);
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_part = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_part + 2) / 5 + 1;
+    let month = if month_part < 10 { month_part + 3 } else { month_part - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates_are_civil() {
+        assert_eq!(date(0), "1970-01-01 00:00");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00");
+        assert_eq!(date(4_102_444_799), "2099-12-31 23:59");
+    }
+}

@@ -1,0 +1,172 @@
+//! The section on training: loss over steps, tokens and time; learning rate and gradient norm.
+
+use fathom_base::human;
+use fathom_base::metrics::events::Step;
+
+use super::row;
+use crate::log::RunLog;
+use crate::plots::{Axis, LineChart, Mark, Series};
+use crate::smooth::{ema, window};
+use crate::svg::Point;
+
+/// What a chart of steps counts along x.
+pub(super) struct Along {
+    pub axis: Axis,
+    pub of: fn(&Step) -> f64,
+    /// `of` is divided by this.
+    pub unit: f64,
+}
+
+impl Along {
+    pub fn steps() -> Along {
+        Along { axis: Axis::counts("step", ""), of: |step| step.step as f64, unit: 1.0 }
+    }
+
+    fn tokens() -> Along {
+        let axis = Axis::counts("tokens trained on", " tokens");
+        Along { axis, of: |step| step.tokens_total as f64, unit: 1.0 }
+    }
+
+    fn time(log: &RunLog) -> Along {
+        let (word, unit) = match log.train_time_s() {
+            t if t > 3.0 * 3600.0 => ("h", 3600.0),
+            t if t > 180.0 => ("min", 60.0),
+            _ => ("s", 1.0),
+        };
+        let axis = Axis::linear(&format!("training time [{word}]"), &format!(" {word}"));
+        Along { axis, of: |step| step.time_s, unit }
+    }
+
+    pub fn at(&self, step: &Step) -> f64 {
+        (self.of)(step) / self.unit
+    }
+}
+
+/// The section; empty without steps.
+pub fn section(log: &RunLog) -> String {
+    if log.steps.is_empty() {
+        return String::new();
+    }
+    let tabs = [("steps", Along::steps()), ("tokens", Along::tokens()), ("time", Along::time(log))];
+    let mut inputs = String::new();
+    let mut panes = String::new();
+    for (i, (name, along)) in tabs.iter().enumerate() {
+        let checked = if i == 0 { " checked" } else { "" };
+        inputs.push_str(&format!(
+            "<input type=\"radio\" name=\"over\" id=\"over-{name}\"{checked}>\
+             <label for=\"over-{name}\">over {name}</label>"
+        ));
+        panes.push_str(&format!(
+            "<div class=\"pane\" id=\"pane-{name}\">{}</div>",
+            loss(log, along).draw().html()
+        ));
+    }
+    let small = row(&[learning_rate(log).draw(), gradient_norm(log).draw()]);
+    format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{}", events_note(log))
+}
+
+fn loss(log: &RunLog, along: &Along) -> LineChart {
+    let values: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
+    let smooth = ema(&values, window(values.len()));
+    let points = |values: &[f64]| -> Vec<Point> {
+        log.steps.iter().zip(values).map(|(step, y)| (along.at(step), *y)).collect()
+    };
+    LineChart {
+        title: "Training loss".into(),
+        note: format!(
+            "The smooth line is an exponential average over up to about {:.0} steps.",
+            window(values.len())
+        ),
+        size: (1060.0, 360.0),
+        x: along.axis.clone(),
+        y: Axis::linear("loss [nats per token]", " nats"),
+        series: vec![
+            Series { name: "each step".into(), class: "s1 faint".into(), points: points(&values) },
+            Series { name: "smoothed".into(), class: "s1".into(), points: points(&smooth) },
+        ],
+        marks: marks(log, along),
+    }
+}
+
+/// Where stages and resumes lie along x.
+pub(super) fn marks(log: &RunLog, along: &Along) -> Vec<Mark> {
+    // An event lies between the last step before it and the first after; the mark stands at the former.
+    let position = |finished: u64| {
+        let before = log.steps.iter().rfind(|step| step.step <= finished).or(log.steps.first());
+        before.map_or(f64::NAN, |step| along.at(step))
+    };
+    let mut marks = Vec::new();
+    for stage in log.stages.iter().filter(|_| log.stages.len() > 1) {
+        let label = format!("{} · {}", stage.name, fathom_base::tokens::format(stage.seq_len_tokens));
+        marks.push(Mark { x: position(stage.start_step), label, class: "stage" });
+    }
+    for resume in &log.resumes {
+        marks.push(Mark { x: position(resume.step), label: "resumed".into(), class: "resume" });
+    }
+    marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+    marks
+}
+
+fn learning_rate(log: &RunLog) -> LineChart {
+    let y = Axis::zero("learning rate", "");
+    small(log, "Learning rate", y, vec![series(log, "learning rate", "s3", |step| step.lr)])
+}
+
+fn gradient_norm(log: &RunLog) -> LineChart {
+    let values: Vec<f64> = log.steps.iter().map(|step| step.grad_norm).collect();
+    let smooth = ema(&values, window(values.len()));
+    let steps = Along::steps();
+    let points = log.steps.iter().zip(smooth).map(|(step, y)| (steps.at(step), y)).collect();
+    let lines = vec![
+        series(log, "each step", "s4 faint", |step| step.grad_norm),
+        Series { name: "smoothed".into(), class: "s4".into(), points },
+    ];
+    small(log, "Gradient norm", Axis::zero("global norm before clipping", ""), lines)
+}
+
+/// A half-width chart over steps.
+pub(super) fn small(log: &RunLog, title: &str, y: Axis, series: Vec<Series>) -> LineChart {
+    let along = Along::steps();
+    let mut marks = marks(log, &along);
+    // The full names stand in the large chart.
+    marks.iter_mut().for_each(|mark| mark.label.clear());
+    LineChart {
+        title: title.into(),
+        note: String::new(),
+        size: (520.0, 270.0),
+        x: along.axis,
+        y,
+        series,
+        marks,
+    }
+}
+
+pub(super) fn series(log: &RunLog, name: &str, class: &str, of: fn(&Step) -> f64) -> Series {
+    let steps = Along::steps();
+    let points = log.steps.iter().map(|step| (steps.at(step), of(step))).collect();
+    Series { name: name.into(), class: class.into(), points }
+}
+
+fn events_note(log: &RunLog) -> String {
+    let mut parts = Vec::new();
+    for stage in &log.stages {
+        let rope = if stage.rope.is_empty() { String::new() } else { format!(", {}", stage.rope) };
+        let length = fathom_base::tokens::format(stage.seq_len_tokens);
+        parts.push(format!("{} from step {}: sequences of {length}{rope}", stage.name, stage.start_step + 1));
+    }
+    if let Some(checkpoint) = log.checkpoints.last() {
+        parts.push(format!(
+            "{} checkpoints, the last of {} in {} with the loop standing still for {}",
+            log.checkpoints.len(),
+            human::bytes(checkpoint.bytes),
+            human::seconds(checkpoint.seconds),
+            human::seconds(checkpoint.stall_s)
+        ));
+    }
+    if !log.resumes.is_empty() {
+        let steps: Vec<String> = log.resumes.iter().map(|resume| resume.step.to_string()).collect();
+        parts.push(format!("resumed after step {}", steps.join(", ")));
+    }
+    let items: String = parts.iter().map(|part| format!("<li>{}</li>", crate::svg::escape(part))).collect();
+    if items.is_empty() { items } else { format!("<ul class=\"note\">{items}</ul>\n") }
+}

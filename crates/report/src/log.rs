@@ -1,0 +1,117 @@
+//! A run's log sorted by kind of event.
+
+use std::path::Path;
+
+use fathom_base::metrics::{Event, events as ev, read_events};
+use serde_json::Value;
+
+use crate::error::Result;
+
+/// Everything a log says, sorted by kind. Of things told twice (an evaluation repeated after a resume, a step
+/// repeated after a kill) the later telling is kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunLog {
+    /// How the run began.
+    pub run: Option<ev::Run>,
+    /// Its text.
+    pub data: Option<ev::Data>,
+    /// Its model.
+    pub model: Option<ev::Model>,
+    /// One plan per stage.
+    pub plans: Vec<ev::Plan>,
+    /// Stages in order.
+    pub stages: Vec<ev::Stage>,
+    /// Steps in ascending order.
+    pub steps: Vec<ev::Step>,
+    /// One memory timeline per stage.
+    pub timelines: Vec<ev::MemoryTimeline>,
+    /// Loss by position, one per moment.
+    pub positions: Vec<ev::EvalPosition>,
+    /// Bits per byte, one per text.
+    pub bits: Vec<ev::EvalBits>,
+    /// Needle grids, one per moment and task.
+    pub needles: Vec<ev::Needle>,
+    /// Samples, one per step and prompt.
+    pub samples: Vec<ev::Sample>,
+    /// Checkpoints.
+    pub checkpoints: Vec<ev::Checkpoint>,
+    /// Resumes.
+    pub resumes: Vec<ev::Resume>,
+    /// How the run ended, if it did.
+    pub done: Option<ev::Done>,
+}
+
+impl RunLog {
+    /// Reads `metrics.jsonl`, or the file of that name in a run's folder.
+    ///
+    /// # Errors
+    /// When the file cannot be read or a line before the last is no JSON object.
+    pub fn read(path: impl AsRef<Path>) -> Result<RunLog> {
+        let path = path.as_ref();
+        let file = if path.is_dir() { path.join("metrics.jsonl") } else { path.to_path_buf() };
+        Ok(RunLog::from_events(&read_events(file)?))
+    }
+
+    /// Sorts events; unknown kinds are left out.
+    pub fn from_events(events: &[Value]) -> RunLog {
+        let mut log = RunLog::default();
+        for event in events.iter().filter_map(Event::from_value) {
+            log.add(event);
+        }
+        log.stages.sort_by_key(|stage| stage.index);
+        log.steps.sort_by_key(|step| step.step);
+        log
+    }
+
+    /// Adds one event, replacing an earlier telling of the same thing.
+    pub fn add(&mut self, event: Event) {
+        match event {
+            Event::Run(run) => self.run = Some(run),
+            Event::Data(data) => self.data = Some(data),
+            Event::Model(model) => self.model = Some(model),
+            Event::Done(done) => self.done = Some(done),
+            Event::Resume(resume) => self.resumes.push(resume),
+            Event::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
+            Event::Step(step) => {
+                // Only the end of the list can repeat, so long logs stay linear.
+                while self.steps.last().is_some_and(|last| last.step >= step.step) {
+                    self.steps.pop();
+                }
+                self.steps.push(step);
+            }
+            Event::Plan(plan) => put(&mut self.plans, plan, |a, b| a.stage == b.stage),
+            Event::Stage(stage) => put(&mut self.stages, stage, |a, b| a.index == b.index),
+            Event::MemoryTimeline(line) => put(&mut self.timelines, line, |a, b| a.stage == b.stage),
+            Event::EvalPosition(eval) => put(&mut self.positions, eval, |a, b| a.when == b.when),
+            Event::EvalBits(bits) => put(&mut self.bits, bits, |a, b| a.name == b.name),
+            Event::Needle(needle) => {
+                put(&mut self.needles, needle, |a, b| a.when == b.when && a.task == b.task)
+            }
+            Event::Sample(sample) => {
+                put(&mut self.samples, sample, |a, b| a.step == b.step && a.prompt == b.prompt)
+            }
+        }
+    }
+
+    /// The run's name, or a word that stands for it.
+    pub fn name(&self) -> &str {
+        self.run.as_ref().map(|run| run.name.as_str()).filter(|name| !name.is_empty()).unwrap_or("run")
+    }
+
+    /// Time spent training so far, in seconds.
+    pub fn train_time_s(&self) -> f64 {
+        self.steps.last().map_or(0.0, |step| step.time_s)
+    }
+
+    /// The sequence length of the first stage, in tokens.
+    pub fn short_tokens(&self) -> Option<u64> {
+        self.stages.first().map(|stage| stage.seq_len_tokens).filter(|tokens| *tokens > 0)
+    }
+}
+
+fn put<T>(list: &mut Vec<T>, item: T, same: impl Fn(&T, &T) -> bool) {
+    match list.iter_mut().find(|old| same(old, &item)) {
+        Some(old) => *old = item,
+        None => list.push(item),
+    }
+}

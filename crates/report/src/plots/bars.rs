@@ -1,0 +1,79 @@
+//! Horizontal bars in groups: a figure of ours beside one to compare it with.
+
+use super::{Figure, LegendEntry};
+use crate::svg::{Anchor, Rect, Svg};
+
+/// Bars that belong together, such as one text.
+#[derive(Clone, Debug)]
+pub struct BarGroup {
+    /// Its name.
+    pub name: String,
+    /// One value per kind of bar; not finite is left out.
+    pub values: Vec<f64>,
+}
+
+/// A chart of grouped horizontal bars from zero.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What it shows.
+    pub title: String,
+    /// A sentence below it; may be empty.
+    pub note: String,
+    /// What the length of a bar is, with unit.
+    pub label: String,
+    /// Kinds of bars: name and class.
+    pub kinds: Vec<(String, String)>,
+    /// The groups, from the top.
+    pub groups: Vec<BarGroup>,
+}
+
+impl Bars {
+    /// Draws the chart.
+    pub fn draw(&self) -> Figure {
+        let (width, left, right, bar, gap) = (520.0, 120.0, 64.0, 20.0, 14.0);
+        let group = bar * self.kinds.len() as f64 + gap;
+        let height = 12.0 + group * self.groups.len() as f64 + 34.0;
+        let greatest =
+            self.groups.iter().flat_map(|g| &g.values).copied().filter(|v| v.is_finite()).fold(0.0, f64::max);
+        let unit = (width - left - right) / if greatest > 0.0 { greatest } else { 1.0 };
+        let mut svg = Svg::new(width, height);
+        for (g, group_data) in self.groups.iter().enumerate() {
+            let top = 12.0 + group * g as f64;
+            let middle = top + bar * self.kinds.len() as f64 / 2.0 + 4.0;
+            svg.text("tick", (left - 10.0, middle), Anchor::End, &short(&group_data.name));
+            for (k, ((name, class), value)) in self.kinds.iter().zip(&group_data.values).enumerate() {
+                if !value.is_finite() {
+                    continue;
+                }
+                let y = top + bar * k as f64;
+                let rect = Rect { x: left, y: y + 1.5, w: value * unit, h: bar - 3.0 };
+                svg.rect(&format!("bar {class}"), rect, &format!("{name}: {value:.3}"));
+                let text = format!("{value:.3}");
+                svg.text("value", (left + value * unit + 6.0, y + bar / 2.0 + 4.0), Anchor::Start, &text);
+            }
+        }
+        let bottom = 6.0 + group * self.groups.len() as f64;
+        svg.line("axis", (left, 6.0), (left, bottom));
+        svg.text("label", ((left + width - right) / 2.0, height - 10.0), Anchor::Middle, &self.label);
+        let entry =
+            |(name, class): &(String, String)| LegendEntry { class: class.clone(), name: name.clone() };
+        let legend = self.kinds.iter().map(entry).collect();
+        let (title, note) = (self.title.clone(), self.note.clone());
+        Figure {
+            title,
+            note,
+            legend,
+            svg: svg.finish(&format!("{}: {}", self.title, self.label)),
+            hover: None,
+        }
+    }
+}
+
+/// A name that fits beside its bars.
+fn short(name: &str) -> String {
+    if name.chars().count() <= 17 {
+        name.into()
+    } else {
+        format!("{}…", name.chars().take(16).collect::<String>())
+    }
+}

@@ -1,0 +1,124 @@
+//! Line charts: loss, rates, loss by position.
+
+use super::frame::Frame;
+use super::scale::{Axis, Scale};
+use super::{Figure, Hover, HoverSeries, LegendEntry};
+use crate::smooth::thin;
+use crate::svg::{Anchor, Point, Svg};
+
+/// Points of a long series that are drawn.
+const LIMIT: usize = 600;
+
+/// A line of a chart.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its class in the style sheet: `s1` to `s6`; add `faint`, `dashed` or `dots`.
+    pub class: String,
+    /// Points by ascending x; a y that is not finite breaks the line.
+    pub points: Vec<Point>,
+}
+
+/// A vertical line with a word, such as the beginning of a stage.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Where.
+    pub x: f64,
+    /// The word above it.
+    pub label: String,
+    /// Its class: `stage`, `resume` or `trained`.
+    pub class: &'static str,
+}
+
+/// A line chart.
+#[derive(Clone, Debug)]
+pub struct LineChart {
+    /// What it shows.
+    pub title: String,
+    /// A sentence below it; may be empty.
+    pub note: String,
+    /// Width and height in user units.
+    pub size: (f64, f64),
+    /// The axis across.
+    pub x: Axis,
+    /// The axis upwards.
+    pub y: Axis,
+    /// The lines, the first drawn first.
+    pub series: Vec<Series>,
+    /// Vertical lines.
+    pub marks: Vec<Mark>,
+}
+
+impl LineChart {
+    /// Draws the chart.
+    pub fn draw(&self) -> Figure {
+        let mut frame = Frame::new(self.size, if self.marks.is_empty() { 10.0 } else { 24.0 });
+        let points = || self.series.iter().flat_map(|series| series.points.iter());
+        let y = Scale::over(&self.y, points().map(|p| p.1), frame.upwards(), true);
+        frame.make_room(&self.y, &y);
+        let marks = self.marks.iter().map(|mark| mark.x);
+        let x = Scale::over(&self.x, points().map(|p| p.0).chain(marks), frame.across(), false);
+        let mut svg = Svg::new(frame.width, frame.height);
+        frame.draw_axes(&mut svg, (&self.x, &x), (&self.y, &y));
+        self.draw_marks(&mut svg, &frame, &x);
+        let mut hover = Hover {
+            y: (frame.plot.y, frame.plot.y + frame.plot.h),
+            width: frame.width,
+            heads: HoverSeries::new("", ""),
+            series: Vec::new(),
+        };
+        for series in &self.series {
+            let values: Vec<f64> = series.points.iter().map(|p| p.1).collect();
+            let kept: Vec<Point> = thin(&values, LIMIT).into_iter().map(|i| series.points[i]).collect();
+            let at: Vec<Point> = kept.iter().map(|p| (x.at(p.0), y.at(p.1))).collect();
+            svg.path(&series.class, &at);
+            if series.class.contains("dots") {
+                at.iter().filter(|p| p.1.is_finite()).for_each(|p| svg.circle(&series.class, *p, 2.6, ""));
+            }
+            let mut lane = HoverSeries::new(&series.name, &series.class);
+            let mut heads = HoverSeries::new("", "");
+            for (point, (x_at, _)) in kept.iter().zip(&at) {
+                lane.push(*x_at, self.y.show(point.1));
+                heads.push(*x_at, self.x.show(point.0));
+            }
+            if heads.at.len() > hover.heads.at.len() {
+                hover.heads = heads;
+            }
+            hover.series.push(lane);
+        }
+        let svg = svg.finish(&format!("{}: {} over {}", self.title, self.y.label, self.x.label));
+        let legend = if self.series.len() < 2 { Vec::new() } else { self.legend() };
+        let (title, note) = (self.title.clone(), self.note.clone());
+        Figure { title, note, legend, svg, hover: Some(hover) }
+    }
+
+    fn legend(&self) -> Vec<LegendEntry> {
+        let entry = |s: &Series| LegendEntry { class: s.class.clone(), name: s.name.clone() };
+        self.series.iter().map(entry).collect()
+    }
+
+    fn draw_marks(&self, svg: &mut Svg, frame: &Frame, x: &Scale) {
+        let (left, right) = frame.across();
+        let (bottom, top) = frame.upwards();
+        let mut free_from = f64::NEG_INFINITY;
+        for mark in &self.marks {
+            let at = x.at(mark.x);
+            if !at.is_finite() || at < left - 0.5 || at > right + 0.5 {
+                continue;
+            }
+            svg.line(&format!("mark {}", mark.class), (at, top - 8.0), (at, bottom));
+            // A word of n letters is about 6 n units wide; one that would cover the last is left out.
+            let width = 6.0 * mark.label.chars().count() as f64;
+            let (anchor, from) = match at + width + 4.0 > right {
+                true => (Anchor::End, at - width - 4.0),
+                false => (Anchor::Start, at + 4.0),
+            };
+            if from >= free_from && !mark.label.is_empty() {
+                let x = if anchor == Anchor::End { at - 4.0 } else { at + 4.0 };
+                svg.text("marktext", (x, top - 4.0), anchor, &mark.label);
+                free_from = from + width + 6.0;
+            }
+        }
+    }
+}

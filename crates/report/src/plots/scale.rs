@@ -1,0 +1,188 @@
+//! Axes: from numbers to positions, and where the ticks stand.
+
+/// How an axis spaces its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisKind {
+    /// Equal distances for equal differences.
+    Linear,
+    /// Equal distances for equal ratios, ticks at powers of two. Numbers must be positive.
+    Log2,
+}
+
+/// An axis: what it counts, in which unit, and how numbers on it are written.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What it counts and the unit, e.g. `loss [nats]`.
+    pub label: String,
+    /// Its spacing.
+    pub kind: AxisKind,
+    /// Whether a linear axis begins at zero.
+    pub from_zero: bool,
+    /// How a tick is written; the second number is the distance of ticks.
+    pub tick: fn(f64, f64) -> String,
+    /// How a value is written under the pointer, without the unit.
+    pub value: fn(f64) -> String,
+    /// The unit that follows such a value, e.g. ` nats`; may be empty.
+    pub unit: String,
+}
+
+impl Axis {
+    /// A linear axis that begins near its least number.
+    pub fn linear(label: &str, unit: &str) -> Axis {
+        Axis {
+            label: label.into(),
+            kind: AxisKind::Linear,
+            from_zero: false,
+            tick: plain_tick,
+            value: fathom_base::human::number,
+            unit: unit.into(),
+        }
+    }
+
+    /// A linear axis that begins at zero.
+    pub fn zero(label: &str, unit: &str) -> Axis {
+        Axis { from_zero: true, ..Axis::linear(label, unit) }
+    }
+
+    /// A linear axis of counts, written `1.2 M`.
+    pub fn counts(label: &str, unit: &str) -> Axis {
+        let tick = |x: f64, _: f64| short_count(x);
+        let value = |x: f64| fathom_base::human::grouped(x.round().max(0.0) as u64);
+        Axis { tick, value, ..Axis::linear(label, unit) }
+    }
+
+    /// A logarithmic axis of token counts, written `16k`.
+    pub fn log2_tokens(label: &str) -> Axis {
+        let tick = |x: f64, _: f64| fathom_base::tokens::format(x.round() as u64);
+        let value = |x: f64| fathom_base::human::grouped(x.round().max(0.0) as u64);
+        Axis { kind: AxisKind::Log2, tick, value, ..Axis::linear(label, " tokens") }
+    }
+
+    /// A value with its unit.
+    pub(crate) fn show(&self, x: f64) -> String {
+        format!("{}{}", (self.value)(x), self.unit)
+    }
+}
+
+fn plain_tick(x: f64, step: f64) -> String {
+    if x.abs() >= 1e5 {
+        return short_count(x);
+    }
+    if x != 0.0 && step < 1e-4 {
+        return fathom_base::human::number(x);
+    }
+    let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{x:.decimals$}")
+}
+
+/// `1500000` as `1.5M`.
+fn short_count(x: f64) -> String {
+    for (unit, name) in [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")] {
+        if x.abs() >= unit {
+            return format!("{}{name}", fathom_base::human::number(x / unit));
+        }
+    }
+    fathom_base::human::number(x)
+}
+
+/// A map from numbers to positions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    kind: AxisKind,
+    domain: (f64, f64),
+    range: (f64, f64),
+}
+
+impl Scale {
+    /// A scale that holds all finite numbers given, with a little room on linear axes if `pad`.
+    pub fn over(axis: &Axis, numbers: impl Iterator<Item = f64>, range: (f64, f64), pad: bool) -> Scale {
+        let log = axis.kind == AxisKind::Log2;
+        let usable = numbers.filter(|x| x.is_finite() && (!log || *x > 0.0));
+        let (mut low, mut high) =
+            usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        if low > high {
+            (low, high) = if log { (1.0, 2.0) } else { (0.0, 1.0) };
+        }
+        if log {
+            if high <= low {
+                high = low * 2.0;
+            }
+            return Scale { kind: axis.kind, domain: (low, high), range };
+        }
+        if axis.from_zero {
+            (low, high) = (low.min(0.0), high.max(0.0));
+        }
+        if high - low <= low.abs().max(high.abs()) * 1e-9 {
+            let room = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
+            (low, high) = (if axis.from_zero { low } else { low - room }, high + room);
+        }
+        let room = if pad { (high - low) * 0.04 } else { 0.0 };
+        let below = if axis.from_zero && low == 0.0 { 0.0 } else { room };
+        Scale { kind: axis.kind, domain: (low - below, high + room), range }
+    }
+
+    /// The position of a number.
+    pub fn at(&self, x: f64) -> f64 {
+        let share = match self.kind {
+            AxisKind::Linear => (x - self.domain.0) / (self.domain.1 - self.domain.0),
+            AxisKind::Log2 => (x.ln() - self.domain.0.ln()) / (self.domain.1.ln() - self.domain.0.ln()),
+        };
+        self.range.0 + share * (self.range.1 - self.range.0)
+    }
+
+    /// Ticks within the domain, about `count` of them, and their distance (a ratio on logarithmic axes).
+    pub fn ticks(&self, count: usize) -> (Vec<f64>, f64) {
+        let (low, high) = self.domain;
+        match self.kind {
+            AxisKind::Linear => {
+                let step = nice_step((high - low) / count.max(1) as f64);
+                let first = (low / step - 1e-9).ceil() as i64;
+                let last = (high / step + 1e-9).floor() as i64;
+                ((first..=last).map(|i| i as f64 * step).collect(), step)
+            }
+            AxisKind::Log2 => {
+                let (first, last) = ((low.log2() - 1e-9).ceil() as i64, (high.log2() + 1e-9).floor() as i64);
+                let every = ((last - first + 1) as usize).div_ceil(count.max(1)).max(1);
+                ((first..=last).step_by(every).map(|i| 2f64.powi(i as i32)).collect(), 2.0)
+            }
+        }
+    }
+}
+
+/// The least of 1, 2, 5 times a power of ten that is not less than `rough`.
+fn nice_step(rough: f64) -> f64 {
+    let power = 10f64.powf(rough.log10().floor());
+    let factor =
+        [1.0, 2.0, 5.0, 10.0].into_iter().find(|f| f * power >= rough * (1.0 - 1e-9)).unwrap_or(10.0);
+    factor * power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(axis: &Axis, numbers: &[f64], count: usize) -> Vec<String> {
+        let scale = Scale::over(axis, numbers.iter().copied(), (0.0, 100.0), false);
+        let (at, step) = scale.ticks(count);
+        at.iter().map(|x| (axis.tick)(*x, step)).collect()
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(ticks(&Axis::linear("", ""), &[1.9, 4.1], 5), ["2.0", "2.5", "3.0", "3.5", "4.0"]);
+        assert_eq!(ticks(&Axis::zero("", ""), &[0.0003], 3), ["0.0000", "0.0001", "0.0002", "0.0003"]);
+        assert_eq!(ticks(&Axis::counts("", ""), &[0.0, 2e6], 4), ["0", "500K", "1M", "1.5M", "2M"]);
+        assert_eq!(ticks(&Axis::log2_tokens(""), &[128.0, 2048.0], 9), ["128", "256", "512", "1k", "2k"]);
+        assert_eq!(ticks(&Axis::log2_tokens(""), &[1.0, 1e6], 7).len(), 7);
+    }
+
+    #[test]
+    fn nothing_and_one_number_still_make_a_scale() {
+        for numbers in [&[][..], &[0.0], &[5.0], &[f64::NAN, -2.0]] {
+            for axis in [Axis::linear("", ""), Axis::zero("", ""), Axis::log2_tokens("")] {
+                let scale = Scale::over(&axis, numbers.iter().copied(), (0.0, 100.0), true);
+                assert!(scale.at(1.5).is_finite() && !scale.ticks(5).0.is_empty(), "{numbers:?} {axis:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Chrome traces for Perfetto and `chrome://tracing`: one process per rank, one thread per stream.
+//!
+//! The file is a JSON array with one event a line. Readers of the format accept an array without its end, so
+//! the trace of a killed run opens too.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+
+/// A stretch of work.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Span {
+    /// What ran, e.g. `layer 3 attention`.
+    pub name: String,
+    /// Its kind, e.g. `forward`; colours and filters follow it.
+    pub category: String,
+    /// The rank.
+    pub rank: u64,
+    /// The stream within the rank.
+    pub stream: u64,
+    /// Begin, in microseconds since the trace began.
+    pub start_us: f64,
+    /// Length in microseconds.
+    pub duration_us: f64,
+    /// Further facts to show, such as bytes or FLOPs.
+    pub args: Vec<(String, Value)>,
+}
+
+/// A trace being written.
+#[derive(Debug)]
+pub struct TraceWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+    first: bool,
+}
+
+impl TraceWriter {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn create(path: impl AsRef<Path>) -> Result<TraceWriter> {
+        let path = path.as_ref().to_path_buf();
+        let mut file = File::create(&path).map(BufWriter::new).map_err(|error| Error::write(&path, error))?;
+        file.write_all(b"[").map_err(|error| Error::write(&path, error))?;
+        Ok(TraceWriter { path, file, first: true })
+    }
+
+    /// Names a rank.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn name_rank(&mut self, rank: u64, name: &str) -> Result<()> {
+        self.event(&json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}}))
+    }
+
+    /// Names a stream of a rank.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn name_stream(&mut self, rank: u64, stream: u64, name: &str) -> Result<()> {
+        let args = json!({"name": name});
+        self.event(&json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": stream, "args": args}))
+    }
+
+    /// Writes a span.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn span(&mut self, span: &Span) -> Result<()> {
+        let args: Map<String, Value> = span.args.iter().cloned().collect();
+        self.event(&json!({
+            "ph": "X", "name": span.name, "cat": span.category, "pid": span.rank, "tid": span.stream,
+            "ts": span.start_us, "dur": span.duration_us, "args": args,
+        }))
+    }
+
+    /// Writes values of a counter track, such as live bytes by category, at a moment.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn counter(&mut self, rank: u64, name: &str, at_us: f64, values: &[(&str, f64)]) -> Result<()> {
+        let args: Map<String, Value> = values.iter().map(|(k, v)| (k.to_string(), json!(v))).collect();
+        self.event(&json!({"ph": "C", "name": name, "pid": rank, "ts": at_us, "args": args}))
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn finish(mut self) -> Result<PathBuf> {
+        let ended = self.file.write_all(b"\n]\n").and_then(|()| self.file.flush());
+        ended.map_err(|error| Error::write(&self.path, error))?;
+        Ok(self.path)
+    }
+
+    fn event(&mut self, event: &Value) -> Result<()> {
+        let gap = if self.first { "\n" } else { ",\n" };
+        self.first = false;
+        write!(self.file, "{gap}{event}").map_err(|error| Error::write(&self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_json_with_names_and_spans() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trace = TraceWriter::create(folder.path().join("trace.json")).unwrap();
+        trace.name_rank(0, "rank 0").unwrap();
+        trace.name_stream(0, 1, "compute").unwrap();
+        let args = vec![("bytes".to_string(), json!(42))];
+        let span = Span {
+            name: "a \"b\"".into(),
+            category: "forward".into(),
+            stream: 1,
+            start_us: 1.5,
+            duration_us: 2.0,
+            args,
+            ..Span::default()
+        };
+        trace.span(&span).unwrap();
+        trace.counter(0, "memory", 2.0, &[("params", 3.0)]).unwrap();
+        let text = std::fs::read_to_string(trace.finish().unwrap()).unwrap();
+        let events: Vec<Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(events.len(), 4);
+        assert_eq!(events[2]["dur"], 2.0);
+        assert_eq!(events[2]["args"]["bytes"], 42);
+        assert_eq!(events[3]["args"]["params"], 3.0);
+    }
+}

@@ -1,0 +1,166 @@
+//! The few figures a run is judged by. The page shows them as cards, the end of a run as lines.
+
+use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket};
+use fathom_base::{human, tokens};
+
+use crate::log::RunLog;
+use crate::smooth::{ema, quantile, window};
+
+/// One figure of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What it is.
+    pub name: &'static str,
+    /// The figure with its unit.
+    pub value: String,
+    /// What it is compared with.
+    pub note: String,
+    /// Whether it passes its bar; `None` where there is no bar.
+    pub passes: Option<bool>,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sign = match self.passes {
+            Some(true) => "✓ ",
+            Some(false) => "✗ ",
+            None => "",
+        };
+        write!(f, "{:22} {:>14}  {sign}{}", self.name, self.value, self.note)
+    }
+}
+
+/// Every figure that the log allows, in the order to show them.
+pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
+    let all = [
+        loss(log),
+        bits(log),
+        needle(log),
+        long_context(log),
+        short_context(log),
+        speed(log),
+        memory(log),
+        amount(log),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn loss(log: &RunLog) -> Option<Verdict> {
+    let losses: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
+    let (first, last) = (losses.first()?, ema(&losses, window(losses.len())).last().copied()?);
+    let note = format!("nats, smoothed; step {} began at {first:.2}", log.steps.first()?.step);
+    let bad = losses.iter().filter(|loss| !loss.is_finite()).count();
+    let note = if bad > 0 { format!("{note}; {bad} steps not finite") } else { note };
+    Some(Verdict { name: "training loss", value: format!("{last:.3}"), note, passes: None })
+}
+
+fn bits(log: &RunLog) -> Option<Verdict> {
+    let all = log.bits.last()?;
+    let below = all.bits_per_byte < all.gzip_bits_per_byte;
+    let word = if below { "below" } else { "not below" };
+    Some(Verdict {
+        name: "held-out bits per byte",
+        value: format!("{:.3}", all.bits_per_byte),
+        note: format!("{word} gzip -9, {:.3}", all.gzip_bits_per_byte),
+        passes: all.gzip_bits_per_byte.is_finite().then_some(below),
+    })
+}
+
+fn needle(log: &RunLog) -> Option<Verdict> {
+    let needle = log.needles.last()?;
+    let short = log.short_tokens().unwrap_or(needle.trained_tokens);
+    let (share, longest) = needle_within(needle, short)?;
+    Some(Verdict {
+        name: "needle found",
+        value: format!("{:.0} %", share * 100.0),
+        note: format!("up to {} tokens, all depths; 80\u{a0}% wanted", tokens::format(longest)),
+        passes: Some(share >= 0.8),
+    })
+}
+
+/// Mean accuracy over all depths and the lengths up to `longest`, and the greatest such length. Lengths of
+/// prompts fall a little short of the round figure, never above it.
+pub fn needle_within(needle: &Needle, longest: u64) -> Option<(f64, u64)> {
+    let columns: Vec<usize> =
+        (0..needle.lengths_tokens.len()).filter(|c| needle.lengths_tokens[*c] <= longest).collect();
+    let cells: Vec<f64> = needle
+        .accuracy
+        .iter()
+        .flat_map(|row| columns.iter().filter_map(|c| row.get(*c).copied()))
+        .filter(|share| share.is_finite())
+        .collect();
+    let last = needle.lengths_tokens[*columns.last()?];
+    (!cells.is_empty()).then(|| (cells.iter().sum::<f64>() / cells.len() as f64, last))
+}
+
+fn long_context(log: &RunLog) -> Option<Verdict> {
+    let eval = log.positions.last()?;
+    let (short, long) = short_and_long(eval, log.short_tokens()?)?;
+    let passes = long.loss <= short.loss;
+    Some(Verdict {
+        name: "long-context loss",
+        value: format!("{:.3}", long.loss),
+        note: format!(
+            "at {}; {} than {:.3} at {}",
+            span(long),
+            if passes { "no higher" } else { "higher" },
+            short.loss,
+            span(short)
+        ),
+        passes: Some(passes),
+    })
+}
+
+/// What extension did to the short context: the loss there before and after.
+fn short_context(log: &RunLog) -> Option<Verdict> {
+    let (before, after) = (log.positions.first()?, log.positions.last()?);
+    let (short, _) = short_and_long(after, log.short_tokens()?)?;
+    let same = before.buckets.iter().find(|b| (b.from, b.to) == (short.from, short.to) && b.tokens > 0)?;
+    (before.when != after.when).then(|| Verdict {
+        name: "short-context loss",
+        value: format!("{:+.3}", short.loss - same.loss),
+        note: format!("change by extension at {}; {:.3} before", span(short), same.loss),
+        passes: None,
+    })
+}
+
+/// The last bucket within the short length and the last of all; `None` unless the last lies beyond.
+pub fn short_and_long(eval: &EvalPosition, short_tokens: u64) -> Option<(&PositionBucket, &PositionBucket)> {
+    let filled = || eval.buckets.iter().filter(|b| b.tokens > 0 && b.loss.is_finite());
+    let short = filled().rfind(|bucket| bucket.to <= short_tokens)?;
+    let long = filled().next_back()?;
+    (long.from >= short_tokens).then_some((short, long))
+}
+
+/// A bucket as `16k–32k`.
+pub fn span(bucket: &PositionBucket) -> String {
+    format!("{}–{}", tokens::format(bucket.from), tokens::format(bucket.to))
+}
+
+fn speed(log: &RunLog) -> Option<Verdict> {
+    // The first steps warm caches up; the median does not mind them.
+    let median = |f: fn(&fathom_base::metrics::events::Step) -> f64| quantile(log.steps.iter().map(f), 0.5);
+    let rate = median(|step| step.tokens_per_s);
+    let note = format!("tokens/s, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
+    let value = human::grouped(rate.round().max(0.0) as u64);
+    rate.is_finite().then_some(Verdict { name: "speed", value, note, passes: None })
+}
+
+fn memory(log: &RunLog) -> Option<Verdict> {
+    let peak = log.steps.iter().map(|step| step.pool_peak_bytes).max().filter(|peak| *peak > 0)?;
+    let planned = log.plans.iter().map(|plan| plan.peak_live_bytes).max().filter(|planned| *planned > 0);
+    let (note, passes) = match planned {
+        Some(planned) if planned == peak => ("pool peak, planned to the byte".to_string(), Some(true)),
+        Some(planned) => (format!("pool peak; planned {}", human::bytes(planned)), Some(peak <= planned)),
+        None => ("pool peak".to_string(), None),
+    };
+    Some(Verdict { name: "memory", value: human::bytes(peak), note, passes })
+}
+
+fn amount(log: &RunLog) -> Option<Verdict> {
+    let last = log.steps.last()?;
+    let time = log.done.as_ref().map_or(last.time_s, |done| done.time_s);
+    let what = if log.done.is_some() { "whole run" } else { "so far" };
+    let note = format!("{what}; {} tokens in {} steps", human::count(last.tokens_total), last.step);
+    Some(Verdict { name: "time", value: human::seconds(time), note, passes: None })
+}

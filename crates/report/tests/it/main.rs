@@ -1,0 +1,171 @@
+//! Reports made from a synthetic log, as a run of two stages with a resume would write it.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::path::Path;
+
+use fathom_base::metrics::{Event, MetricsWriter, events as ev};
+use fathom_report::{RunLog, diff, html, verdict};
+
+fn page_of(events: &[Event]) -> (String, RunLog) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    let mut writer = MetricsWriter::open(&path).unwrap();
+    events.iter().for_each(|event| writer.write(event).unwrap());
+    let page_path = folder.path().join("report.html");
+    html::write_page(&path, &page_path).unwrap();
+    (std::fs::read_to_string(page_path).unwrap(), RunLog::read(folder.path()).unwrap())
+}
+
+/// Every opened element is closed, in order. Void and self-closed elements need no end.
+fn assert_balanced(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = page;
+    while let Some(at) = rest.find('<') {
+        rest = &rest[at + 1..];
+        let end = rest.find('>').expect("an element ends");
+        let (tag, self_closed) = (&rest[..end], rest[..end].ends_with('/'));
+        rest = &rest[end + 1..];
+        let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "before {}", &rest[..rest.len().min(60)]);
+        } else if !self_closed && !["!doctype", "meta", "input", "br"].contains(&name) {
+            open.push(name);
+        }
+        // What stands inside a script or a style is no markup.
+        if name == tag.split(' ').next().unwrap_or("") && ["script", "style"].contains(&name) {
+            rest = &rest[rest.find(&format!("</{name}")).expect("it ends")..];
+        }
+    }
+    assert!(open.is_empty(), "left open: {open:?}");
+}
+
+#[test]
+fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
+    let (page, _) = page_of(&fixture::run(1));
+    // For looking at: the folder that cargo gives to tests.
+    let look = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html");
+    std::fs::write(look, &page).unwrap();
+    assert_balanced(&page);
+    for id in ["training", "context", "compression", "speed", "samples", "data", "recipe", "machine"] {
+        assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
+    }
+    for text in [
+        "Training loss",
+        "over tokens",
+        "Loss by position in the document",
+        "before extension",
+        "after extension",
+        "trained to 32k",
+        "depth of the fact",
+        "Memory over one step, long",
+        "planned peak",
+        "gzip -9",
+        "recipe quickstart, line 4",
+        "--minutes",
+        "prefers-color-scheme:dark",
+        "2026-11-21 08:00 UTC",
+        "resumed after step 240",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    // Samples are text, never markup.
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script>alert"));
+    for loading in ["http://", "https://", " src=", "url(", "@import", "<link", "fetch("] {
+        assert!(!page.contains(loading), "the page must load nothing: {loading}");
+    }
+    assert!(page.len() < 1_500_000, "{} bytes", page.len());
+}
+
+#[test]
+fn a_page_can_be_made_at_any_moment() {
+    let events = fixture::run(1);
+    let (empty, _) = page_of(&[]);
+    assert!(empty.contains("holds no event yet"));
+    for count in [1, 2, 3, 4, 5, 6, 7, 20, events.len() - 2] {
+        assert_balanced(&page_of(&events[..count]).0);
+    }
+    // Every kind alone, empty and broken.
+    for event in &events {
+        assert_balanced(&page_of(std::slice::from_ref(event)).0);
+    }
+    let nan =
+        Event::Step(ev::Step { step: 1, loss: f64::NAN, tokens_per_s: f64::NAN, ..ev::Step::default() });
+    let (page, _) = page_of(&[nan.clone(), nan]);
+    assert_balanced(&page);
+    for event in [
+        Event::MemoryTimeline(ev::MemoryTimeline::default()),
+        Event::Needle(ev::Needle::default()),
+        Event::EvalPosition(ev::EvalPosition::default()),
+        Event::EvalBits(ev::EvalBits::default()),
+        Event::Data(ev::Data::default()),
+        Event::Plan(ev::Plan::default()),
+        Event::Run(ev::Run::default()),
+    ] {
+        assert_balanced(&page_of(&[event]).0);
+    }
+}
+
+#[test]
+fn a_long_run_stays_a_small_page() {
+    let step = |i: u64| Event::Step(fixture::step(i, 0, 1));
+    let events: Vec<Event> = (1..=60_000).map(step).collect();
+    let (page, _) = page_of(&events);
+    assert!(page.len() < 600_000, "{} bytes", page.len());
+}
+
+#[test]
+fn verdicts_compare_with_their_bars() {
+    let (_, log) = page_of(&fixture::run(1));
+    let verdicts = verdict::verdicts(&log);
+    let find = |name: &str| verdicts.iter().find(|v| v.name == name).unwrap_or_else(|| panic!("{name}"));
+    assert_eq!(find("held-out bits per byte").passes, Some(true));
+    assert_eq!(find("needle found").passes, Some(true));
+    assert_eq!(find("long-context loss").passes, Some(true));
+    assert!(find("long-context loss").note.contains("at 16k–32k"), "{}", find("long-context loss"));
+    assert_eq!(find("memory").note, "pool peak, planned to the byte");
+    assert_eq!(find("time").value, "9 m 24 s");
+}
+
+#[test]
+fn a_repeated_step_or_evaluation_counts_once() {
+    let mut events = fixture::run(1);
+    let steps = RunLog::from_events(&values(&events)).steps.len();
+    // A log that was not cut at the resume tells steps again.
+    let again: Vec<Event> = (241..=260).map(|i| Event::Step(fixture::step(i, 0, 1))).collect();
+    let at = events.iter().position(|e| matches!(e, Event::Step(s) if s.step == 260)).unwrap() + 1;
+    events.splice(at..at, again);
+    events.push(Event::EvalBits(ev::EvalBits {
+        name: "held-out".into(),
+        bits_per_byte: 9.0,
+        ..Default::default()
+    }));
+    let log = RunLog::from_events(&values(&events));
+    assert_eq!(log.steps.len(), steps);
+    assert!(log.steps.windows(2).all(|pair| pair[0].step < pair[1].step));
+    assert_eq!(log.bits.iter().find(|bits| bits.name == "held-out").unwrap().bits_per_byte, 9.0);
+}
+
+#[test]
+fn two_runs_are_compared_to_the_bit() {
+    let log = |seed: u64| RunLog::from_events(&values(&fixture::run(seed)));
+    let same = diff::compare(&log(1), &log(1));
+    assert_eq!((same.recipe.len(), same.parting.clone()), (0, None));
+    assert!(same.to_string().ends_with("loss: the same bits in all 420 common steps\n"), "{same}");
+    let mut other = log(1);
+    other.steps[99].loss_bits ^= 1;
+    other.run.as_mut().unwrap().recipe[1].value = "0.002".into();
+    let differ = diff::compare(&log(1), &other);
+    assert_eq!(differ.parting.as_ref().unwrap().step, 100);
+    assert_eq!(differ.recipe.len(), 1);
+    let text = differ.to_string();
+    assert!(text.contains("train.lr: 0.001 (recipe quickstart, line 4) -> 0.002"), "{text}");
+    assert!(text.contains("bits first differ at step 100"), "{text}");
+    let none = diff::compare(&log(1), &RunLog::default());
+    assert!(none.to_string().ends_with("loss: no step in common\n"), "{none}");
+}
+
+fn values(events: &[Event]) -> Vec<serde_json::Value> {
+    events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
+}
