@@ -1,0 +1,364 @@
+//! The forward pass: a task is a tile of query rows against ascending key blocks.
+#![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
+
+use super::mask::{self, Bits, Cover, Edge, Span};
+use super::pack::{Pack, View};
+use super::product::Product;
+use super::simd::LANES;
+use super::softmax::{Finish, MASK_WORDS, NONE, Softmax};
+use super::unit::Unit;
+use super::workspace::{Carve, Shared, aligned, padded};
+use super::{Forward, KEYS, SUB, Scores, Shape};
+use crate::threads::Threads;
+
+/// Most rows (heads of tokens) of a tile.
+const TILE_ROWS: usize = 256;
+/// Most heads whose rows share a tile.
+const TILE_HEADS: usize = 16;
+
+/// How the work is cut. Results do not depend on it.
+#[derive(Clone, Copy)]
+struct Tiling {
+    /// Heads and tokens of a tile.
+    heads: usize,
+    tokens: usize,
+    /// Tiles along the heads of a group, and along the tokens.
+    splits: usize,
+    tiles: usize,
+    /// Words of a head, f32 of an output row.
+    depth: usize,
+    width: usize,
+}
+
+impl Tiling {
+    fn new<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
+        let splits = shape.group().div_ceil(TILE_HEADS);
+        let heads = shape.group().div_ceil(splits);
+        let most = if shape.head_dim > 128 { TILE_ROWS / 2 } else { TILE_ROWS };
+        let mut rows = most;
+        // Few rows in all: smaller tiles, so that every thread has some.
+        while rows > SUB && shape.q_tokens * shape.heads / rows < 3 * threads {
+            rows /= 2;
+        }
+        let tokens = (rows / heads).max(1);
+        Tiling {
+            heads,
+            tokens,
+            splits,
+            tiles: shape.q_tokens.div_ceil(tokens),
+            depth: shape.head_dim.div_ceil(U::STEP).next_multiple_of(U::DEPTH),
+            width: shape.head_dim.next_multiple_of(LANES),
+        }
+    }
+
+    fn rows(&self) -> usize {
+        (self.heads * self.tokens).next_multiple_of(SUB)
+    }
+}
+
+/// Offsets into the workspace.
+struct Layout {
+    spans: usize,
+    threads: usize,
+    slot: usize,
+    q: usize,
+    o: usize,
+    m: usize,
+    l: usize,
+    s: usize,
+    p: usize,
+    k: usize,
+    v: usize,
+    bits: usize,
+    list: usize,
+    total: usize,
+}
+
+impl Layout {
+    fn new(shape: &Shape, tiling: &Tiling, threads: usize, slices: usize) -> Layout {
+        let mut shared = Carve::default();
+        let spans = shared.take::<Span>(shape.k_tokens.div_ceil(KEYS));
+        let mut own = Carve::default();
+        let rows = tiling.rows();
+        let mut layout = Layout {
+            spans,
+            threads: shared.bytes(),
+            slot: 0,
+            q: own.take::<u32>(rows * tiling.depth),
+            o: own.take::<f32>(rows * tiling.width),
+            m: own.take::<f32>(rows),
+            l: own.take::<f32>(rows * LANES),
+            s: own.take::<f32>(SUB * KEYS),
+            p: own.take::<u32>(SUB * KEYS),
+            k: own.take::<u32>(KEYS * tiling.depth),
+            v: own.take::<u32>(KEYS * tiling.width),
+            bits: own.take::<u16>(SUB * MASK_WORDS),
+            list: own.take::<u32>(slices),
+            total: 0,
+        };
+        layout.slot = own.bytes();
+        layout.total = layout.threads + layout.slot * threads;
+        layout
+    }
+}
+
+/// Bytes of workspace.
+pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usize {
+    let tiling = Tiling::new::<U>(shape, threads);
+    padded(Layout::new(shape, &tiling, threads, slices).total)
+}
+
+/// The whole pass.
+///
+/// # Safety
+/// As `attention::forward`.
+pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace: *mut u8) {
+    let shape = &op.shape;
+    let tiling = Tiling::new::<U>(shape, threads.count());
+    let layout = Layout::new(shape, &tiling, threads.count(), op.mask.slices.len());
+    let base = aligned(workspace);
+    let spans = base.add(layout.spans).cast::<Span>();
+    let blocks = shape.k_tokens.div_ceil(KEYS);
+    for block in 0..blocks {
+        let start = block * KEYS;
+        spans.add(block).write(Span::of(op.mask.pos_k, start, (start + KEYS).min(shape.k_tokens)));
+    }
+    let pass = Shared::new(Pass {
+        op: *op,
+        tiling,
+        spans: std::slice::from_raw_parts(spans, blocks),
+        base: base.add(layout.threads),
+        layout,
+    });
+    let columns = shape.kv_heads * tiling.splits;
+    threads.run(columns * tiling.tiles, &|task, thread| {
+        let pass = pass.get();
+        // The last tokens first: under a causal mask they are the longest tasks.
+        let (tile, column) = (tiling.tiles - 1 - task / columns, task % columns);
+        // SAFETY: tasks write disjoint rows of the outputs, threads have disjoint slots.
+        unsafe {
+            U::begin();
+            Tile::<U>::new(pass, thread, tile, column).compute();
+            U::end();
+        }
+    });
+}
+
+struct Pass<'a> {
+    op: Forward<'a>,
+    tiling: Tiling,
+    spans: &'a [Span],
+    base: *mut u8,
+    layout: Layout,
+}
+
+/// One tile and the memory of the thread that computes it.
+struct Tile<'a, U: Unit> {
+    pass: &'a Pass<'a>,
+    slot: *mut u8,
+    /// First query head, heads, and their key head.
+    head: usize,
+    heads: usize,
+    key_head: usize,
+    /// Tokens of the tile.
+    tokens: Span,
+    /// Rows: heads of tokens.
+    rows: usize,
+    list: &'a [u32],
+    unit: std::marker::PhantomData<U>,
+}
+
+/// Rows of a tile that go through the score block together, and what of the key block they see.
+struct Strip {
+    first: usize,
+    rows: usize,
+    cols: (usize, usize),
+    masked: bool,
+}
+
+impl<'a, U: Unit> Tile<'a, U> {
+    unsafe fn new(pass: &'a Pass<'a>, thread: usize, tile: usize, column: usize) -> Tile<'a, U> {
+        let (op, tiling) = (&pass.op, &pass.tiling);
+        let slot = pass.base.add(thread * pass.layout.slot);
+        let (key_head, split) = (column / tiling.splits, column % tiling.splits);
+        let heads = tiling.heads.min(op.shape.group() - split * tiling.heads);
+        let start = tile * tiling.tokens;
+        let tokens = Span::of(op.mask.pos_q, start, (start + tiling.tokens).min(op.shape.q_tokens));
+        let every = Span { start: 0, end: op.shape.k_tokens, least: i32::MIN, most: i32::MAX };
+        let list = mask::touching(op.mask.slices, &tokens, &every, slot.add(pass.layout.list).cast());
+        Tile {
+            pass,
+            slot,
+            head: key_head * op.shape.group() + split * tiling.heads,
+            heads,
+            key_head,
+            rows: (tokens.end - tokens.start) * heads,
+            tokens,
+            list,
+            unit: std::marker::PhantomData,
+        }
+    }
+
+    unsafe fn at<T>(&self, offset: usize) -> *mut T {
+        self.slot.add(offset).cast()
+    }
+
+    /// The row of the views below that is this tile's first.
+    fn first_row(&self) -> usize {
+        self.tokens.start * self.heads
+    }
+
+    fn queries(&self, data: *mut u8, stride: usize) -> View {
+        self.pass.op.shape.view(data, stride, self.pass.op.elem, self.head, self.heads)
+    }
+
+    unsafe fn compute(&self) {
+        let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
+        U::rows(&Pack {
+            from: self.queries(op.q.data.cast_mut(), op.q.stride),
+            first: self.first_row(),
+            rows: self.rows,
+            padded: self.rows.next_multiple_of(U::ROWS),
+            cols: op.shape.head_dim,
+            to: self.at(layout.q),
+            depth: tiling.depth,
+        });
+        let rows = tiling.rows();
+        std::ptr::write_bytes(self.at::<f32>(layout.o), 0, rows * tiling.width);
+        std::ptr::write_bytes(self.at::<f32>(layout.l), 0, rows * LANES);
+        std::slice::from_raw_parts_mut(self.at::<f32>(layout.m), rows).fill(NONE);
+        let strips = self.rows.div_ceil(SUB);
+        let mut spans = [self.tokens; TILE_ROWS / SUB];
+        for (strip, span) in spans.iter_mut().enumerate().take(strips) {
+            let (first, end) = (strip * SUB, (strip * SUB + SUB).min(self.rows));
+            let start = self.tokens.start;
+            *span = Span::of(op.mask.pos_q, start + first / self.heads, start + end.div_ceil(self.heads));
+        }
+        for key in self.pass.spans {
+            if mask::cover(op.mask.slices, self.list, &self.tokens, key) != Cover::None {
+                self.key_block(key, &spans[..strips]);
+            }
+        }
+        self.finish();
+    }
+
+    /// All strips against one key block; the block is packed when the first strip needs it.
+    unsafe fn key_block(&self, key: &Span, spans: &[Span]) {
+        let mut packed = false;
+        for (index, span) in spans.iter().enumerate() {
+            let Some(strip) = self.strip(index, span, key) else { continue };
+            if !packed {
+                self.pack_keys(key);
+                packed = true;
+            }
+            self.attend(&strip);
+        }
+    }
+
+    /// What of the key block a strip sees; fills the bits if not all.
+    unsafe fn strip(&self, index: usize, span: &Span, key: &Span) -> Option<Strip> {
+        let op = &self.pass.op;
+        let first = index * SUB;
+        let rows = SUB.min(self.rows - first);
+        let whole = key.end - key.start == KEYS;
+        match mask::cover(op.mask.slices, self.list, span, key) {
+            Cover::None => return None,
+            Cover::All if whole => return Some(Strip { first, rows, cols: (0, KEYS), masked: false }),
+            Cover::All | Cover::Some => {}
+        }
+        let to = self.at(self.pass.layout.bits);
+        U::bits(&Bits {
+            rows: Edge { first: self.first_row() + first, rows, group: self.heads, pos: op.mask.pos_q },
+            cols: Edge { first: key.start, rows: key.end - key.start, group: 1, pos: op.mask.pos_k },
+            rows_are_queries: true,
+            slices: op.mask.slices,
+            list: self.list,
+            to,
+        });
+        let cols = mask::extent(to, rows);
+        (cols.0 < cols.1).then_some(Strip { first, rows, cols, masked: true })
+    }
+
+    unsafe fn pack_keys(&self, key: &Span) {
+        let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
+        let view =
+            |data: *const u8, stride| op.shape.view(data.cast_mut(), stride, op.elem, self.key_head, 1);
+        let mut pack = Pack {
+            from: view(op.k.data, op.k.stride),
+            first: key.start,
+            rows: key.end - key.start,
+            padded: KEYS,
+            cols: op.shape.head_dim,
+            to: self.at(layout.k),
+            depth: tiling.depth,
+        };
+        U::across(&pack);
+        pack.from = view(op.v.data, op.v.stride);
+        pack.to = self.at(layout.v);
+        pack.depth = KEYS / U::STEP * LANES;
+        U::along(&pack);
+    }
+
+    unsafe fn attend(&self, strip: &Strip) {
+        let (layout, tiling) = (&self.pass.layout, &self.pass.tiling);
+        let (start, end) = strip.cols;
+        let rows = strip.rows.next_multiple_of(U::ROWS);
+        let (s, p) = (self.at::<f32>(layout.s), self.at::<u32>(layout.p));
+        U::product(&Product {
+            a: self.at::<u32>(layout.q).add(strip.first * tiling.depth),
+            lda: tiling.depth,
+            b: self.at::<u32>(layout.k).add(start * tiling.depth),
+            ldb: LANES * tiling.depth,
+            depth: tiling.depth,
+            c: s.add(start),
+            ldc: KEYS,
+            rows,
+            panels: (end - start) / LANES,
+            add: false,
+        });
+        let o = self.at::<f32>(layout.o).add(strip.first * tiling.width);
+        U::softmax(&Softmax {
+            s,
+            p,
+            ldp: KEYS / U::STEP,
+            rows: strip.rows,
+            cols: strip.cols,
+            m: self.at::<f32>(layout.m).add(strip.first),
+            l: self.at::<f32>(layout.l).add(strip.first * LANES),
+            o,
+            ldo: tiling.width,
+            scores: Scores::of(&self.pass.op.options),
+            mask: if strip.masked { self.at(layout.bits) } else { std::ptr::null() },
+        });
+        U::product(&Product {
+            a: p.add(start / U::STEP),
+            lda: KEYS / U::STEP,
+            b: self.at::<u32>(layout.v).add(start / U::STEP * LANES),
+            ldb: KEYS / U::STEP * LANES,
+            depth: (end - start) / U::STEP,
+            c: o,
+            ldc: tiling.width,
+            rows,
+            panels: tiling.width / LANES,
+            add: true,
+        });
+    }
+
+    unsafe fn finish(&self) {
+        let (op, layout) = (&self.pass.op, &self.pass.layout);
+        let lse = if op.lse.is_null() { op.lse } else { op.lse.add(self.head) };
+        U::finish(&Finish {
+            m: self.at(layout.m),
+            l: self.at(layout.l),
+            o: self.at(layout.o),
+            ldo: self.pass.tiling.width,
+            rows: self.rows,
+            cols: op.shape.head_dim,
+            first: self.first_row(),
+            out: self.queries(op.out.data, op.out.stride),
+            lse,
+            heads: op.shape.heads,
+            sinks: op.sinks.map_or(std::ptr::null(), |s| s[self.head..].as_ptr()),
+        });
+    }
+}

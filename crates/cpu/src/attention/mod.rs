@@ -1,0 +1,274 @@
+//! Softmax attention, forward and backward, that never forms a score matrix.
+//!
+//! `out = softmax(mask(scale q k^T)) v` by blocks of 128 keys at absolute multiples of 128 (Dao et al.,
+//! "FlashAttention"). Masks are slices, heads may share keys, scores may be capped, sinks may join the denominator.
+//!
+//! Order of addition: a row of `out`, `lse` or `dq` is one chain over ascending keys, a row of `dk` or `dv` one chain
+//! over ascending queries (heads of a group ascending within a token). No result depends on the number of threads, on
+//! the rows computed beside it, or on where a call starts: one row alone has the bits it has in a long prefill.
+//!
+//! The kernels allocate nothing: the caller gives `workspace_bytes_*` of memory. Tensors must be finite also where the
+//! mask hides them (a hidden score weighs exactly zero, but zero times NaN is NaN).
+#![allow(unsafe_code)] // raw kernels over caller-owned memory
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+mod backward;
+mod forward;
+mod mask;
+mod pack;
+mod product;
+mod simd;
+mod softmax;
+mod unit;
+mod wavefront;
+mod workspace;
+
+#[cfg(test)]
+mod tests;
+
+use crate::isa::Isa;
+use crate::threads::Threads;
+pub use fathom_tensor::Slice;
+use pack::View;
+
+/// Keys of a block; blocks start at absolute multiples of it.
+const KEYS: usize = 128;
+/// Rows that pass through the score block at a time, and the granule to which masked blocks are cut.
+const SUB: usize = 32;
+
+/// The element type of q, k, v, out and their gradients. Sums, softmax and `lse` are f32 in both cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elem {
+    /// IEEE single.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Elem {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Elem::F32 => 4,
+            Elem::Bf16 => 2,
+        }
+    }
+}
+
+/// Extents of one attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of q.
+    pub q_tokens: usize,
+    /// Rows of k and v.
+    pub k_tokens: usize,
+    /// Query heads, a multiple of `kv_heads`; head h reads key head `h / (heads / kv_heads)`.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Elements of a head: a multiple of 8 up to 512.
+    pub head_dim: usize,
+}
+
+/// How scores become logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Factor of `q . k`, positive.
+    pub scale: f32,
+    /// 0 for none; otherwise the logit is `softcap * tanh(scale q.k / softcap)`.
+    pub softcap: f32,
+}
+
+/// Rows that are read: the first element, and elements between rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// First element.
+    pub data: *const u8,
+    /// Elements (not bytes) from one token to the next.
+    pub stride: usize,
+}
+
+/// Rows that are written.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsMut {
+    /// First element.
+    pub data: *mut u8,
+    /// Elements (not bytes) from one token to the next.
+    pub stride: usize,
+}
+
+/// Who attends whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Masking<'a> {
+    /// At most one slice covers a pair. A query row that none covers yields 0 and a log-sum-exp of minus infinity.
+    pub slices: &'a [Slice],
+    /// Position of each query token. Ascending positions let blocks be skipped; correctness does not need them.
+    pub pos_q: &'a [i32],
+    /// Position of each key token.
+    pub pos_k: &'a [i32],
+}
+
+/// One forward pass.
+#[derive(Clone, Copy)]
+pub struct Forward<'a> {
+    pub shape: Shape,
+    pub elem: Elem,
+    pub options: Options,
+    pub mask: Masking<'a>,
+    /// `[q_tokens, heads * head_dim]`.
+    pub q: Rows,
+    /// `[k_tokens, kv_heads * head_dim]`.
+    pub k: Rows,
+    /// `[k_tokens, kv_heads * head_dim]`.
+    pub v: Rows,
+    /// Logits `[heads]` that join each row's denominator and carry no value.
+    pub sinks: Option<&'a [f32]>,
+    /// `[q_tokens, heads * head_dim]`.
+    pub out: RowsMut,
+    /// `[q_tokens, heads]`, natural logarithm, sinks included; null if not wanted.
+    pub lse: *mut f32,
+}
+
+/// One backward pass. `dq`, `dk`, `dv` are overwritten, `d_sinks` is added to.
+#[derive(Clone, Copy)]
+pub struct Backward<'a> {
+    pub shape: Shape,
+    pub elem: Elem,
+    pub options: Options,
+    pub mask: Masking<'a>,
+    pub q: Rows,
+    pub k: Rows,
+    pub v: Rows,
+    pub sinks: Option<&'a [f32]>,
+    /// What the forward pass wrote.
+    pub out: Rows,
+    /// What the forward pass wrote.
+    pub lse: *const f32,
+    /// Gradient of `out`.
+    pub dout: Rows,
+    pub dq: RowsMut,
+    pub dk: RowsMut,
+    pub dv: RowsMut,
+    /// `[heads]`; null if not wanted.
+    pub d_sinks: *mut f32,
+}
+
+/// `Options` in the units of the kernels.
+#[derive(Clone, Copy)]
+struct Scores {
+    /// Raw score to log2 units.
+    scale: f32,
+    /// Raw score to the argument of tanh; 0 without a cap.
+    cap_in: f32,
+    /// tanh to log2 units.
+    cap_out: f32,
+}
+
+impl Scores {
+    fn of(o: &Options) -> Scores {
+        let log2e = std::f32::consts::LOG2_E;
+        if o.softcap > 0.0 {
+            Scores { scale: o.scale * log2e, cap_in: o.scale / o.softcap, cap_out: o.softcap * log2e }
+        } else {
+            Scores { scale: o.scale * log2e, cap_in: 0.0, cap_out: 0.0 }
+        }
+    }
+}
+
+impl Shape {
+    /// Query heads that share a key head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    fn check(&self, mask: &Masking<'_>, options: &Options, sinks: Option<&[f32]>) {
+        assert!(
+            self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
+            "attention: {} heads do not share {} key heads evenly",
+            self.heads,
+            self.kv_heads
+        );
+        assert!(
+            self.head_dim > 0 && self.head_dim <= 512 && self.head_dim.is_multiple_of(8),
+            "attention: head size {} is not a multiple of 8 up to 512",
+            self.head_dim
+        );
+        assert!(
+            mask.pos_q.len() == self.q_tokens && mask.pos_k.len() == self.k_tokens,
+            "attention: {} and {} positions for {} queries and {} keys",
+            mask.pos_q.len(),
+            mask.pos_k.len(),
+            self.q_tokens,
+            self.k_tokens
+        );
+        assert!(options.scale > 0.0, "attention: scale {} is not positive", options.scale);
+        assert!(sinks.is_none_or(|s| s.len() == self.heads), "attention: one sink a head");
+    }
+
+    /// Heads `first..first + group` of each token as rows.
+    fn view(&self, data: *mut u8, stride: usize, elem: Elem, first: usize, group: usize) -> View {
+        let head = self.head_dim * elem.bytes();
+        View { data: data.wrapping_add(first * head), stride: stride * elem.bytes(), group, head, elem }
+    }
+}
+
+/// Calls `$function::<family>(..)` for the kernel family of an instruction set and element type.
+macro_rules! dispatch {
+    ($isa:expr, $elem:expr, $function:path, ($($arg:expr),*)) => {
+        match ($isa, $elem) {
+            (Isa::Portable, _) => $function(unit::PortableUnit, $($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, _) => $function(unit::Avx2Unit, $($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, _) | (Isa::Avx512Bf16 | Isa::Amx, Elem::F32) => {
+                $function(unit::Avx512Unit, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16, Elem::Bf16) => $function(unit::Avx512Bf16Unit, $($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, Elem::Bf16) => $function(unit::AmxUnit, $($arg),*),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => $function(unit::PortableUnit, $($arg),*),
+        }
+    };
+}
+
+/// Bytes of workspace that `forward` needs: some tiles per thread.
+pub fn workspace_bytes_forward(isa: Isa, threads: usize, shape: &Shape, elem: Elem, slices: usize) -> usize {
+    dispatch!(isa, elem, forward::bytes, (threads, shape, slices))
+}
+
+/// Bytes of workspace that `backward` needs: some tiles per thread, two numbers per query row, and the f32 gradient
+/// of the queries of at most two key heads.
+pub fn workspace_bytes_backward(isa: Isa, threads: usize, shape: &Shape, elem: Elem, slices: usize) -> usize {
+    dispatch!(isa, elem, backward::bytes, (threads, shape, slices))
+}
+
+/// Computes `out` and `lse`.
+///
+/// # Safety
+/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_forward` bytes, contents
+/// free; `isa` is one that `Isa::select` gave.
+///
+/// # Panics
+/// If the shape, positions, scale or sinks disagree.
+pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: *mut u8) {
+    op.shape.check(&op.mask, &op.options, op.sinks);
+    // SAFETY: this function's contract.
+    unsafe { dispatch!(isa, op.elem, forward::run, (threads, op, workspace)) }
+}
+
+/// Computes `dq`, `dk`, `dv` and adds to `d_sinks`.
+///
+/// # Safety
+/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_backward` bytes, contents
+/// free; `isa` is one that `Isa::select` gave.
+///
+/// # Panics
+/// If the shape, positions, scale or sinks disagree.
+pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace: *mut u8) {
+    op.shape.check(&op.mask, &op.options, op.sinks);
+    // SAFETY: this function's contract.
+    unsafe { dispatch!(isa, op.elem, backward::run, (threads, op, workspace)) }
+}

@@ -1,0 +1,292 @@
+//! From tensor rows to the operands of `product`, and from f32 blocks back to tensor rows.
+//!
+//! Everything past a row's end or past the last row becomes zero, so that it adds nothing.
+#![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
+
+use super::Elem;
+use super::simd::portable::round_bf16;
+use super::simd::{LANES, Simd};
+
+/// Rows of a tensor in which `group` heads of one token are `group` consecutive rows.
+#[derive(Clone, Copy)]
+pub struct View {
+    pub data: *mut u8,
+    /// Bytes between tokens.
+    pub stride: usize,
+    /// Heads per token that are seen as rows.
+    pub group: usize,
+    /// Bytes between heads.
+    pub head: usize,
+    pub elem: Elem,
+}
+
+impl View {
+    /// The first byte of `row`.
+    ///
+    /// # Safety
+    /// The tensor has the row.
+    #[inline(always)]
+    pub unsafe fn row(&self, row: usize) -> *mut u8 {
+        if self.group == 1 {
+            return self.data.add(row * self.stride);
+        }
+        self.data.add((row / self.group) * self.stride + (row % self.group) * self.head)
+    }
+}
+
+/// Which rows go where.
+pub struct Pack {
+    pub from: View,
+    /// First row, and how many exist.
+    pub first: usize,
+    pub rows: usize,
+    /// How many rows the operand has; the rest is zero.
+    pub padded: usize,
+    /// Elements of a row.
+    pub cols: usize,
+    pub to: *mut u32,
+    /// `across`, `rows`: words of a row with padding. `along`: words between panels.
+    pub depth: usize,
+}
+
+/// Sixteen f32 of a row from element `at` on; zeros past `cols`.
+#[inline(always)]
+pub unsafe fn row_f32<S: Simd>(row: *const u8, elem: Elem, at: usize, cols: usize) -> S::V {
+    if at + LANES <= cols {
+        return match elem {
+            Elem::F32 => S::load(row.cast::<f32>().add(at)),
+            Elem::Bf16 => S::widen(row.cast::<u16>().add(at)),
+        };
+    }
+    let mut part = [0.0f32; LANES];
+    for i in at..cols {
+        part[i - at] = match elem {
+            Elem::F32 => *row.cast::<f32>().add(i),
+            Elem::Bf16 => f32::from_bits(u32::from(*row.cast::<u16>().add(i)) << 16),
+        };
+    }
+    S::load(part.as_ptr())
+}
+
+/// Sixteen words of a row from word `at` on; zeros past `cols` elements.
+#[inline(always)]
+unsafe fn row_words<S: Simd>(row: *const u8, elem: Elem, at: usize, cols: usize) -> S::V {
+    if !S::PAIRS {
+        return row_f32::<S>(row, elem, at, cols);
+    }
+    let row = row.cast::<u16>();
+    if 2 * at + 2 * LANES <= cols {
+        return S::load(row.add(2 * at).cast());
+    }
+    let mut part = [0u16; 2 * LANES];
+    for i in 2 * at..cols {
+        part[i - 2 * at] = *row.add(i);
+    }
+    S::load(part.as_ptr().cast())
+}
+
+/// Stores up to sixteen f32 at element `at` of a row of `cols`.
+#[inline(always)]
+pub unsafe fn put<S: Simd>(row: *mut u8, elem: Elem, at: usize, cols: usize, v: S::V) {
+    if at + LANES <= cols {
+        match elem {
+            Elem::F32 => S::store(row.cast::<f32>().add(at), v),
+            Elem::Bf16 => S::narrow(row.cast::<u16>().add(at), v),
+        }
+        return;
+    }
+    let mut part = [0.0f32; LANES];
+    S::store(part.as_mut_ptr(), v);
+    for i in at..cols {
+        match elem {
+            Elem::F32 => *row.cast::<f32>().add(i) = part[i - at],
+            Elem::Bf16 => *row.cast::<u16>().add(i) = round_bf16(part[i - at]),
+        }
+    }
+}
+
+/// A operand: rows of words.
+///
+/// # Safety
+/// `from` has the rows, `to` has room for `padded * depth` words.
+#[inline(always)]
+pub unsafe fn rows<S: Simd>(p: &Pack) {
+    for r in 0..p.padded {
+        let to = p.to.add(r * p.depth);
+        let mut w = 0;
+        while w < p.depth {
+            let v = if r < p.rows {
+                row_words::<S>(p.from.row(p.first + r), p.from.elem, w, p.cols)
+            } else {
+                S::splat(0.0)
+            };
+            store_words::<S>(to.add(w), v, p.depth - w);
+            w += LANES;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_words<S: Simd>(to: *mut u32, v: S::V, room: usize) {
+    if room >= LANES {
+        return S::store(to.cast(), v);
+    }
+    let mut part = [0.0f32; LANES];
+    S::store(part.as_mut_ptr(), v);
+    std::ptr::copy_nonoverlapping(part.as_ptr().cast(), to, room);
+}
+
+/// B operand whose columns are the tensor's rows: `[padded / 16][depth][16]`.
+///
+/// # Safety
+/// `from` has the rows, `to` has room for `padded * depth` words.
+#[inline(always)]
+pub unsafe fn across<S: Simd>(p: &Pack) {
+    for panel in 0..p.padded / LANES {
+        let base = panel * LANES;
+        let rows: [*const u8; LANES] = std::array::from_fn(|i| {
+            if base + i < p.rows { p.from.row(p.first + base + i).cast_const() } else { std::ptr::null() }
+        });
+        let mut to = p.to.add(base * p.depth);
+        let mut w = 0;
+        while w < p.depth {
+            let mut block: [S::V; LANES] = std::array::from_fn(|i| {
+                if rows[i].is_null() {
+                    S::splat(0.0)
+                } else {
+                    row_words::<S>(rows[i], p.from.elem, w, p.cols)
+                }
+            });
+            S::transpose(&mut block);
+            for v in block.iter().take(p.depth - w) {
+                S::store(to.cast(), *v);
+                to = to.add(LANES);
+            }
+            w += LANES;
+        }
+    }
+}
+
+/// B operand whose inner dimension is the tensor's rows: panels of 16 columns, `depth` words apart.
+///
+/// # Safety
+/// `from` has the rows, `to` has room for `ceil(cols / 16) * depth` words.
+#[inline(always)]
+pub unsafe fn along<S: Simd>(p: &Pack) {
+    let panels = p.cols.div_ceil(LANES);
+    let step = if S::PAIRS { 2 } else { 1 };
+    let mut to = p.to;
+    let mut r = 0;
+    while r < p.padded {
+        let row = |i: usize| {
+            if r + i < p.rows { p.from.row(p.first + r + i).cast_const() } else { std::ptr::null() }
+        };
+        let pair = [row(0), if S::PAIRS { row(1) } else { std::ptr::null() }];
+        let mut panel = 0;
+        while panel < panels {
+            let words = pair.map(|row| {
+                if row.is_null() {
+                    S::splat(0.0)
+                } else {
+                    row_words::<S>(row, p.from.elem, panel * LANES / step, p.cols)
+                }
+            });
+            let at = to.add(panel * p.depth);
+            if S::PAIRS {
+                let (low, high) = S::zip(words[0], words[1]);
+                S::store(at.cast(), low);
+                if panel + 1 < panels {
+                    S::store(at.add(p.depth).cast(), high);
+                }
+            } else {
+                S::store(at.cast(), words[0]);
+            }
+            panel += step;
+        }
+        to = to.add(LANES);
+        r += step;
+    }
+}
+
+/// Turns what `along` made into an A operand: `to[column][depth / 16 words]`.
+pub struct Turn {
+    /// `[panels][depth]`, each panel `depth / 16` words deep.
+    pub from: *const u32,
+    pub panels: usize,
+    /// Words between panels.
+    pub depth: usize,
+    pub to: *mut u32,
+}
+
+/// See [`Turn`].
+///
+/// # Safety
+/// Both operands have `panels * depth` words; `depth` is a multiple of 256.
+#[inline(always)]
+pub unsafe fn turn<S: Simd>(p: &Turn) {
+    let words = p.depth / LANES;
+    for panel in 0..p.panels {
+        let mut w = 0;
+        while w < words {
+            let from = p.from.add(panel * p.depth + w * LANES);
+            let mut block: [S::V; LANES] = std::array::from_fn(|i| S::load(from.add(i * LANES).cast()));
+            S::transpose(&mut block);
+            for (i, v) in block.iter().enumerate() {
+                S::store(p.to.add((panel * LANES + i) * words + w).cast(), *v);
+            }
+            w += LANES;
+        }
+    }
+}
+
+/// An f32 block on its way to tensor rows, times `scale`.
+pub struct Unpack {
+    pub from: *const f32,
+    /// f32 between the block's rows.
+    pub ld: usize,
+    pub to: View,
+    pub first: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub scale: f32,
+}
+
+/// Writes a block whose rows are the tensor's.
+///
+/// # Safety
+/// The block covers `rows x cols` rounded up to 16 columns; the tensor has the rows.
+#[inline(always)]
+pub unsafe fn unpack<S: Simd>(p: &Unpack) {
+    let scale = S::splat(p.scale);
+    for r in 0..p.rows {
+        let to = p.to.row(p.first + r);
+        let mut c = 0;
+        while c < p.cols {
+            put::<S>(to, p.to.elem, c, p.cols, S::mul(S::load(p.from.add(r * p.ld + c)), scale));
+            c += LANES;
+        }
+    }
+}
+
+/// Writes a block whose columns are the tensor's rows.
+///
+/// # Safety
+/// The block covers `cols x rows`, both rounded up to 16; the tensor has the rows.
+#[inline(always)]
+pub unsafe fn unpack_turned<S: Simd>(p: &Unpack) {
+    let scale = S::splat(p.scale);
+    let mut r = 0;
+    while r < p.rows {
+        let mut c = 0;
+        while c < p.cols {
+            let from = p.from.add(c * p.ld + r);
+            let mut block: [S::V; LANES] = std::array::from_fn(|i| S::load(from.add(i * p.ld)));
+            S::transpose(&mut block);
+            for (i, v) in block.iter().enumerate().take(p.rows - r) {
+                put::<S>(p.to.row(p.first + r + i), p.to.elem, c, p.cols, S::mul(*v, scale));
+            }
+            c += LANES;
+        }
+        r += LANES;
+    }
+}

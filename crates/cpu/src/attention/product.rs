@@ -1,0 +1,93 @@
+//! `C (+)= A B` on packed operands, the register tile of every vector instruction set.
+//!
+//! A is rows of words, B is panels of 16 columns `[panel][depth][16]` (also the layout of an AMX tile), C is rows
+//! of f32. Each element of C is one chain over ascending depth, so neither the tile nor its neighbours change it.
+#![allow(unsafe_op_in_unsafe_fn)] // one kernel, its contract is stated at `Product`
+
+use super::simd::{LANES, Simd};
+
+/// Operands and extents of one product.
+pub struct Product {
+    /// First word of A, and words between its rows.
+    pub a: *const u32,
+    pub lda: usize,
+    /// First word of B, and words between its panels.
+    pub b: *const u32,
+    pub ldb: usize,
+    /// Words of the inner dimension.
+    pub depth: usize,
+    pub c: *mut f32,
+    pub ldc: usize,
+    pub rows: usize,
+    /// Panels of 16 columns.
+    pub panels: usize,
+    /// Add to C instead of overwriting it.
+    pub add: bool,
+}
+
+/// The product by register tiles of `S::TILE`.
+///
+/// # Safety
+/// The operands cover the extents; C overlaps neither A nor B; the processor has `S`.
+#[inline(always)]
+pub unsafe fn product<S: Simd>(p: &Product) {
+    let mut panel = 0;
+    while panel < p.panels {
+        let left = p.panels - panel;
+        panel += if S::TILE.1 >= 4 && left >= 4 {
+            columns::<S, 4>(p, panel)
+        } else if S::TILE.1 >= 2 && left >= 2 {
+            columns::<S, 2>(p, panel)
+        } else {
+            columns::<S, 1>(p, panel)
+        };
+    }
+}
+
+#[inline(always)]
+unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
+    let mut row = 0;
+    while row < p.rows {
+        let left = p.rows - row;
+        row += if S::TILE.0 >= 6 && left >= 6 {
+            tile::<S, 6, C>(p, row, panel)
+        } else if S::TILE.0 >= 4 && left >= 4 {
+            tile::<S, 4, C>(p, row, panel)
+        } else if left >= 2 {
+            tile::<S, 2, C>(p, row, panel)
+        } else {
+            tile::<S, 1, C>(p, row, panel)
+        };
+    }
+    C
+}
+
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const C: usize>(p: &Product, row: usize, panel: usize) -> usize {
+    let c: [*mut f32; R] = std::array::from_fn(|r| p.c.add((row + r) * p.ldc + panel * LANES));
+    let mut acc = [[S::splat(0.0); C]; R];
+    if p.add {
+        for r in 0..R {
+            for j in 0..C {
+                acc[r][j] = S::load(c[r].add(j * LANES));
+            }
+        }
+    }
+    let a: [*const u32; R] = std::array::from_fn(|r| p.a.add((row + r) * p.lda));
+    let mut b: [*const u32; C] = std::array::from_fn(|j| p.b.add((panel + j) * p.ldb));
+    for k in 0..p.depth {
+        let words: [S::V; C] = std::array::from_fn(|j| S::load(b[j].cast()));
+        for r in 0..R {
+            for j in 0..C {
+                acc[r][j] = S::dot(acc[r][j], a[r].add(k), words[j]);
+            }
+        }
+        b = b.map(|b| b.add(LANES));
+    }
+    for r in 0..R {
+        for j in 0..C {
+            S::store(c[r].add(j * LANES), acc[r][j]);
+        }
+    }
+    R
+}

@@ -1,0 +1,134 @@
+//! The kernel families: each is the same set of functions compiled for its instruction set.
+
+use super::mask::{self, Bits};
+use super::pack::{self, Pack, Turn, Unpack};
+use super::product::{self, Product};
+use super::simd::Simd;
+use super::simd::portable::Portable;
+use super::softmax::{self, Delta, Finish, Gradient, Softmax};
+
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+#[cfg(target_arch = "x86_64")]
+use super::simd::{avx2::Avx2, avx512::Avx512};
+
+/// One kernel family. The functions are those of the same name in the modules beside this one.
+///
+/// # Safety
+/// As the functions named; and the processor has the family's instruction set. `begin` comes before and `end`
+/// after any `product` of a thread.
+pub unsafe trait Unit: 'static {
+    /// Elements in a word of an operand.
+    const STEP: usize;
+    /// Products take whole multiples of so many rows (rows past the end may hold anything).
+    const ROWS: usize;
+    /// Products take whole multiples of so many words of depth.
+    const DEPTH: usize;
+
+    unsafe fn begin() {}
+    unsafe fn end() {}
+    unsafe fn product(p: &Product);
+    unsafe fn rows(p: &Pack);
+    unsafe fn across(p: &Pack);
+    unsafe fn along(p: &Pack);
+    unsafe fn turn(p: &Turn);
+    unsafe fn unpack(p: &Unpack);
+    unsafe fn unpack_turned(p: &Unpack);
+    unsafe fn softmax(p: &Softmax);
+    unsafe fn finish(p: &Finish);
+    unsafe fn gradient(p: &Gradient);
+    unsafe fn delta(p: &Delta);
+    unsafe fn bits(p: &Bits<'_>);
+}
+
+/// Defines functions that call the generic ones under an attribute, `[inline]` or `[target_feature(..)]`.
+macro_rules! functions {
+    ($attribute:tt $($name:ident($args:ty) = $body:path;)*) => {
+        $(
+            # $attribute
+            unsafe fn $name(p: &$args) {
+                // SAFETY: the caller keeps the contract of the function called, and this family's
+                // instruction set is there.
+                unsafe { $body(p) }
+            }
+        )*
+    };
+}
+
+macro_rules! unit {
+    ($(#[$doc:meta])* $unit:ident, $simd:ty, $attribute:tt, $granule:expr, { $($own:tt)* }) => {
+        $(#[$doc])*
+        pub struct $unit;
+        // SAFETY: every function is the generic one, compiled with the features that `$simd` needs.
+        unsafe impl Unit for $unit {
+            const STEP: usize = if <$simd as Simd>::PAIRS { 2 } else { 1 };
+            const ROWS: usize = $granule.0;
+            const DEPTH: usize = $granule.1;
+            $($own)*
+            functions! { $attribute
+                rows(Pack) = pack::rows::<$simd>;
+                across(Pack) = pack::across::<$simd>;
+                along(Pack) = pack::along::<$simd>;
+                turn(Turn) = pack::turn::<$simd>;
+                unpack(Unpack) = pack::unpack::<$simd>;
+                unpack_turned(Unpack) = pack::unpack_turned::<$simd>;
+                softmax(Softmax) = softmax::softmax::<$simd>;
+                finish(Finish) = softmax::finish::<$simd>;
+                gradient(Gradient) = softmax::gradient::<$simd>;
+                delta(Delta) = softmax::delta::<$simd>;
+                bits(Bits<'_>) = mask::bits::<$simd>;
+            }
+        }
+    };
+    // A family whose product is the generic one too.
+    ($(#[$doc:meta])* $unit:ident, $simd:ty, $attribute:tt) => {
+        unit!($(#[$doc])* $unit, $simd, $attribute, (1, 1), {
+            functions! { $attribute product(Product) = product::product::<$simd>; }
+        });
+    };
+}
+
+unit!(
+    /// Plain Rust, f32 words.
+    PortableUnit, Portable, [inline]
+);
+
+#[cfg(target_arch = "x86_64")]
+unit!(
+    /// AVX2 and FMA, f32 words.
+    Avx2Unit, Avx2, [target_feature(enable = "avx2,fma")]
+);
+
+#[cfg(target_arch = "x86_64")]
+unit!(
+    /// AVX-512, f32 words.
+    Avx512Unit, Avx512<false>, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+);
+
+#[cfg(target_arch = "x86_64")]
+unit!(
+    /// AVX-512 with `vdpbf16ps`, words of two bf16.
+    Avx512Bf16Unit,
+    Avx512<true>,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+);
+
+#[cfg(target_arch = "x86_64")]
+unit!(
+    /// AMX tiles for the products, AVX-512 with BF16 for the rest, words of two bf16.
+    AmxUnit,
+    Avx512<true>,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")],
+    (32, 16),
+    {
+        unsafe fn begin() {
+            // SAFETY: this family is chosen only where `isa` got the permission for tiles.
+            unsafe { amx::begin() }
+        }
+        unsafe fn end() {
+            // SAFETY: as above.
+            unsafe { amx::end() }
+        }
+        functions! { [inline] product(Product) = amx::product; }
+    }
+);
