@@ -1,1 +1,22 @@
-//! Under construction.
+//! Text as a trainer sees it: tokenizers, packed token stores, packing, blends and the loader that feeds a step.
+//!
+//! The way of a document: [`tokenizer::Tokenizer`] turns its text into ids, [`store::StoreWriter`] appends them to a
+//! Megatron `.bin/.idx` pair with a side file of facts per document, [`loader::Loader`] draws documents from one or
+//! more stores in a seeded order, [`pack`] lays them side by side in samples of a fixed length, and the trainer
+//! receives [`pack::Packed`]: tokens, labels, positions and document ranges in one flat row.
+//!
+//! Every order in here is a function of (seed, epoch) and of the stored bytes, so a cursor of a few numbers resumes
+//! a run exactly. This crate knows nothing of models and devices.
+
+mod error;
+pub mod fuzz;
+pub mod loader;
+pub mod pack;
+pub mod recall;
+mod rng;
+pub mod store;
+pub mod tokenizer;
+
+pub use error::{Error, Result};
+pub use rng::Rng;
+pub use tokenizer::Tokenizer;

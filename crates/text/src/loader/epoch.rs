@@ -1,0 +1,154 @@
+//! One pass over one store: which documents, in what order, in which samples.
+
+use super::{LengthWeight, Shuffle, Spec, Split};
+use crate::error::{Error, Result};
+use crate::pack::{Doc, Sample, pack};
+use crate::rng::Rng;
+use crate::store::Store;
+
+/// What a random stream is for; part of its key, so that no two uses share numbers.
+#[derive(Clone, Copy)]
+enum Use {
+    Documents = 1,
+    Samples = 2,
+    Copies = 3,
+}
+
+/// Whether a document belongs to the held-out share: its hash, read as a fraction of 2^64, is below `fraction`.
+///
+/// Depends on the document's content only, so the same text is held out whatever else the store holds.
+pub fn is_held_out(hash: u128, fraction: f64) -> bool {
+    // The upper half is as random as the lower; dividing by 2^64 is exact up to 53 bits.
+    ((hash >> 64) as u64 as f64) < fraction * 2f64.powi(64)
+}
+
+/// The documents of a store that the settings admit, in store order.
+///
+/// # Errors
+/// None is left; the message says why.
+pub fn choose(store: &Store, spec: &Spec) -> Result<Vec<Doc>> {
+    let admits = |doc: usize| match spec.split {
+        Split::All => true,
+        Split::Train { held_out } => !is_held_out(store.doc_hash(doc), held_out),
+        Split::HeldOut { held_out } => is_held_out(store.doc_hash(doc), held_out),
+    };
+    let docs: Vec<Doc> = (0..store.num_documents())
+        .filter(|&doc| store.doc_len(doc) as u64 >= spec.min_doc_tokens.max(1) && admits(doc))
+        .map(|doc| Doc { doc: doc as u64, tokens: store.doc_len(doc) as u64 })
+        .collect();
+    if docs.is_empty() {
+        let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
+        return Err(Error::Documents(format!(
+            "{}: none of its {} documents (the longest has {longest} tokens) is in the split {:?} with at least {} \
+             tokens; lower the minimum, change the held-out share or add text",
+            store.prefix().display(),
+            store.num_documents(),
+            spec.split,
+            spec.min_doc_tokens
+        )));
+    }
+    Ok(docs)
+}
+
+/// The samples of one epoch over the chosen documents: documents drawn by length weight and shuffled, packed, then
+/// the samples (and the documents inside each) shuffled. A function of (seed, lane, epoch) and the documents.
+pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> {
+    let rng = |purpose: Use| Rng::keyed(&[spec.seed, lane, epoch, purpose as u64]);
+    let mut drawn = copies(docs, &spec.length_weights, rng(Use::Copies));
+    if spec.shuffle == Shuffle::Documents {
+        rng(Use::Documents).shuffle(&mut drawn);
+    }
+    let mut samples = pack(&drawn, spec.seq_len, spec.packing);
+    match spec.shuffle {
+        Shuffle::Documents => {
+            let mut rng = rng(Use::Samples);
+            rng.shuffle(&mut samples);
+            if spec.packing == crate::pack::Packing::BestFit {
+                // The packer leaves the longest document first.
+                samples.iter_mut().for_each(|sample| rng.shuffle(sample));
+            }
+        }
+        Shuffle::None => {
+            if spec.packing == crate::pack::Packing::BestFit {
+                samples.iter_mut().for_each(|sample| sample.sort_by_key(|span| (span.doc, span.start)));
+                samples.sort_by_key(|sample| sample.first().map(|span| (span.doc, span.start)));
+            }
+        }
+    }
+    samples
+}
+
+/// Each document as often as its weight says: the whole part always, one more with the fraction's probability.
+fn copies(docs: &[Doc], weights: &[LengthWeight], mut rng: Rng) -> Vec<Doc> {
+    if weights.is_empty() {
+        return docs.to_vec();
+    }
+    let weight = |tokens: u64| {
+        let applies = weights.iter().filter(|rule| tokens >= rule.min_tokens);
+        applies.max_by_key(|rule| rule.min_tokens).map_or(1.0, |rule| rule.weight)
+    };
+    let mut drawn: Vec<Doc> = Vec::with_capacity(docs.len());
+    for doc in docs {
+        let weight = weight(doc.tokens);
+        // One draw per document, needed or not, so that one document's weight does not move another's luck.
+        let extra = rng.unit() < weight.fract();
+        drawn.extend(std::iter::repeat_n(*doc, weight as usize + usize::from(extra)));
+    }
+    if drawn.is_empty() {
+        // Weights below one over few documents may draw none; an epoch is never empty.
+        drawn.push(docs[rng.index(docs.len())]);
+    }
+    drawn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::Packing;
+
+    fn docs(count: u64) -> Vec<Doc> {
+        (0..count).map(|doc| Doc { doc, tokens: 3 + doc % 7 }).collect()
+    }
+
+    #[test]
+    fn epochs_differ_and_repeat() {
+        let spec = Spec { packing: Packing::BestFit, ..Spec::new(16) };
+        let first = samples(&docs(100), &spec, 0, 0);
+        assert_eq!(first, samples(&docs(100), &spec, 0, 0));
+        assert_ne!(first, samples(&docs(100), &spec, 0, 1));
+        assert_ne!(first, samples(&docs(100), &spec, 1, 0));
+        assert_ne!(first, samples(&docs(100), &Spec { seed: 9, ..spec }, 0, 0));
+    }
+
+    #[test]
+    fn unshuffled_documents_follow_each_other() {
+        for packing in [Packing::Concatenate, Packing::BestFit] {
+            let spec = Spec { packing, shuffle: Shuffle::None, ..Spec::new(16) };
+            let first: Vec<u64> = samples(&docs(50), &spec, 0, 0).iter().map(|s| s[0].doc).collect();
+            assert!(first.is_sorted(), "{first:?}");
+        }
+    }
+
+    #[test]
+    fn held_out_share_is_close_to_its_fraction() {
+        let held = (0..10_000u64)
+            .filter(|doc| is_held_out(crate::store::content_hash(&doc.to_le_bytes()), 0.05))
+            .count();
+        assert!((400..600).contains(&held), "{held}");
+        assert!(!is_held_out(0, 0.0) && is_held_out(u128::MAX >> 12, 1.0));
+    }
+
+    #[test]
+    fn long_documents_are_drawn_more_often() {
+        let rules =
+            [LengthWeight { min_tokens: 9, weight: 2.5 }, LengthWeight { min_tokens: 5, weight: 0.0 }];
+        let mut counts = [0u32; 10];
+        for epoch in 0..200 {
+            for doc in copies(&docs(7), &rules, Rng::keyed(&[epoch])) {
+                counts[doc.tokens as usize] += 1;
+            }
+        }
+        assert_eq!(counts[..9], [0, 0, 0, 200, 200, 0, 0, 0, 0]);
+        assert!((450..550).contains(&counts[9]), "{counts:?}");
+    }
+}

@@ -1,0 +1,261 @@
+//! Packing: documents side by side in samples of at most `seq_len` tokens, and what a sample looks like to a step.
+//!
+//! Two ways to pack. [`Packing::Concatenate`] joins the documents end to end and cuts every `seq_len` tokens: all
+//! samples are full, documents are cut wherever a sample ends. [`Packing::BestFit`] keeps documents whole (those
+//! longer than a sample are first split into full pieces and a rest) and places each into the fullest sample it
+//! still fits in (Ding et al. 2024, arXiv:2404.10830): samples are nearly full and no document is cut for want of room.
+//!
+//! There is no padding: a sample is as long as its spans. A trainer with fixed shapes fills it up itself with
+//! [`Packed::pad_to`].
+
+mod best_fit;
+
+use crate::store::Store;
+
+/// The label of a token that no loss is computed for (PyTorch's `ignore_index`).
+pub const IGNORE: i32 = -100;
+
+/// How documents are laid into samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Packing {
+    /// Join end to end, cut every `seq_len` tokens.
+    Concatenate,
+    /// Keep documents whole; each goes into the fullest sample with room for it.
+    BestFit,
+}
+
+/// Whether tokens see across the documents of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Boundaries {
+    /// Each document is alone: its own range and positions; its last token predicts nothing.
+    Masked,
+    /// The sample is one run: one range, positions run through, a document's last token predicts the next's first.
+    Unmasked,
+}
+
+/// A run of tokens of one document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The document's number in its store.
+    pub doc: u64,
+    /// Its first token here.
+    pub start: u64,
+    /// How many tokens.
+    pub len: u32,
+}
+
+/// The spans of one sample, in order; their lengths add up to at most `seq_len`.
+pub type Sample = Vec<Span>;
+
+/// A sample as a training step takes it: four rows of equal length and the document ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// The id to predict after each token, or [`IGNORE`].
+    pub labels: Vec<i32>,
+    /// Position of each token, from 0 at the start of its range.
+    pub positions: Vec<i32>,
+    /// `(start, end)` of each range of tokens that may attend to each other, in order, without gaps.
+    pub docs: Vec<(u32, u32)>,
+}
+
+impl Packed {
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Number of labels that count.
+    pub fn num_labels(&self) -> usize {
+        self.labels.iter().filter(|&&label| label != IGNORE).count()
+    }
+
+    /// Fills up to `len` tokens with a range of its own that no loss is computed for. Longer samples stay as they are.
+    pub fn pad_to(&mut self, len: usize, id: u32) {
+        let (start, missing) = (self.len(), len.saturating_sub(self.len()));
+        if missing > 0 {
+            self.tokens.resize(len, id);
+            self.labels.resize(len, IGNORE);
+            self.positions.extend(0..missing as i32);
+            self.docs.push((start as u32, len as u32));
+        }
+    }
+}
+
+/// A piece of work for the packer: a document and its length in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doc {
+    /// The document's number in its store.
+    pub doc: u64,
+    /// Its tokens.
+    pub tokens: u64,
+}
+
+/// Packs documents in the given order. Panics when `seq_len` is zero.
+///
+/// With [`Packing::Concatenate`] the rest that fills no whole sample is left out, unless it is all there is.
+pub fn pack(docs: &[Doc], seq_len: u32, packing: Packing) -> Vec<Sample> {
+    assert!(seq_len > 0, "pack needs samples of at least one token");
+    match packing {
+        Packing::Concatenate => concatenate(docs, seq_len),
+        Packing::BestFit => best_fit::pack(docs, seq_len),
+    }
+}
+
+fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    let mut sample = Sample::new();
+    let mut room = seq_len;
+    for &Doc { doc, tokens } in docs {
+        let mut start = 0;
+        while start < tokens {
+            // Bounded by `room`, so it fits u32.
+            let len = (tokens - start).min(u64::from(room)) as u32;
+            sample.push(Span { doc, start, len });
+            start += u64::from(len);
+            room -= len;
+            if room == 0 {
+                samples.push(std::mem::take(&mut sample));
+                room = seq_len;
+            }
+        }
+    }
+    if samples.is_empty() && !sample.is_empty() {
+        samples.push(sample);
+    }
+    samples
+}
+
+/// Reads the tokens of a sample and derives labels, positions and ranges.
+///
+/// A token's label is the token after it in its document, also where the sample cuts the document. At a document's
+/// end it is the next document's first token in this sample when boundaries are unmasked, else [`IGNORE`].
+pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Packed {
+    let total: usize = sample.iter().map(|span| span.len as usize).sum();
+    let mut packed = Packed {
+        tokens: Vec::with_capacity(total + 1),
+        labels: Vec::with_capacity(total),
+        positions: Vec::with_capacity(total),
+        docs: Vec::new(),
+    };
+    for (at, span) in sample.iter().enumerate() {
+        let (doc, start, len) = (span.doc as usize, span.start as usize, span.len as usize);
+        let begin = packed.tokens.len();
+        store.token_range(doc, start, len, &mut packed.tokens);
+        packed.labels.extend(packed.tokens[begin..].iter().skip(1).map(|&id| label(id)));
+        let follower = if start + len < store.doc_len(doc) {
+            Some(first_token(store, doc, start + len))
+        } else if boundaries == Boundaries::Unmasked {
+            sample.get(at + 1).map(|next| first_token(store, next.doc as usize, next.start as usize))
+        } else {
+            None
+        };
+        if len > 0 {
+            packed.labels.push(follower.map_or(IGNORE, label));
+        }
+        if boundaries == Boundaries::Masked {
+            packed.positions.extend(0..len as i32);
+            packed.docs.push((begin as u32, (begin + len) as u32));
+        }
+    }
+    if boundaries == Boundaries::Unmasked {
+        packed.positions.extend(0..total as i32);
+        packed.docs.push((0, total as u32));
+    }
+    packed
+}
+
+/// An id as a label. One that does not fit i32 is outside every vocabulary; it stays so (negative, not [`IGNORE`]).
+fn label(id: u32) -> i32 {
+    i32::try_from(id).unwrap_or(i32::MIN)
+}
+
+fn first_token(store: &Store, doc: usize, start: usize) -> u32 {
+    let mut one = Vec::with_capacity(1);
+    store.token_range(doc, start, 1, &mut one);
+    one[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn docs(lengths: &[u64]) -> Vec<Doc> {
+        lengths.iter().enumerate().map(|(doc, &tokens)| Doc { doc: doc as u64, tokens }).collect()
+    }
+
+    fn filled(sample: &Sample) -> u32 {
+        sample.iter().map(|span| span.len).sum()
+    }
+
+    #[test]
+    fn concatenate_cuts_every_seq_len() {
+        let samples = pack(&docs(&[3, 6, 2]), 4, Packing::Concatenate);
+        let span = |doc, start, len| Span { doc, start, len };
+        assert_eq!(samples, [vec![span(0, 0, 3), span(1, 0, 1)], vec![span(1, 1, 4)]]);
+        assert_eq!(pack(&docs(&[3]), 4, Packing::Concatenate), [vec![span(0, 0, 3)]]);
+        assert!(pack(&[], 4, Packing::Concatenate).is_empty());
+    }
+
+    #[test]
+    fn padding_is_a_range_of_its_own() {
+        let mut packed =
+            Packed { tokens: vec![5, 6], labels: vec![6, IGNORE], positions: vec![0, 1], docs: vec![(0, 2)] };
+        packed.pad_to(4, 0);
+        assert_eq!(packed.tokens, [5, 6, 0, 0]);
+        assert_eq!(packed.labels, [6, IGNORE, IGNORE, IGNORE]);
+        assert_eq!(packed.positions, [0, 1, 0, 1]);
+        assert_eq!(packed.docs, [(0, 2), (2, 4)]);
+        assert_eq!(packed.num_labels(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn best_fit_keeps_every_token_and_cuts_nothing(lengths in prop::collection::vec(0u64..40, 0..60), seq_len in 1u32..20) {
+            let samples = pack(&docs(&lengths), seq_len, Packing::BestFit);
+            let mut seen = vec![0; lengths.len()];
+            let mut spans: Vec<Span> = samples.concat();
+            spans.sort_by_key(|span| (span.doc, span.start));
+            for span in &spans {
+                let (doc, length) = (span.doc as usize, lengths[span.doc as usize]);
+                prop_assert_eq!(span.start, seen[doc]);
+                // Only pieces of documents longer than a sample are cut, and those at full samples.
+                let full = span.len == seq_len;
+                prop_assert!(full || span.start + u64::from(span.len) == length);
+                seen[doc] += u64::from(span.len);
+            }
+            prop_assert_eq!(&seen, &lengths);
+            for sample in &samples {
+                prop_assert!((1..=seq_len).contains(&filled(sample)));
+            }
+            // Best fit never leaves two samples that could be one.
+            let mut fills: Vec<u32> = samples.iter().map(filled).collect();
+            fills.sort_unstable();
+            if let [first, second, ..] = fills[..] {
+                prop_assert!(first + second > seq_len);
+            }
+        }
+
+        #[test]
+        fn concatenate_keeps_the_order(lengths in prop::collection::vec(0u64..40, 0..60), seq_len in 1u32..20) {
+            let samples = pack(&docs(&lengths), seq_len, Packing::Concatenate);
+            let total: u64 = lengths.iter().sum();
+            let whole = total / u64::from(seq_len);
+            prop_assert_eq!(samples.len() as u64, if whole == 0 { u64::from(total > 0) } else { whole });
+            let packed: Vec<(u64, u64)> = samples.concat().iter()
+                .flat_map(|s| (0..u64::from(s.len)).map(move |t| (s.doc, s.start + t))).collect();
+            let stream: Vec<(u64, u64)> = lengths.iter().enumerate()
+                .flat_map(|(doc, &n)| (0..n).map(move |t| (doc as u64, t))).take(packed.len()).collect();
+            prop_assert_eq!(packed, stream);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Writing a store: documents in, four files out, nothing visible under its final name before it is complete.
+
+use super::header::{docs_header, docs_record};
+use super::{DocMeta, Header, IdType, MAGIC, VERSION, file, format_error, publish, write_whole};
+use crate::error::{Error, OrIo, Result};
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Appends documents to a new store. Dropping it without [`StoreWriter::finish`] removes the unfinished files.
+#[derive(Debug)]
+pub struct StoreWriter {
+    prefix: PathBuf,
+    header: Header,
+    bin: BufWriter<File>,
+    docs: BufWriter<File>,
+    /// Tokens of each document: all that the index needs.
+    lengths: Vec<i32>,
+    finished: bool,
+}
+
+impl StoreWriter {
+    /// Starts a store at `PREFIX.{bin,idx,json,docs}`; missing folders are made.
+    ///
+    /// # Errors
+    /// The files cannot be created.
+    pub fn create(prefix: impl AsRef<Path>, header: Header) -> Result<Self> {
+        let prefix = prefix.as_ref().to_owned();
+        if let Some(folder) = prefix.parent() {
+            std::fs::create_dir_all(folder).or_io("create the folder", folder)?;
+        }
+        let header = Header { dtype: IdType::for_vocabulary(header.vocab_size), ..header };
+        let bin = create(&file(&prefix, ".bin.tmp"))?;
+        let mut docs = create(&file(&prefix, ".docs.tmp"))?;
+        docs.write_all(&docs_header(0)).or_io("write", &file(&prefix, ".docs.tmp"))?;
+        Ok(Self { prefix, header, bin, docs, lengths: Vec::new(), finished: false })
+    }
+
+    /// Appends one document. Its last id should be the end-of-text id; nothing is added here.
+    ///
+    /// # Errors
+    /// An id is outside the vocabulary, the document is empty or longer than 2^31 - 1 tokens (Megatron keeps
+    /// lengths as i32; split it), or the disk is full.
+    pub fn push_document(&mut self, ids: &[u32], meta: DocMeta) -> Result<()> {
+        let doc = self.lengths.len() as u64;
+        let path = file(&self.prefix, ".bin.tmp");
+        let offset = self.header.tokens * self.header.dtype.bytes() as u64;
+        let length = match i32::try_from(ids.len()) {
+            Ok(length) if length > 0 => length,
+            _ => {
+                let reason =
+                    format!("document {doc} has {} tokens; 1 to 2147483647 can be stored", ids.len());
+                return Err(format_error(&path, offset, "document length", reason));
+            }
+        };
+        if let Some(at) = ids.iter().position(|&id| u64::from(id) >= self.header.vocab_size) {
+            return Err(Error::IdOutsideVocabulary {
+                path,
+                offset: offset + (at * self.header.dtype.bytes()) as u64,
+                doc,
+                id: ids[at].into(),
+                vocab_size: self.header.vocab_size,
+            });
+        }
+        self.write_ids(ids).or_io("write", &path)?;
+        let record = docs_record(&meta, ids.len() as u64);
+        self.docs.write_all(&record).or_io("write", &file(&self.prefix, ".docs.tmp"))?;
+        self.lengths.push(length);
+        self.header.documents += 1;
+        self.header.tokens += ids.len() as u64;
+        self.header.text_bytes += meta.text_bytes;
+        Ok(())
+    }
+
+    /// Encodes a text, adds the header's end-of-text id and appends the document.
+    ///
+    /// # Errors
+    /// As [`crate::Tokenizer::encode`] and [`StoreWriter::push_document`].
+    pub fn push_text(&mut self, tokenizer: &crate::Tokenizer, text: &str, source: u32) -> Result<()> {
+        let mut ids = tokenizer.encode(text)?;
+        ids.extend(self.header.eos);
+        if ids.is_empty() { Ok(()) } else { self.push_document(&ids, DocMeta::of_text(text, source)) }
+    }
+
+    /// Adds a source name and returns its number for [`DocMeta::source`].
+    pub fn add_source(&mut self, name: impl Into<String>) -> u32 {
+        self.header.sources.push(name.into());
+        self.header.sources.len() as u32 - 1
+    }
+
+    /// The header so far, counts included.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Completes the files: flushed, renamed to their names, the index last, since its presence means a whole store.
+    ///
+    /// # Errors
+    /// The disk is full or a file cannot be renamed; the store under these names, if any, is then unchanged or
+    /// lacks its index.
+    pub fn finish(mut self) -> Result<Header> {
+        let name = |suffix| file(&self.prefix, suffix);
+        let (bin_tmp, docs_tmp, idx) = (name(".bin.tmp"), name(".docs.tmp"), name(".idx"));
+        flush(&mut self.bin, &bin_tmp)?;
+        let end = self.docs.seek(SeekFrom::Start(0)).and_then(|_| {
+            self.docs.write_all(&docs_header(self.header.documents))?;
+            self.docs.seek(SeekFrom::End(0))
+        });
+        end.or_io("write", &docs_tmp)?;
+        flush(&mut self.docs, &docs_tmp)?;
+        // An older index must not describe the new tokens, not even between two renames.
+        match std::fs::remove_file(&idx) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).or_io("remove", &idx)?,
+            _ => {}
+        }
+        publish(&bin_tmp, &name(".bin"))?;
+        publish(&docs_tmp, &name(".docs"))?;
+        let json = serde_json::to_string_pretty(&self.header).map_err(|e| Error::Json {
+            path: name(".json"),
+            key: String::new(),
+            reason: e.to_string(),
+        })?;
+        write_whole(&name(".json"), (json + "\n").as_bytes())?;
+        write_whole(&idx, &self.index())?;
+        self.finished = true;
+        Ok(self.header.clone())
+    }
+
+    /// The bytes of `.idx`: 42 + 20 per document.
+    fn index(&self) -> Vec<u8> {
+        let count = self.lengths.len() as u64;
+        let mut idx = Vec::with_capacity(42 + 20 * self.lengths.len());
+        idx.extend(MAGIC);
+        idx.extend(VERSION.to_le_bytes());
+        idx.push(self.header.dtype.code());
+        idx.extend(count.to_le_bytes());
+        idx.extend((count + 1).to_le_bytes());
+        idx.extend(self.lengths.iter().flat_map(|length| length.to_le_bytes()));
+        let mut offset = 0i64;
+        for &length in &self.lengths {
+            idx.extend(offset.to_le_bytes());
+            offset += i64::from(length) * self.header.dtype.bytes() as i64;
+        }
+        idx.extend((0..=count).flat_map(u64::to_le_bytes));
+        idx
+    }
+
+    fn write_ids(&mut self, ids: &[u32]) -> std::io::Result<()> {
+        match self.header.dtype {
+            // Ids are below the vocabulary's size, which chose the type; the narrowing loses nothing.
+            IdType::U16 => ids.iter().try_for_each(|&id| self.bin.write_all(&(id as u16).to_le_bytes())),
+            _ => ids.iter().try_for_each(|&id| self.bin.write_all(&id.to_le_bytes())),
+        }
+    }
+}
+
+impl Drop for StoreWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            for suffix in [".bin.tmp", ".docs.tmp"] {
+                // Already renamed or already gone: nothing is left to clean up.
+                let _ = std::fs::remove_file(file(&self.prefix, suffix));
+            }
+        }
+    }
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>> {
+    Ok(BufWriter::with_capacity(1 << 20, File::create(path).or_io("create", path)?))
+}
+
+fn flush(out: &mut BufWriter<File>, path: &Path) -> Result<()> {
+    out.flush().and_then(|()| out.get_ref().sync_all()).or_io("write", path)
+}

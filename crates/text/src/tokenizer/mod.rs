@@ -1,0 +1,271 @@
+//! Tokenizers in Hugging Face's `tokenizer.json` form: reading, training, encoding and decoding.
+//!
+//! The engine is the `tokenizers` crate with its pure-Rust regex. What this module adds: long texts are cut into
+//! pieces where the pre-tokenizer would cut anyway ([`pieces`]), text never turns into special tokens by accident,
+//! a stream of ids becomes a stream of whole characters ([`Stream`]), and the ids of special roles are read from the
+//! files beside the tokenizer.
+
+mod pieces;
+mod roles;
+mod stream;
+mod train;
+
+pub(crate) use roles::probe as probe_roles;
+pub use stream::Stream;
+
+use crate::error::{Error, OrIo, Result};
+use rayon::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Texts above this many bytes are encoded in pieces of about this size, in parallel.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// A tokenizer and the ids of its special roles.
+///
+/// Encoding is a pure function of the text: the same text gives the same ids whatever the number of threads.
+pub struct Tokenizer {
+    /// Treats the spelling of a special token as plain text.
+    plain: tokenizers::Tokenizer,
+    /// The same tokenizer with special tokens recognised; made on first use, since most jobs never need it.
+    special: OnceLock<tokenizers::Tokenizer>,
+    roles: roles::Roles,
+    path: PathBuf,
+    vocab_size: usize,
+    cuts: pieces::Cuts,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Tokenizer").field("path", &self.path).field("vocab_size", &self.vocab_size).finish()
+    }
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`. The roles `bos` and `eos` are guessed from well-known spellings.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a tokenizer; the message names the file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let inner = read_tokenizer(path)?;
+        Ok(Self::assemble(inner, path.to_owned(), roles::Roles::default()))
+    }
+
+    /// Reads `tokenizer.json` from a model folder, and the roles from `generation_config.json`,
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, in this order of trust.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_file`]; also when one of the other files exists and holds something unusable.
+    pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self> {
+        let path = dir.as_ref().join("tokenizer.json");
+        let inner = read_tokenizer(&path)?;
+        let roles = roles::Roles::from_dir(dir.as_ref(), |token| inner.token_to_id(token))?;
+        Ok(Self::assemble(inner, path, roles))
+    }
+
+    /// Reads the bytes of a `tokenizer.json`; `path` is used in messages.
+    ///
+    /// # Errors
+    /// The bytes are not a tokenizer.
+    pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self> {
+        Ok(Self::assemble(parse(bytes, path)?, path.to_owned(), roles::Roles::default()))
+    }
+
+    fn assemble(mut inner: tokenizers::Tokenizer, path: PathBuf, mut roles: roles::Roles) -> Self {
+        inner.set_encode_special_tokens(true);
+        let vocabulary = inner.get_vocab(true);
+        let past_last = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+        roles.guess_missing(|token| inner.token_to_id(token));
+        let cuts = pieces::Cuts::of(&inner);
+        Self { plain: inner, special: OnceLock::new(), roles, path, vocab_size: past_last, cuts }
+    }
+
+    /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
+    ///
+    /// Texts beyond 32 KiB are cut at line ends where the pre-tokenizer cuts anyway, so the ids are the same as
+    /// those of the text in one piece. Tokenizers for which that is not known to hold are fed the whole text.
+    ///
+    /// # Errors
+    /// The tokenizer has no token for a piece of the text and no unknown token.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        encode_pieces(&self.plain, &self.cuts.split(text, PIECE_BYTES))
+    }
+
+    /// Encodes text in which the spellings of special tokens stand for those tokens; nothing is added.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
+        encode_pieces(self.recognising(), &self.cuts.split(text, PIECE_BYTES))
+    }
+
+    /// Encodes a prompt as Transformers' `tokenizer(text)` does: special tokens are recognised and the
+    /// tokenizer's template (for many families a leading bos) is applied.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding =
+            self.recognising().encode_fast(text, true).map_err(|e| Error::Encode(e.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Encodes many texts on all threads, each as [`Tokenizer::encode`] does; the order is kept.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`], for the first text that fails.
+    pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
+        texts.par_iter().map(|text| self.encode(text.as_ref())).collect()
+    }
+
+    /// The text of these ids, special tokens written out. Ids outside the vocabulary are left out, and bytes that
+    /// are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.plain.decode(ids, false).unwrap_or_default()
+    }
+
+    /// The text of these ids without special tokens.
+    pub fn decode_text(&self, ids: &[u32]) -> String {
+        self.plain.decode(ids, true).unwrap_or_default()
+    }
+
+    /// Starts a stream that turns ids into text one by one, special tokens left out.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream::new(self)
+    }
+
+    /// The number of ids a model's embedding must cover: the largest id plus one.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id of a token by its spelling.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.plain.token_to_id(token)
+    }
+
+    /// The spelling of a token by its id, in the vocabulary's own alphabet.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.plain.id_to_token(id)
+    }
+
+    /// The id that begins a text, where the tokenizer has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.roles.bos
+    }
+
+    /// The id that ends a document in training: the first of [`Tokenizer::stops`].
+    pub fn eos(&self) -> Option<u32> {
+        self.roles.eos.first().copied()
+    }
+
+    /// [`Tokenizer::eos`], or an error that names the file.
+    ///
+    /// # Errors
+    /// The tokenizer has no end-of-text token.
+    pub fn require_eos(&self) -> Result<u32> {
+        self.eos().ok_or_else(|| Error::NoEos {
+            path: self.path.clone(),
+            reason: format!(
+                "looked in the files beside it and for {}; name one in tokenizer_config.json under eos_token",
+                roles::KNOWN_EOS.join(", ")
+            ),
+        })
+    }
+
+    /// All ids that end a generated text.
+    pub fn stops(&self) -> &[u32] {
+        &self.roles.eos
+    }
+
+    /// Writes `tokenizer.json` at this path, under a temporary name first.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        crate::store::write_whole(path.as_ref(), self.to_json()?.as_bytes())
+    }
+
+    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn save_dir(&self, dir: impl AsRef<Path>) -> Result<()> {
+        let dir = dir.as_ref();
+        self.save(dir.join("tokenizer.json"))?;
+        let mut config = serde_json::json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": false,
+        });
+        for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos())] {
+            if let Some(token) = id.and_then(|id| self.token(id)) {
+                config[key] = token.into();
+            }
+        }
+        let text = format!("{config:#}\n");
+        crate::store::write_whole(&dir.join("tokenizer_config.json"), text.as_bytes())
+    }
+
+    /// The content of `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be written as JSON.
+    pub fn to_json(&self) -> Result<String> {
+        self.plain.to_string(false).map_err(|e| Error::Encode(e.to_string()))
+    }
+
+    /// A name for the mapping from text to ids: BLAKE3 of the `tokenizer.json` as this crate writes it, 32 hex
+    /// digits. Stores carry it, so that a store is not read with another tokenizer.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::to_json`].
+    pub fn hash(&self) -> Result<String> {
+        // The vocabulary is written in id order, so the text is the same in every process.
+        Ok(blake3::hash(self.to_json()?.as_bytes()).to_hex()[..32].to_owned())
+    }
+
+    fn recognising(&self) -> &tokenizers::Tokenizer {
+        self.special.get_or_init(|| {
+            let mut inner = self.plain.clone();
+            inner.set_encode_special_tokens(false);
+            inner
+        })
+    }
+}
+
+fn encode_pieces(inner: &tokenizers::Tokenizer, pieces: &[&str]) -> Result<Vec<u32>> {
+    let encode = |piece: &&str| -> Result<Vec<u32>> {
+        let encoding = inner.encode_fast(*piece, false).map_err(|e| Error::Encode(e.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    };
+    match pieces {
+        [] => Ok(Vec::new()),
+        [whole] => encode(whole),
+        _ => {
+            let parts: Vec<Vec<u32>> = pieces.par_iter().map(encode).collect::<Result<_>>()?;
+            Ok(parts.concat())
+        }
+    }
+}
+
+fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
+    let bytes = std::fs::read(path).or_io("read", path)?;
+    parse(&bytes, path)
+}
+
+/// Parses a `tokenizer.json`, switching off truncation and padding: this crate never wants either.
+fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
+    let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
+    // The file may be hostile and the parser is not ours: a panic in it is an answer about the file.
+    let parsed = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(bytes)));
+    let mut inner = match parsed {
+        Ok(Ok(inner)) => inner,
+        Ok(Err(reason)) => return Err(refuse(reason.to_string())),
+        Err(_) => return Err(refuse("its values contradict each other (the parser gave up)".into())),
+    };
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
+    Ok(inner)
+}

@@ -1,0 +1,132 @@
+//! Which ids begin and end a text: read from the files beside a tokenizer, or known by spelling.
+
+use crate::error::{Error, OrIo, Result};
+use serde_json::Value;
+use std::path::Path;
+
+/// Spellings of an end-of-text token, tried in this order when no file names one.
+pub(super) const KNOWN_EOS: [&str; 6] =
+    ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|eot_id|>"];
+const KNOWN_BOS: [&str; 4] = ["<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"];
+
+/// The ids of the special roles.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roles {
+    pub(super) bos: Option<u32>,
+    /// The id that ends a document first, then further ids that end a generation.
+    pub(super) eos: Vec<u32>,
+}
+
+impl Roles {
+    /// Reads the roles of a model folder; `id_of` looks a spelling up.
+    ///
+    /// The token named in the tokenizer's own files comes first in `eos`, since training documents end with it;
+    /// ids in `generation_config.json` and `config.json` follow as further stops.
+    pub(super) fn from_dir(dir: &Path, id_of: impl Fn(&str) -> Option<u32>) -> Result<Self> {
+        let mut roles = Self::default();
+        for name in ["tokenizer_config.json", "special_tokens_map.json"] {
+            let path = dir.join(name);
+            let Some(config) = read_object(&path)? else { continue };
+            if let Some(id) = spelled(&config, "eos_token", &path, &id_of)? {
+                roles.add_eos(id);
+            }
+            if let Some(id) = spelled(&config, "bos_token", &path, &id_of)? {
+                roles.bos.get_or_insert(id);
+            }
+        }
+        for name in ["generation_config.json", "config.json"] {
+            let path = dir.join(name);
+            let Some(config) = read_object(&path)? else { continue };
+            for id in numbered(&config, "eos_token_id", &path)? {
+                roles.add_eos(id);
+            }
+            if let Some(&id) = numbered(&config, "bos_token_id", &path)?.first() {
+                roles.bos.get_or_insert(id);
+            }
+        }
+        Ok(roles)
+    }
+
+    /// Fills what no file named.
+    pub(super) fn guess_missing(&mut self, id_of: impl Fn(&str) -> Option<u32>) {
+        if self.eos.is_empty() {
+            self.eos.extend(KNOWN_EOS.iter().find_map(|token| id_of(token)));
+        }
+        if self.bos.is_none() {
+            self.bos = KNOWN_BOS.iter().find_map(|token| id_of(token));
+        }
+    }
+
+    fn add_eos(&mut self, id: u32) {
+        if !self.eos.contains(&id) {
+            self.eos.push(id);
+        }
+    }
+}
+
+/// The JSON object in a file, or nothing when there is no such file.
+fn read_object(path: &Path) -> Result<Option<Value>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).or_io("read", path),
+    };
+    parse_object(&bytes, path).map(Some)
+}
+
+pub(super) fn parse_object(bytes: &[u8], path: &Path) -> Result<Value> {
+    let bad = |reason: String| Error::Json { path: path.to_owned(), key: String::new(), reason };
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
+    if value.is_object() { Ok(value) } else { Err(bad("an object was expected".into())) }
+}
+
+/// A token given as a string or as an object with `content`; a spelling the vocabulary lacks is refused.
+fn spelled(
+    config: &Value,
+    key: &str,
+    path: &Path,
+    id_of: impl Fn(&str) -> Option<u32>,
+) -> Result<Option<u32>> {
+    let bad = |reason: String| Error::Json { path: path.to_owned(), key: key.to_owned(), reason };
+    let token = match config.get(key) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(token)) => token.as_str(),
+        Some(Value::Object(object)) => match object.get("content") {
+            Some(Value::String(token)) => token.as_str(),
+            _ => return Err(bad("its `content` must be a string".into())),
+        },
+        Some(other) => return Err(bad(format!("a token was expected, not {other}"))),
+    };
+    match id_of(token) {
+        Some(id) => Ok(Some(id)),
+        None => Err(bad(format!("`{token}` is not in the vocabulary of tokenizer.json"))),
+    }
+}
+
+/// A token id or a list of them.
+fn numbered(config: &Value, key: &str, path: &Path) -> Result<Vec<u32>> {
+    let one = |value: &Value| {
+        value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| Error::Json {
+            path: path.to_owned(),
+            key: key.to_owned(),
+            reason: format!("a token id was expected, not {value}"),
+        })
+    };
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(list)) => list.iter().map(one).collect(),
+        Some(value) => Ok(vec![one(value)?]),
+    }
+}
+
+/// Reads the roles out of the bytes of any of the four files; the entry point of the fuzz target.
+pub(crate) fn probe(bytes: &[u8]) -> Result<()> {
+    let path = Path::new("tokenizer_config.json");
+    let config = parse_object(bytes, path)?;
+    let id_of = |token: &str| (token.len() < 16).then_some(token.len() as u32);
+    for key in ["eos_token", "bos_token"] {
+        spelled(&config, key, path, id_of)?;
+        numbered(&config, &format!("{key}_id"), path)?;
+    }
+    Ok(())
+}

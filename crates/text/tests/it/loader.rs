@@ -1,0 +1,143 @@
+//! Packing over stores and the loader: labels, blends, resuming.
+
+use crate::store::write;
+use fathom_text::loader::{Cursor, LengthWeight, Loader, Shuffle, Source, Spec, Split, choose, samples};
+use fathom_text::pack::{Boundaries, IGNORE, Packed, Packing, Span, materialise};
+use fathom_text::store::Store;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Documents whose tokens tell where they come from: document d is d*100, d*100+1, ..., then 1 (end of text).
+fn store(dir: &std::path::Path, lengths: &[u32]) -> Arc<Store> {
+    let docs: Vec<Vec<u32>> = lengths
+        .iter()
+        .zip(1u32..)
+        .map(|(&length, doc)| (0..length - 1).map(|t| doc * 100 + t).chain([1]).collect())
+        .collect();
+    Arc::new(Store::open(write(dir, 100_000, &docs)).unwrap())
+}
+
+#[test]
+fn labels_positions_and_ranges() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), &[4, 3, 5]);
+    let span = |doc, start, len| Span { doc, start, len };
+    let sample = [span(0, 1, 3), span(1, 0, 3), span(2, 0, 2)];
+    let masked = materialise(&store, &sample, Boundaries::Masked);
+    assert_eq!(masked.tokens, [101, 102, 1, 200, 201, 1, 300, 301]);
+    assert_eq!(masked.labels, [102, 1, IGNORE, 201, 1, IGNORE, 301, 302]);
+    assert_eq!(masked.positions, [0, 1, 2, 0, 1, 2, 0, 1]);
+    assert_eq!(masked.docs, [(0, 3), (3, 6), (6, 8)]);
+    let open = materialise(&store, &sample, Boundaries::Unmasked);
+    assert_eq!(open.tokens, masked.tokens);
+    assert_eq!(open.labels, [102, 1, 200, 201, 1, 300, 301, 302]);
+    assert_eq!(open.positions, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(open.docs, [(0, 8)]);
+    assert_eq!(materialise(&store, &[], Boundaries::Masked), Packed::default());
+}
+
+fn spec(packing: Packing) -> Spec {
+    Spec { packing, seed: 5, ahead: 3, ..Spec::new(8) }
+}
+
+/// Tokens of one epoch, sorted.
+fn epoch_tokens(store: &Store, spec: &Spec, epoch: u64) -> Vec<u32> {
+    let docs = choose(store, spec).unwrap();
+    let plan = samples(&docs, spec, 0, epoch);
+    let mut ids: Vec<u32> =
+        plan.iter().flat_map(|sample| materialise(store, sample, spec.boundaries).tokens).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn an_epoch_gives_every_token_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), &[4, 30, 5, 9, 2, 14]);
+    let mut all: Vec<u32> = (0..6).flat_map(|doc| store.doc(doc)).collect();
+    all.sort_unstable();
+    assert_eq!(epoch_tokens(&store, &spec(Packing::BestFit), 3), all);
+    // Concatenation leaves out what fills no sample.
+    assert_eq!(epoch_tokens(&store, &spec(Packing::Concatenate), 3).len(), all.len() / 8 * 8);
+}
+
+#[test]
+fn every_cursor_resumes_exactly() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let sources = || {
+        vec![
+            Source { store: store(dirs[0].path(), &[4, 30, 5, 9, 2, 14]), weight: 3.0 },
+            Source { store: store(dirs[1].path(), &[7, 7, 20]), weight: 1.0 },
+        ]
+    };
+    for packing in [Packing::Concatenate, Packing::BestFit] {
+        let mut loader = Loader::new(sources(), spec(packing)).unwrap();
+        let mut given: Vec<Packed> = Vec::new();
+        let mut cursors: Vec<Cursor> = vec![loader.cursor().clone()];
+        for _ in 0..60 {
+            given.push(loader.next());
+            cursors.push(loader.cursor().clone());
+        }
+        assert!(loader.total_wait_s() >= loader.data_wait_s());
+        let end = &cursors[60];
+        assert_eq!((end.sample, end.sources[0].drawn, end.sources[1].drawn), (60, 45, 15));
+        assert!(end.sources[0].epoch > 2, "{end:?}");
+        for (at, cursor) in cursors.iter().enumerate() {
+            let text = serde_json::to_string(cursor).unwrap();
+            let cursor: Cursor = serde_json::from_str(&text).unwrap();
+            // How far ahead the thread runs is not part of the sequence.
+            let spec = Spec { ahead: 1 + at % 5, ..spec(packing) };
+            let mut resumed = Loader::resume(sources(), spec, &cursor).unwrap();
+            for expected in given[at..].iter().take(5) {
+                assert_eq!(&resumed.next(), expected);
+            }
+        }
+        let other = Loader::resume(sources(), Spec { seed: 6, ..spec(packing) }, &cursors[3]);
+        assert!(other.unwrap_err().to_string().contains("fingerprint"));
+        let fewer = Loader::resume(sources()[..1].to_vec(), spec(packing), &cursors[3]);
+        assert!(fewer.is_err());
+    }
+}
+
+#[test]
+fn splits_part_the_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let docs: Vec<Vec<u32>> = (0..400).map(|doc| vec![doc; 3]).collect();
+    let prefix = write(dir.path(), 1000, &docs);
+    // Without the recorded facts the hash is that of the ids.
+    std::fs::remove_file(format!("{}.docs", prefix.display())).unwrap();
+    let store = Store::open(prefix).unwrap();
+    let numbers = |split| -> BTreeSet<u64> {
+        choose(&store, &Spec { split, ..Spec::new(8) }).unwrap().iter().map(|doc| doc.doc).collect()
+    };
+    let (train, held) = (numbers(Split::Train { held_out: 0.1 }), numbers(Split::HeldOut { held_out: 0.1 }));
+    assert!(train.is_disjoint(&held) && train.len() + held.len() == 400);
+    assert!((20..70).contains(&held.len()), "{}", held.len());
+    assert!(numbers(Split::HeldOut { held_out: 0.05 }).is_subset(&held));
+}
+
+#[test]
+fn long_documents_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), &[4, 30, 5, 9, 2, 14]);
+    let long = Spec { min_doc_tokens: 9, shuffle: Shuffle::None, ..Spec::new(8) };
+    let docs: Vec<u64> = choose(&store, &long).unwrap().iter().map(|doc| doc.doc).collect();
+    assert_eq!(docs, [1, 3, 5]);
+    let error = choose(&store, &Spec { min_doc_tokens: 31, ..Spec::new(8) }).unwrap_err().to_string();
+    assert!(error.contains("the longest has 30 tokens") && error.contains("at least 31"), "{error}");
+}
+
+#[test]
+fn bad_settings_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path(), &[4, 30]);
+    let source = |weight| vec![Source { store: store.clone(), weight }];
+    assert!(Loader::new(Vec::new(), Spec::new(8)).is_err());
+    assert!(Loader::new(source(1.0), Spec::new(0)).is_err());
+    for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let error = Loader::new(source(weight), Spec::new(8)).unwrap_err().to_string();
+        assert!(error.contains("weight"), "{error}");
+    }
+    let rule = LengthWeight { min_tokens: 1, weight: f64::NAN };
+    assert!(Loader::new(source(1.0), Spec { length_weights: vec![rule], ..Spec::new(8) }).is_err());
+}

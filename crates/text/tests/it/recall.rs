@@ -1,0 +1,98 @@
+//! Recall documents and needle prompts.
+
+use crate::{corpus, tokenizer};
+use fathom_text::recall::{RecallGenerator, Split};
+use std::collections::BTreeMap;
+
+fn filler() -> Vec<String> {
+    corpus().iter().flat_map(|text| text.lines().map(str::to_owned)).collect()
+}
+
+/// `key -> value` as the facts in a text say.
+fn facts(text: &str) -> BTreeMap<&str, &str> {
+    let fact = |line: &'_ str| -> Option<(usize, usize)> {
+        let rest = line.strip_prefix("The value of key ")?;
+        Some((line.len() - rest.len(), line.find(" is ")?))
+    };
+    text.lines()
+        .filter_map(|line| {
+            fact(line).map(|(start, is)| (&line[start..is], line[is + 4..].trim_end_matches('.')))
+        })
+        .collect()
+}
+
+#[test]
+fn documents_answer_their_own_questions() {
+    for split in [Split::Train, Split::Test] {
+        let generator = RecallGenerator::new(1, split).with_filler(filler());
+        let mut questions = 0;
+        for index in 0..40 {
+            let text = generator.document(index, 4000);
+            assert_eq!(text, generator.document(index, 4000));
+            assert!((3900..5000).contains(&text.len()), "{}", text.len());
+            let facts = facts(&text);
+            assert!(!facts.is_empty());
+            assert!(facts.keys().all(|key| Split::of_key(key) == split));
+            let mut seen = 0;
+            for line in text.lines().filter(|line| line.starts_with("What is the value of key ")) {
+                let (_, answer) = line.split_once("? The value of key ").unwrap();
+                let (key, value) = answer.split_once(" is ").unwrap();
+                assert_eq!(facts[key], value.trim_end_matches('.'));
+                let fact = text
+                    .find(&format!("\nThe value of key {key} is "))
+                    .or(text.starts_with("The value").then_some(0));
+                assert!(fact < text.find(line), "the fact comes first");
+                seen += 1;
+            }
+            assert!(seen > 0);
+            questions += seen;
+        }
+        assert!(questions > 800, "{questions}");
+    }
+}
+
+#[test]
+fn splits_share_no_key() {
+    let keys = |split| -> Vec<String> {
+        let generator = RecallGenerator::new(1, split);
+        (0..40)
+            .flat_map(|i| {
+                facts(&generator.document(i, 4000)).into_keys().map(str::to_owned).collect::<Vec<_>>()
+            })
+            .collect()
+    };
+    let train = keys(Split::Train);
+    assert!(keys(Split::Test).iter().all(|key| !train.contains(key)));
+}
+
+#[test]
+fn needles_lie_at_their_depth() {
+    let generator = RecallGenerator::new(2, Split::Test);
+    for (index, (target, depth)) in
+        [(128, 0.0), (512, 0.5), (512, 1.0), (2000, 0.25), (2000, 0.75)].into_iter().enumerate()
+    {
+        let needle = generator.needle_prompt(index as u64, target, depth, tokenizer(), &filler()).unwrap();
+        assert!(
+            needle.prompt_tokens <= target && needle.prompt_tokens + 100 > target,
+            "{}",
+            needle.prompt_tokens
+        );
+        assert_eq!(tokenizer().encode(&needle.prompt).unwrap().len(), needle.prompt_tokens);
+        let facts = facts(&needle.prompt);
+        let (key, value) = facts.iter().next().unwrap();
+        assert_eq!((facts.len(), *value), (1, needle.answer.as_str()));
+        assert!(
+            needle.prompt.ends_with(&format!("What is the value of key {key}? The value of key {key} is"))
+        );
+        let at = needle.prompt.find(&format!("The value of key {key} is {value}.")).unwrap();
+        let before = tokenizer().encode(&needle.prompt[..at]).unwrap().len();
+        let share = before as f64 / needle.prompt_tokens as f64;
+        assert!(
+            (share - depth).abs() < 0.35 * (1.0 - target as f64 / 2500.0),
+            "{share} for {depth} of {target}"
+        );
+    }
+    let error = generator.needle_prompt(0, 5, 0.5, tokenizer(), &[]).unwrap_err().to_string();
+    assert!(error.contains("without any filler"), "{error}");
+    assert!(generator.needle_prompt(0, 300, 0.5, tokenizer(), &[]).unwrap().prompt_tokens > 270);
+}

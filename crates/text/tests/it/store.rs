@@ -1,0 +1,236 @@
+//! Stores: the exact layout, round trips, refusals and hostile files.
+
+use crate::{corpus, tokenizer};
+use fathom_text::Error;
+use fathom_text::store::{DocMeta, Header, IdType, Store, StoreWriter};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+const SUFFIXES: [&str; 4] = [".idx", ".bin", ".docs", ".json"];
+
+/// Writes a store with these documents and returns its prefix.
+pub fn write(dir: &Path, vocab_size: u64, docs: &[Vec<u32>]) -> PathBuf {
+    let prefix = dir.join("corpus");
+    let mut writer = StoreWriter::create(&prefix, Header::new(vocab_size)).unwrap();
+    for (number, ids) in docs.iter().enumerate() {
+        let meta = DocMeta { source: 3, hash: (number as u128) << 100, text_bytes: 7 };
+        writer.push_document(ids, meta).unwrap();
+    }
+    writer.finish().unwrap();
+    prefix
+}
+
+fn with(prefix: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", prefix.display()))
+}
+
+/// The bytes that Megatron's builder writes for the documents [1,2,3] and [4,5], by its layout table.
+#[test]
+fn layout_is_megatrons() {
+    let dir = tempfile::tempdir().unwrap();
+    for (vocab_size, code, width) in [(65_499, 8u8, 2u64), (65_500, 4, 4)] {
+        let prefix = write(dir.path(), vocab_size, &[vec![1, 2, 3], vec![4, 5]]);
+        let mut idx = b"MMIDIDX\x00\x00".to_vec();
+        idx.extend(1u64.to_le_bytes());
+        idx.push(code);
+        idx.extend([2u64, 3].iter().flat_map(|n| n.to_le_bytes()));
+        idx.extend([3i32, 2].iter().flat_map(|n| n.to_le_bytes()));
+        idx.extend([0, 3 * width].iter().flat_map(|n| n.to_le_bytes()));
+        idx.extend([0u64, 1, 2].iter().flat_map(|n| n.to_le_bytes()));
+        assert_eq!(idx.len(), 42 + 20 * 2);
+        assert_eq!(std::fs::read(with(&prefix, ".idx")).unwrap(), idx);
+        let bin: Vec<u8> = (1..=5u64).flat_map(|id| id.to_le_bytes()[..width as usize].to_vec()).collect();
+        assert_eq!(std::fs::read(with(&prefix, ".bin")).unwrap(), bin);
+    }
+}
+
+#[test]
+fn documents_and_facts_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let docs = [vec![1, 2, 3], vec![70_000], vec![9; 40]];
+    let store = Store::open(write(dir.path(), 100_000, &docs)).unwrap();
+    assert_eq!((store.num_documents(), store.num_tokens(), store.dtype()), (3, 44, IdType::I32));
+    for (number, ids) in docs.iter().enumerate() {
+        assert_eq!(&store.doc(number), ids);
+        assert_eq!(store.doc_len(number), ids.len());
+        let meta = DocMeta { source: 3, hash: (number as u128) << 100, text_bytes: 7 };
+        assert_eq!(store.doc_meta(number), Some(meta));
+    }
+    let mut part = vec![0];
+    store.token_range(0, 1, 2, &mut part);
+    assert_eq!(part, [0, 2, 3]);
+    assert_eq!(store.header().unwrap().text_bytes, 21);
+    assert!(store.check_ids(70_001).is_ok());
+    match store.check_ids(70_000).unwrap_err() {
+        Error::IdOutsideVocabulary { offset: 12, doc: 1, id: 70_000, .. } => {}
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn texts_become_documents_that_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("deep/er/corpus");
+    let mut header = Header::for_tokenizer(tokenizer()).unwrap();
+    header.sources.push("here".into());
+    let mut writer = StoreWriter::create(&prefix, header).unwrap();
+    assert_eq!(writer.add_source("there"), 1);
+    let texts = corpus();
+    for text in &texts {
+        writer.push_text(tokenizer(), text, 1).unwrap();
+    }
+    let header = writer.finish().unwrap();
+    assert_eq!(header.text_bytes, texts.iter().map(|t| t.len() as u64).sum::<u64>());
+    let store = Store::open(&prefix).unwrap();
+    assert_eq!(store.header(), Some(&header));
+    for (doc, text) in texts.iter().enumerate() {
+        let mut ids = store.doc(doc);
+        assert_eq!(ids.pop(), Some(0), "the end-of-text id");
+        assert_eq!(&tokenizer().decode(&ids), text);
+        assert_eq!(store.doc_meta(doc), Some(DocMeta::of_text(text, 1)));
+    }
+}
+
+#[test]
+fn nothing_appears_before_finish() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("corpus");
+    let mut writer = StoreWriter::create(&prefix, Header::new(10)).unwrap();
+    writer.push_document(&[1], DocMeta::default()).unwrap();
+    assert!(Store::open(&prefix).is_err());
+    let error = writer.push_document(&[1, 10], DocMeta::default()).unwrap_err().to_string();
+    assert!(error.contains("token id 10 in document 1 is outside the vocabulary of 10 ids"), "{error}");
+    assert!(writer.push_document(&[], DocMeta::default()).is_err());
+    drop(writer);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_empty_store_and_a_missing_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(write(dir.path(), 10, &[])).unwrap();
+    assert_eq!((store.num_documents(), store.num_tokens()), (0, 0));
+    let error = Store::open(dir.path().join("none")).unwrap_err().to_string();
+    assert!(error.contains("cannot open") && error.contains("none.bin"), "{error}");
+}
+
+/// Megatron's own builder may put several sequences into one document, and knows nothing of the side files.
+#[test]
+fn foreign_stores_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = write(dir.path(), 100, &[vec![1, 2, 3], vec![4, 5], vec![6]]);
+    let path = with(&prefix, ".idx");
+    let mut idx = std::fs::read(&path).unwrap();
+    // Three sequences, two documents: bounds 0, 2, 3, and one mode byte per sequence.
+    idx[26..34].copy_from_slice(&3u64.to_le_bytes());
+    idx.truncate(34 + 12 * 3);
+    idx.extend([0u64, 2, 3].iter().flat_map(|n| n.to_le_bytes()));
+    idx.extend([0, 1, 0]);
+    std::fs::write(&path, idx).unwrap();
+    std::fs::remove_file(with(&prefix, ".json")).unwrap();
+    std::fs::remove_file(with(&prefix, ".docs")).unwrap();
+    let store = Store::open(&prefix).unwrap();
+    assert_eq!((store.doc(0), store.doc(1)), (vec![1, 2, 3, 4, 5], vec![6]));
+    assert_eq!((store.header(), store.doc_meta(0)), (None, None));
+    assert_ne!(store.doc_hash(0), store.doc_hash(1));
+}
+
+#[test]
+fn broken_indexes_are_told_by_field() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = write(dir.path(), 100, &[vec![1, 2, 3], vec![4, 5]]);
+    let path = with(&prefix, ".idx");
+    let good = std::fs::read(&path).unwrap();
+    let check = |edit: &dyn Fn(&mut Vec<u8>), field: &str, at: u64| {
+        let mut bytes = good.clone();
+        edit(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        match Store::open(&prefix).unwrap_err() {
+            Error::Format { field: found, offset, path, .. } => {
+                assert_eq!((found, offset), (field, at));
+                assert!(path.ends_with("corpus.idx"));
+            }
+            other => panic!("{other}"),
+        }
+    };
+    check(&|b| b.truncate(20), "header", 0);
+    check(&|b| b[0] = b'X', "magic", 0);
+    check(&|b| b[9] = 2, "version", 9);
+    check(&|b| b[17] = 7, "dtype", 17);
+    check(&|b| b[18] = 3, "counts", 18);
+    check(&|b| b[18..26].fill(0xff), "counts", 18);
+    check(&|b| b.truncate(b.len() - 1), "counts", 18);
+    check(&|b| b[37] = 0xff, "sequence length", 34);
+    check(&|b| b[38] = 9, "sequence offset", 50);
+    check(&|b| b[50] = 4, "sequence offset", 50);
+    check(&|b| b[57] = 0xff, "sequence offset", 50);
+    check(&|b| b[58] = 1, "document bound", 74);
+    check(&|b| b[66] = 7, "document bound", 66);
+    check(&|b| b[74] = 1, "document bound", 74);
+    std::fs::write(&path, &good).unwrap();
+    assert!(Store::open(&prefix).is_ok());
+    let docs = with(&prefix, ".docs");
+    let mut bytes = std::fs::read(&docs).unwrap();
+    bytes[24 + 24] += 1;
+    std::fs::write(&docs, &bytes).unwrap();
+    let error = Store::open(&prefix).unwrap_err().to_string();
+    assert!(error.contains("corpus.docs: byte 48, tokens: document 0: 4, but the index says 3"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Whatever happens to the bytes: an answer, no panic; and what opens can be read.
+    #[test]
+    fn damaged_files_never_panic(
+        edits in prop::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of((0usize..4, any::<prop::sample::Index>())),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let prefix = dir.path().join("corpus");
+        // One good store serves all cases: writing one waits for the disk.
+        static GOOD: OnceLock<[Vec<u8>; 4]> = OnceLock::new();
+        let mut files = GOOD.get_or_init(|| {
+            let good = write(dir.path(), 100, &[vec![1, 2, 3], vec![4], vec![5, 6, 7, 8]]);
+            SUFFIXES.map(|suffix| std::fs::read(with(&good, suffix)).unwrap())
+        }).clone();
+        for (which, at, value) in edits {
+            let at = at.index(files[which].len());
+            files[which][at] = value;
+        }
+        if let Some((which, at)) = cut {
+            let len = at.index(files[which].len());
+            files[which].truncate(len);
+        }
+        for (suffix, bytes) in SUFFIXES.iter().zip(&files) {
+            std::fs::write(with(&prefix, suffix), bytes).unwrap();
+        }
+        if let Ok(store) = Store::open(&prefix) {
+            let total: usize = (0..store.num_documents()).map(|doc| store.doc(doc).len()).sum();
+            prop_assert!(total as u64 <= store.num_tokens());
+            let _ = store.check_ids(100);
+            (0..store.num_documents()).for_each(|doc| { store.doc_hash(doc); store.doc_meta(doc); });
+        }
+    }
+
+    #[test]
+    fn index_bytes_never_panic(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        fathom_text::fuzz::fuzz_idx(&data);
+    }
+
+    #[test]
+    fn tokenizer_bytes_never_panic(text in r#"\{("(eos|bos)_token(_id)?": ?(null|-?[0-9]{1,12}|"[a-z]{0,20}"|\{"content": "x"\}|\[[0-9, ]*\]),?){0,3}\}?"#) {
+        fathom_text::fuzz::fuzz_tokenizer_config(text.as_bytes());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn any_documents_round_trip(docs in prop::collection::vec(prop::collection::vec(0u32..300, 1..50), 0..20), wide in any::<bool>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(write(dir.path(), if wide { 1 << 20 } else { 300 }, &docs)).unwrap();
+        let back: Vec<Vec<u32>> = (0..store.num_documents()).map(|doc| store.doc(doc)).collect();
+        prop_assert_eq!(back, docs);
+    }
+}

@@ -1,0 +1,145 @@
+//! Training, round trips, pieces, streams, roles and bad files.
+
+use crate::{EOS, corpus, tokenizer};
+use fathom_text::Tokenizer;
+use proptest::prelude::*;
+
+#[test]
+fn training_is_deterministic_and_ignores_order() {
+    let first = Tokenizer::train_bpe(corpus().into_iter(), 700, &[EOS]).unwrap();
+    let again = Tokenizer::train_bpe(corpus().into_iter(), 700, &[EOS]).unwrap();
+    let reversed = Tokenizer::train_bpe(corpus().into_iter().rev(), 700, &[EOS]).unwrap();
+    assert_eq!(first.to_json().unwrap(), again.to_json().unwrap());
+    assert_eq!(first.to_json().unwrap(), reversed.to_json().unwrap());
+    assert_eq!(first.hash().unwrap(), reversed.hash().unwrap());
+    assert_eq!(first.vocab_size(), 700);
+    assert_eq!((first.eos(), first.token_id(EOS)), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_vocabulary_needs_room_for_the_bytes() {
+    let error = Tokenizer::train_bpe(corpus().into_iter(), 256, &[EOS]).unwrap_err().to_string();
+    assert!(error.contains("257"), "{error}");
+}
+
+#[test]
+fn an_empty_corpus_gives_the_bytes() {
+    let bytes = Tokenizer::train_bpe(std::iter::empty(), 500, &[EOS]).unwrap();
+    assert_eq!(bytes.vocab_size(), 257);
+    assert_eq!(bytes.decode(&bytes.encode("any é 中\n").unwrap()), "any é 中\n");
+}
+
+#[test]
+fn special_tokens_are_text_unless_asked_for() {
+    let tokenizer = tokenizer();
+    let text = format!("end{EOS}");
+    let plain = tokenizer.encode(&text).unwrap();
+    assert!(!plain.contains(&0) && plain.len() > 3);
+    assert_eq!(tokenizer.decode(&plain), text);
+    let special = tokenizer.encode_special(&text).unwrap();
+    assert_eq!(special.last(), Some(&0));
+    assert_eq!(tokenizer.decode(&special), text);
+    assert_eq!(tokenizer.decode_text(&special), "end");
+}
+
+#[test]
+fn long_texts_in_pieces_give_the_ids_of_the_whole() {
+    let tokenizer = tokenizer();
+    let text = corpus().join("\n\n").repeat(4);
+    assert!(text.len() > 100 << 10);
+    let mut inner = tokenizers::Tokenizer::from_bytes(tokenizer.to_json().unwrap()).unwrap();
+    inner.set_encode_special_tokens(true);
+    let whole = inner.encode_fast(text.as_str(), false).unwrap();
+    assert_eq!(tokenizer.encode(&text).unwrap(), whole.get_ids());
+    let both = tokenizer.encode_batch(&[text.as_str(), "short"]).unwrap();
+    assert_eq!(both[0], whole.get_ids());
+    assert_eq!(tokenizer.decode(&both[0]), text);
+}
+
+#[test]
+fn a_folder_written_here_reads_back_with_its_roles() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenizer().save_dir(dir.path()).unwrap();
+    let back = Tokenizer::from_dir(dir.path()).unwrap();
+    assert_eq!(back.hash().unwrap(), tokenizer().hash().unwrap());
+    assert_eq!(back.eos(), Some(0));
+    assert_eq!(back.stops(), [0]);
+    assert_eq!(back.bos(), None, "<|bos|> is no well-known spelling");
+    assert!(!dir.path().join("tokenizer.json.tmp").exists());
+}
+
+#[test]
+fn roles_come_from_the_files_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    tokenizer().save(dir.path().join("tokenizer.json")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("tokenizer_config.json", r#"{"eos_token": {"content": "<|endoftext|>"}, "bos_token": "<|bos|>"}"#);
+    write("generation_config.json", r#"{"eos_token_id": [7, 0, 9]}"#);
+    let roles = Tokenizer::from_dir(dir.path()).unwrap();
+    assert_eq!((roles.bos(), roles.eos(), roles.stops()), (Some(1), Some(0), &[0, 7, 9][..]));
+    for (name, text, says) in [
+        ("tokenizer_config.json", r#"{"eos_token": "<gone>"}"#, "`<gone>` is not in the vocabulary"),
+        ("tokenizer_config.json", r#"{"eos_token": 5}"#, "key `eos_token`"),
+        ("tokenizer_config.json", "[]", "an object was expected"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json"),
+        ("generation_config.json", r#"{"eos_token_id": "x"}"#, "key `eos_token_id`"),
+        ("generation_config.json", r#"{"eos_token_id": -1}"#, "key `eos_token_id`"),
+    ] {
+        write("tokenizer_config.json", "{}");
+        write("generation_config.json", "{}");
+        write(name, text);
+        let error = Tokenizer::from_dir(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn unusable_files_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    let missing = Tokenizer::from_file(&path).unwrap_err().to_string();
+    assert!(missing.contains("cannot read") && missing.contains("tokenizer.json"), "{missing}");
+    for bytes in [&b"{}"[..], b"", b"\xff\xfe", b"[1,2", br#"{"version":"1.0","model":{"type":"BPE"}}"#] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Tokenizer::from_file(&path).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json is not a usable tokenizer"), "{error}");
+    }
+}
+
+fn streamed(ids: &[u32]) -> String {
+    let mut stream = tokenizer().stream();
+    let mut text = String::new();
+    for &id in ids {
+        if let Some(piece) = stream.push(id) {
+            assert!(!piece.is_empty());
+            text.push_str(&piece);
+        }
+    }
+    text + &stream.finish().unwrap_or_default()
+}
+
+#[test]
+fn a_stream_never_gives_half_a_character() {
+    let ids = tokenizer().encode("é中🙂").unwrap();
+    assert_eq!(ids.len(), 9, "bytes, since no merge covers them");
+    let mut stream = tokenizer().stream();
+    let pieces: Vec<Option<String>> = ids.iter().map(|&id| stream.push(id)).collect();
+    let given: Vec<&str> = pieces.iter().flatten().map(String::as_str).collect();
+    assert_eq!(given, ["é", "中", "🙂"]);
+    assert_eq!(stream.finish(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn any_text_round_trips(text in "\\PC{0,40}|[a-z \n\t]{0,80}|.{0,20}") {
+        let ids = tokenizer().encode(&text).unwrap();
+        prop_assert_eq!(tokenizer().decode(&ids), text.clone());
+        prop_assert_eq!(streamed(&ids), text);
+    }
+
+    #[test]
+    fn any_ids_stream_to_what_they_decode_to(ids in prop::collection::vec(0u32..1100, 0..60)) {
+        prop_assert_eq!(streamed(&ids), tokenizer().decode_text(&ids));
+    }
+}
