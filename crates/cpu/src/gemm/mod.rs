@@ -25,51 +25,11 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
+pub use crate::mat::{Elem, Mat, MatMut};
 pub use drive::{gemm, pack_b, packed_bytes, workspace_bytes};
 
 /// Cuts of k at multiples of this many elements leave the chain of additions unchanged on every instruction set.
 pub const K_CHUNK: usize = 128;
-
-/// How an operand is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Elem {
-    /// 4-byte IEEE floats.
-    F32,
-    /// bfloat16, the upper half of an f32, as `u16`.
-    Bf16,
-}
-
-impl Elem {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Elem::F32 => 4,
-            Elem::Bf16 => 2,
-        }
-    }
-}
-
-/// A matrix to read: `rows x cols` elements, rows `stride` elements apart.
-#[derive(Clone, Copy, Debug)]
-pub struct Mat {
-    /// The first element.
-    pub ptr: *const u8,
-    /// Storage of the elements.
-    pub elem: Elem,
-    /// Elements between the starts of two rows; at least the columns.
-    pub stride: usize,
-}
-
-/// A matrix to write; see [`Mat`].
-#[derive(Clone, Copy, Debug)]
-pub struct MatMut {
-    /// The first element.
-    pub ptr: *mut u8,
-    /// Storage of the elements.
-    pub elem: Elem,
-    /// Elements between the starts of two rows; at least the columns.
-    pub stride: usize,
-}
 
 /// The extents and storage of a product, all that memory needs are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,123 @@
+//! Look-up in a table of rows, and its gradient.
+#![allow(unsafe_code)]
+
+use super::Place;
+use super::level::{Float, Kernel, Level, by_elem, madd, run};
+use crate::mat::{Elem, Mat, MatMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// `out[t] (+)= scale * table[ids[t]]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Embed<'a> {
+    /// A row of the table for each row of `out`.
+    pub ids: &'a [i32],
+    /// Rows of the table.
+    pub vocab: usize,
+    /// Columns.
+    pub cols: usize,
+    /// `[vocab, cols]`.
+    pub table: Mat,
+    /// Multiplies each row.
+    pub scale: f32,
+    /// `[ids, cols]`, any storage.
+    pub out: MatMut,
+    /// Adds to `out`, as learned positions do.
+    pub accumulate: bool,
+}
+
+struct Gather<'a, T, U>(&'a Embed<'a>, PhantomData<fn(T, U)>);
+
+/// Computes `op.out`.
+///
+/// # Safety
+/// See the module's text.
+///
+/// # Panics
+/// If an id is not a row of the table.
+pub unsafe fn embed(place: Place<'_>, op: &Embed<'_>) {
+    check_ids("embed", op.ids, op.vocab);
+    let bytes = op.cols * (op.table.elem.bytes() + op.out.elem.bytes());
+    // SAFETY: the caller's promise; rows are disjoint.
+    by_elem!(op.table.elem, T => by_elem!(op.out.elem, U => unsafe {
+        run(place, &Gather::<T, U>(op, PhantomData), op.ids.len(), 1, bytes)
+    }));
+}
+
+fn check_ids(name: &str, ids: &[i32], vocab: usize) {
+    if let Some(at) = ids.iter().position(|id| *id < 0 || *id as usize >= vocab) {
+        panic!("{name}: id {} at {at} is not below {vocab}", ids[at]);
+    }
+}
+
+impl<T: Float, U: Float> Kernel for Gather<'_, T, U> {
+    #[inline(always)]
+    unsafe fn run<L: Level>(&self, part: Range<usize>) {
+        let op = self.0;
+        for row in part {
+            // SAFETY: the ids were checked; rows and columns named by the descriptor.
+            let (from, out) =
+                unsafe { (op.table.row::<T>(op.ids[row] as usize, op.cols), op.out.row::<U>(row, op.cols)) };
+            if op.accumulate {
+                for (out, from) in out.iter_mut().zip(from) {
+                    *out = U::narrow(madd::<L>(op.scale, from.wide(), out.wide()));
+                }
+            } else {
+                for (out, from) in out.iter_mut().zip(from) {
+                    *out = U::narrow(op.scale * from.wide());
+                }
+            }
+        }
+    }
+}
+
+struct Scatter<'a, T> {
+    ids: &'a [i32],
+    dy: Mat,
+    scale: f32,
+    dtable: MatMut,
+    types: PhantomData<fn(T)>,
+}
+
+/// `dtable[ids[t]] += scale * dy[t]` in ascending t; `dtable` is f32 `[vocab, cols]`. Parallel over columns.
+///
+/// # Safety
+/// See the module's text.
+///
+/// # Panics
+/// If an id is not a row of the table.
+pub unsafe fn embed_backward(
+    place: Place<'_>,
+    ids: &[i32],
+    vocab: usize,
+    cols: usize,
+    dy: Mat,
+    scale: f32,
+    dtable: MatMut,
+) {
+    check_ids("embed backward", ids, vocab);
+    assert!(dtable.elem == Elem::F32, "embed backward: the table's gradient is f32");
+    let bytes = ids.len() * (dy.elem.bytes() + 8);
+    let grain = cols.div_ceil(place.threads.count()).next_multiple_of(16);
+    // SAFETY: the caller's promise; columns are disjoint.
+    by_elem!(dy.elem, T => unsafe {
+        run(place, &Scatter::<T> { ids, dy, scale, dtable, types: PhantomData }, cols, grain, bytes)
+    });
+}
+
+impl<T: Float> Kernel for Scatter<'_, T> {
+    #[inline(always)]
+    unsafe fn run<L: Level>(&self, part: Range<usize>) {
+        for (row, id) in self.ids.iter().enumerate() {
+            // SAFETY: the ids were checked; these columns belong to this call, and no slice reaches beyond them.
+            let (dy, to) = unsafe {
+                let dy = &self.dy.row::<T>(row, part.end)[part.start..];
+                let at = *id as usize * self.dtable.stride + part.start;
+                (dy, std::slice::from_raw_parts_mut(self.dtable.ptr.cast::<f32>().add(at), part.len()))
+            };
+            for (to, dy) in to.iter_mut().zip(dy) {
+                *to = madd::<L>(self.scale, dy.wide(), *to);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Cross-entropy of a tile of logits, with its gradient.
+#![allow(unsafe_code)]
+
+use super::Place;
+use super::level::{Float, Kernel, Level, by_elem, fold_one, madd, run, sum_one};
+use super::math::{exp, tanh};
+use crate::mat::{Elem, Mat, MatMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Cross-entropy of a tile of logits. With `f = softcap(scale * logits)` and `lse = log sum exp f`:
+/// `loss = lse - f[label] + z_loss * lse^2`, and `dlogits` is the gradient of `sum(weight * loss)`.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy<'a> {
+    /// Columns.
+    pub vocab: usize,
+    /// `[rows, vocab]`.
+    pub logits: Mat,
+    /// A column for each row; below zero: ignored (no loss, zero gradient).
+    pub labels: &'a [i32],
+    /// Multiplies a row's gradient; one if absent.
+    pub weights: Option<&'a [f32]>,
+    /// f32 `[1, rows]`.
+    pub loss: MatMut,
+    /// f32 `[1, rows]`: `f[label] - lse`, the log-probability of the label; zero where ignored.
+    pub logp: Option<MatMut>,
+    /// `[rows, vocab]`, any storage; may be `logits` itself.
+    pub dlogits: Option<MatMut>,
+    /// Multiplies the logits first (Granite).
+    pub scale: f32,
+    /// `cap tanh(x / cap)`; 0 for none (Gemma 2).
+    pub softcap: f32,
+    /// Weight of the squared log-partition.
+    pub z_loss: f32,
+}
+
+struct Rows<'a, T, U>(&'a CrossEntropy<'a>, PhantomData<fn(T, U)>);
+
+/// Computes `op.loss`, `op.logp` and `op.dlogits`.
+///
+/// # Safety
+/// See the module's text.
+///
+/// # Panics
+/// If a label is not a column.
+pub unsafe fn cross_entropy(place: Place<'_>, op: &CrossEntropy<'_>) {
+    if let Some(at) = op.labels.iter().position(|label| *label >= 0 && *label as usize >= op.vocab) {
+        panic!("cross entropy: label {} at {at} is not below {}", op.labels[at], op.vocab);
+    }
+    let f32_out = op.loss.elem == Elem::F32 && op.logp.is_none_or(|logp| logp.elem == Elem::F32);
+    let in_place = op.dlogits.is_none_or(|d| {
+        !std::ptr::eq(d.ptr, op.logits.ptr) || (d.elem == op.logits.elem && d.stride == op.logits.stride)
+    });
+    let weights = op.weights.is_none_or(|weights| weights.len() == op.labels.len());
+    assert!(f32_out && in_place && weights, "cross entropy: storage of {op:?}");
+    let gradient = op.dlogits.map_or(Elem::F32, |dlogits| dlogits.elem);
+    let bytes = op.vocab * op.logits.elem.bytes() * 4;
+    // SAFETY: the caller's promise; rows are disjoint.
+    by_elem!(op.logits.elem, T => by_elem!(gradient, U => unsafe {
+        run(place, &Rows::<T, U>(op, PhantomData), op.labels.len(), 1, bytes)
+    }));
+}
+
+/// What the gradient of a row is made from.
+#[derive(Clone, Copy)]
+struct Slope {
+    scale: f32,
+    softcap: f32,
+    lse: f32,
+    /// Multiplies the softmax: `weight * (1 + 2 z_loss lse) * scale`.
+    softmax: f32,
+}
+
+impl Slope {
+    #[inline(always)]
+    fn at<L: Level, const CAP: bool>(&self, x: f32) -> f32 {
+        let (f, slope) = capped::<L, CAP>(x, self.scale, self.softcap);
+        self.softmax * exp::<L>(f - self.lse) * slope
+    }
+}
+
+/// `softcap(scale * x)` and its derivative by `scale * x`.
+#[inline(always)]
+fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32) -> (f32, f32) {
+    let x = scale * x;
+    if CAP {
+        let t = tanh::<L>(x / softcap);
+        (softcap * t, madd::<L>(-t, t, 1.0))
+    } else {
+        (x, 1.0)
+    }
+}
+
+impl<T: Float, U: Float> Kernel for Rows<'_, T, U> {
+    #[inline(always)]
+    unsafe fn run<L: Level>(&self, part: Range<usize>) {
+        // Two copies of the loops, so that a row without a cap does not pay for one.
+        // SAFETY: passed on.
+        unsafe {
+            if self.0.softcap == 0.0 { self.rows::<L, false>(part) } else { self.rows::<L, true>(part) }
+        }
+    }
+}
+
+impl<T: Float, U: Float> Rows<'_, T, U> {
+    #[inline(always)]
+    unsafe fn rows<L: Level, const CAP: bool>(&self, part: Range<usize>) {
+        let op = self.0;
+        let value = |x: f32| capped::<L, CAP>(x, op.scale, op.softcap).0;
+        for row in part {
+            let label = op.labels[row];
+            // SAFETY: one element of each, this row's.
+            let put = |to: &MatMut, x: f32| unsafe { *to.ptr.cast::<f32>().add(row) = x };
+            if label < 0 {
+                put(&op.loss, 0.0);
+                op.logp.iter().for_each(|logp| put(logp, 0.0));
+                // SAFETY: rows and columns named by the descriptor.
+                op.dlogits.iter().for_each(|d| unsafe { d.row::<U>(row, op.vocab) }.fill(U::narrow(0.0)));
+                continue;
+            }
+            // SAFETY: rows and columns named by the descriptor; the slice ends before the gradient is written.
+            let (lse, target) = unsafe {
+                let x = op.logits.row::<T>(row, op.vocab);
+                (log_sum_exp::<L, T>(x, value), value(x[label as usize].wide()))
+            };
+            put(&op.loss, lse - target + op.z_loss * lse * lse);
+            op.logp.iter().for_each(|logp| put(logp, target - lse));
+            if let Some(dlogits) = &op.dlogits {
+                let weight = op.weights.map_or(1.0, |weights| weights[row]) * op.scale;
+                let softmax = weight * madd::<L>(2.0 * op.z_loss, lse, 1.0);
+                let slope = Slope { scale: op.scale, softcap: op.softcap, lse, softmax };
+                // SAFETY: as above.
+                unsafe { self.gradient::<L, CAP>(row, dlogits, slope, label as usize, weight) }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gradient<L: Level, const CAP: bool>(
+        &self,
+        row: usize,
+        to: &MatMut,
+        slope: Slope,
+        label: usize,
+        weight: f32,
+    ) {
+        let op = self.0;
+        // SAFETY: rows and columns named by the descriptor.
+        unsafe {
+            let from = *op.logits.ptr.cast::<T>().add(row * op.logits.stride + label);
+            let (_, cap) = capped::<L, CAP>(from.wide(), slope.scale, slope.softcap);
+            let at_label = slope.at::<L, CAP>(from.wide()) - weight * cap;
+            let out = to.row::<U>(row, op.vocab);
+            if op.logits.ptr == to.ptr {
+                for out in out.iter_mut() {
+                    *out = U::narrow(slope.at::<L, CAP>(out.wide()));
+                }
+            } else {
+                for (out, x) in out.iter_mut().zip(op.logits.row::<T>(row, op.vocab)) {
+                    *out = U::narrow(slope.at::<L, CAP>(x.wide()));
+                }
+            }
+            out[label] = U::narrow(at_label);
+        }
+    }
+}
+
+/// `log sum exp` of `value(x)`: the maximum first, then the sum in lanes.
+#[inline(always)]
+fn log_sum_exp<L: Level, T: Float>(x: &[T], value: impl Fn(f32) -> f32) -> f32 {
+    let top = fold_one(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a }, &value);
+    top + sum_one(x, |x| exp::<L>(value(x) - top)).ln()
+}

@@ -1,0 +1,50 @@
+//! Kernels over rows: norms, activations, rotations, look-ups, cross-entropy, the optimizer, and copies.
+//!
+//! Storage is f32 or bf16, arithmetic f32. Each loop is written once in plain Rust and compiled for each
+//! instruction set (see [`level`]). An output row depends only on its input rows, its sums over columns run in
+//! fixed lanes; sums over rows run per column in ascending chunks of [`ROW_CHUNK`] rows. So no result depends
+//! on the number of threads or on how rows are cut (at multiples of the chunk, for sums over rows).
+//!
+//! Functions take raw [`crate::mat::Mat`] descriptors and are unsafe: every operand must be readable, every
+//! output writable, for the rows and columns named, and outputs overlap nothing unless their text allows it.
+//! They panic, before anything is written, if storage types do not fit.
+#![allow(unsafe_code)]
+
+mod activate;
+mod embed;
+mod level;
+mod loss;
+mod math;
+mod norm;
+mod norm_backward;
+mod optimizer;
+mod rope;
+mod simple;
+mod sums;
+#[cfg(test)]
+mod tests;
+
+pub use activate::{Activate, ActivateBackward, activate, activate_backward};
+pub use embed::{Embed, embed, embed_backward};
+pub use loss::{CrossEntropy, cross_entropy};
+pub use norm::{Norm, norm};
+pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};
+pub use optimizer::{AdamW, StepScale, adamw, step_scale};
+pub use rope::{Rope, RopeTable, rope, rope_table};
+pub use simple::{add, add_bias, copy, scale, softcap, zero};
+pub use sums::{bias_backward, sum, sum_squares};
+
+/// Sums over rows are taken over this many rows first.
+pub const ROW_CHUNK: usize = 128;
+
+use crate::isa::Isa;
+use crate::threads::Threads;
+
+/// Where a kernel runs.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The pool.
+    pub threads: &'a Threads,
+    /// The instruction set; the processor has it.
+    pub isa: Isa,
+}

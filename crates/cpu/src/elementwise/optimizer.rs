@@ -1,0 +1,135 @@
+//! AdamW and the factor that scales a step's gradient.
+#![allow(unsafe_code)]
+
+use super::Place;
+use super::level::{Float, Kernel, Level, by_elem, madd, run};
+use crate::mat::Elem;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW {
+    /// Elements of each tensor.
+    pub count: usize,
+    /// Storage of `param`.
+    pub elem: Elem,
+    /// The weights, updated.
+    pub param: *mut u8,
+    /// Their f32 master copy, updated first; null if `param` itself is updated.
+    pub master: *mut f32,
+    /// First moment.
+    pub m: *mut f32,
+    /// Second moment.
+    pub v: *mut f32,
+    /// Gradient of the sum over tokens.
+    pub grad: *const f32,
+    /// Multiplies the gradient: one over the tokens, times the clip factor.
+    pub scale: *const f32,
+    /// Not zero leaves everything as it is.
+    pub skip: *const f32,
+    /// Learning rate.
+    pub lr: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root.
+    pub eps: f32,
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+    /// `1 - beta1^step`.
+    pub correction1: f32,
+    /// `1 - beta2^step`.
+    pub correction2: f32,
+}
+
+struct Update<'a, T> {
+    op: &'a AdamW,
+    scale: f32,
+    types: PhantomData<fn(T)>,
+}
+
+// SAFETY: each task follows the pointers to its own elements only.
+unsafe impl<T> Sync for Update<'_, T> {}
+
+/// Elements handled as one piece.
+const PIECE: usize = 1024;
+
+/// Updates `param`, `master`, `m` and `v`.
+///
+/// # Safety
+/// See the module's text; each pointer leads to `count` elements, `scale` and `skip` to one.
+pub unsafe fn adamw(place: Place<'_>, op: &AdamW) {
+    // SAFETY: one element each.
+    let (scale, skip) = unsafe { (*op.scale, *op.skip) };
+    if skip != 0.0 {
+        return;
+    }
+    // SAFETY: the caller's promise; pieces are disjoint.
+    by_elem!(op.elem, T => unsafe {
+        run(place, &Update::<T> { op, scale, types: PhantomData }, op.count.div_ceil(PIECE), 1, PIECE * 24)
+    });
+}
+
+impl<T: Float> Kernel for Update<'_, T> {
+    #[inline(always)]
+    unsafe fn run<L: Level>(&self, part: Range<usize>) {
+        let op = self.op;
+        let from = part.start * PIECE;
+        let count = (part.end * PIECE).min(op.count) - from;
+        // SAFETY: elements from..from + count of each tensor belong to this call.
+        let (param, m, v, grad) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(op.param.cast::<T>().add(from), count),
+                std::slice::from_raw_parts_mut(op.m.add(from), count),
+                std::slice::from_raw_parts_mut(op.v.add(from), count),
+                std::slice::from_raw_parts(op.grad.add(from), count),
+            )
+        };
+        let keep = 1.0 - op.lr * op.weight_decay;
+        let step = op.lr / op.correction1;
+        let root = op.correction2.sqrt();
+        let next = |weight: f32, m: &mut f32, v: &mut f32, grad: f32| {
+            let g = grad * self.scale;
+            *m = madd::<L>(1.0 - op.beta1, g - *m, *m);
+            *v = madd::<L>(op.beta2, *v, (1.0 - op.beta2) * g * g);
+            weight * keep - step * (*m / (v.sqrt() / root + op.eps))
+        };
+        if op.master.is_null() {
+            for i in 0..count {
+                param[i] = T::narrow(next(param[i].wide(), &mut m[i], &mut v[i], grad[i]));
+            }
+        } else {
+            // SAFETY: as above.
+            let master = unsafe { std::slice::from_raw_parts_mut(op.master.add(from), count) };
+            for i in 0..count {
+                master[i] = next(master[i], &mut m[i], &mut v[i], grad[i]);
+                param[i] = T::narrow(master[i]);
+            }
+        }
+    }
+}
+
+/// What an update needs to know about a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepScale {
+    /// `min(1, max_norm / norm) / count`; 0 without a valid token.
+    pub scale: f32,
+    /// 1 if loss or norm is not finite or there is no valid token, else 0.
+    pub skip: f32,
+    /// `sqrt(sum_squares) / count`: the norm of the mean's gradient.
+    pub norm: f32,
+}
+
+/// From the sum of squares of the gradient of the summed loss, the summed loss, and the number of valid tokens.
+/// `max_norm` 0 means no clipping.
+pub fn step_scale(sum_squares: f32, loss: f32, count: f32, max_norm: f32) -> StepScale {
+    if count <= 0.0 {
+        return StepScale { scale: 0.0, skip: 1.0, norm: 0.0 };
+    }
+    let norm = sum_squares.sqrt() / count;
+    let clip = if max_norm > 0.0 && norm > max_norm { max_norm / norm } else { 1.0 };
+    let finite = norm.is_finite() && loss.is_finite();
+    StepScale { scale: if finite { clip / count } else { 0.0 }, skip: if finite { 0.0 } else { 1.0 }, norm }
+}
