@@ -21,7 +21,10 @@ impl Mapping {
     /// If the kernel refuses the range (more than the address space, or a limit of the process).
     pub fn reserve(bytes: u64) -> Mapping {
         let bytes = bytes as usize + ALIGN;
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
         let error = std::io::Error::last_os_error();

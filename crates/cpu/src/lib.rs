@@ -1,7 +1,11 @@
 //! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
+mod arena;
 pub mod attention;
 pub mod elementwise;
 pub mod gemm;
 pub mod isa;
+mod machine;
 pub mod mat;
 pub mod threads;
+
+pub use machine::{Cpu, profile};

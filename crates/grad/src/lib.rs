@@ -26,7 +26,7 @@ pub use head::{Head, HeadUse, Labels};
 pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::rope::RopeUse;
-pub use optimizer::{AdamW, AdamWSettings, StepReport, Update};
+pub use optimizer::{AdamW, AdamWSettings, State, StepReport, Update};
 pub use params::{Grads, Param, ParamId, Params};
 pub use places::{Place, Places, Rule};
 pub use run::{Counted, Counters, Span};

@@ -224,6 +224,7 @@ impl Attention<'_> {
             kv_heads: self.k.cols() / self.head_dim,
             head_dim: self.head_dim,
             dtype: self.q.dtype(),
+            slices: self.mask.slices.cap(),
             backward,
         }
     }

@@ -51,6 +51,8 @@ pub enum OpDesc {
         head_dim: usize,
         /// Storage type of q, k, v.
         dtype: DType,
+        /// Most slices of the mask.
+        slices: usize,
         /// The backward pass.
         backward: bool,
     },

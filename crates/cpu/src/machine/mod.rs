@@ -1,0 +1,397 @@
+//! The CPU as a [`Machine`]: tensors become raw operands, kernels do the work.
+//!
+//! An address of a tensor is a pointer into the pool's mapping. Tensors are made by the pool alone, keep their piece of
+//! the mapping charged while they live, and carry its extent, so every operand built here is readable and writable for
+//! the shape that its tensor has; methods check that shapes fit before a kernel runs.
+#![allow(unsafe_code)]
+
+mod operands;
+
+use fathom_tensor::{
+    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
+    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rope, RopeTable, StepScale, Tensor,
+};
+
+use crate::arena::Mapping;
+use crate::elementwise::{self, Place};
+use crate::isa::Isa;
+use crate::threads::Threads;
+use crate::{attention, gemm};
+use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar};
+
+/// Processor cores with one thread pool.
+pub struct Cpu {
+    profile: Profile,
+    threads: Threads,
+    isa: Isa,
+}
+
+/// Charges are multiples of a page.
+const GRANULE: u64 = 4096;
+
+/// The data sheet of a CPU with these threads and this instruction set; needs no such processor.
+pub fn profile(threads: usize, isa: Isa) -> Profile {
+    let (name, isa) = ("cpu".to_string(), isa.name().to_string());
+    Profile { name, granule: GRANULE, threads, isa, rates: None, workspace }
+}
+
+/// Scratch bytes of an operation, from the same functions that the kernels use.
+fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
+    let isa = Isa::from_name(&profile.isa).unwrap_or(Isa::Portable);
+    let bytes = match *op {
+        OpDesc::MatMul { m, n, k, input, output, .. } => {
+            let (a, c) = (elem(input), elem(output));
+            gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
+        }
+        OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward } => {
+            let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
+            let dtype = operands::attention_elem(dtype);
+            match backward {
+                false => attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices),
+                true => attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices),
+            }
+        }
+    };
+    bytes as u64
+}
+
+impl Cpu {
+    /// `threads` threads (0 for all cores) and the best instruction set up to `mask`.
+    pub fn new(threads: usize, mask: Option<Isa>) -> Cpu {
+        let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = if threads == 0 { all } else { threads };
+        let isa = Isa::select(mask);
+        Cpu { profile: profile(threads, isa), threads: Threads::new(threads), isa }
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { threads: &self.threads, isa: self.isa }
+    }
+
+    fn attention_shape(&self, op: &Attention<'_>) -> attention::Shape {
+        attention::Shape {
+            q_tokens: op.q.rows(),
+            k_tokens: op.k.rows(),
+            heads: op.q.cols() / op.head_dim,
+            kv_heads: op.k.cols() / op.head_dim,
+            head_dim: op.head_dim,
+        }
+    }
+}
+
+/// # Panics
+/// If a tensor is not `shape`.
+#[track_caller]
+fn expect(op: &str, what: &str, tensor: &Tensor, shape: [usize; 2]) {
+    assert!(tensor.shape() == shape, "{op}: {what} is {tensor:?}, expected {shape:?}");
+}
+
+impl Machine for Cpu {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn reserve(&self, bytes: u64) -> Box<dyn Arena> {
+        Box::new(Mapping::reserve(bytes))
+    }
+
+    fn has_data(&self) -> bool {
+        true
+    }
+
+    fn write(&self, dst: &Tensor, bytes: &[u8]) {
+        operands::write(dst, bytes);
+    }
+
+    fn read(&self, src: &Tensor) -> InFlight {
+        let bytes = operands::read(src);
+        InFlight::new(src, move || bytes)
+    }
+
+    fn zero(&self, dst: &Tensor) {
+        let out = operands::words(dst);
+        // SAFETY: see the module; the words cover the tensor's rows exactly.
+        unsafe { elementwise::zero(self.place(), out.rows, out.cols, out.mat) }
+    }
+
+    fn copy(&self, src: &Tensor, dst: &Tensor) {
+        expect("copy", "dst", dst, src.shape());
+        // SAFETY: see the module.
+        unsafe { elementwise::copy(self.place(), src.rows(), src.cols(), mat(src), mat_mut(dst)) }
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        expect("add", "b", b, a.shape());
+        expect("add", "out", out, a.shape());
+        // SAFETY: see the module; the kernel allows out to be an input.
+        unsafe { elementwise::add(self.place(), a.rows(), a.cols(), mat(a), mat(b), mat_mut(out)) }
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
+        expect("scale", "out", out, x.shape());
+        // SAFETY: see the module; the kernel allows out to be x.
+        unsafe { elementwise::scale(self.place(), x.rows(), x.cols(), mat(x), factor, mat_mut(out)) }
+    }
+
+    fn softcap(&self, x: &Tensor, cap: f32) {
+        // SAFETY: see the module; the kernel allows out to be x.
+        unsafe { elementwise::softcap(self.place(), x.rows(), x.cols(), mat(x), cap, mat_mut(x)) }
+    }
+
+    fn add_bias(&self, x: &Tensor, bias: &Tensor) {
+        expect("add_bias", "bias", bias, [1, x.cols()]);
+        // SAFETY: see the module.
+        unsafe { elementwise::add_bias(self.place(), x.rows(), x.cols(), mat_mut(x), mat(bias)) }
+    }
+
+    fn bias_backward(&self, dy: &Tensor, dbias: &Tensor) {
+        expect("bias_backward", "dbias", dbias, [1, dy.cols()]);
+        // SAFETY: see the module.
+        unsafe { elementwise::bias_backward(self.place(), dy.rows(), dy.cols(), mat(dy), mat_mut(dbias)) }
+    }
+
+    fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
+        let (m, n, k) = op.sizes();
+        let call = gemm::Gemm {
+            m,
+            n,
+            k,
+            a: mat(op.a),
+            a_trans: op.a_trans,
+            b: mat(op.b),
+            b_trans: op.b_trans,
+            b_packed: false,
+            c: mat_mut(op.c),
+            accumulate: op.accumulate,
+        };
+        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+        unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn norm(&self, op: &Norm<'_>) {
+        let (groups, width) = (op.x.cols() / op.weight.cols(), op.weight.cols());
+        expect("norm", "out", op.out, op.x.shape());
+        expect("norm", "stats", op.stats, [op.x.rows(), groups * if op.kind.centred { 2 } else { 1 }]);
+        let call = elementwise::Norm {
+            kind: op.kind,
+            rows: op.x.rows(),
+            groups,
+            width,
+            x: mat(op.x),
+            weight: mat(op.weight),
+            bias: op.bias.map(mat),
+            out: mat_mut(op.out),
+            stats: mat_mut(op.stats),
+        };
+        // SAFETY: see the module.
+        unsafe { elementwise::norm(self.place(), &call) }
+    }
+
+    fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) {
+        expect("norm_backward_input", "dx", dx, op.x.shape());
+        // SAFETY: see the module.
+        unsafe {
+            elementwise::norm_backward_input(
+                self.place(),
+                &operands::norm_backward(op),
+                mat_mut(dx),
+                accumulate,
+            )
+        }
+    }
+
+    fn norm_backward_weight(&self, op: &NormBackward<'_>, dweight: &Tensor, dbias: Option<&Tensor>) {
+        expect("norm_backward_weight", "dweight", dweight, op.weight.shape());
+        let call = operands::norm_backward(op);
+        // SAFETY: see the module.
+        unsafe {
+            elementwise::norm_backward_weight(self.place(), &call, mat_mut(dweight), dbias.map(mat_mut))
+        }
+    }
+
+    fn activate(&self, op: &Activate<'_>) {
+        let [rows, cols] = op.out.shape();
+        let (gate, up) = operands::halves("activate", op.x, op.gated, [rows, cols]);
+        let call = elementwise::Activate { kind: op.kind, rows, cols, gate, up, out: mat_mut(op.out) };
+        // SAFETY: see the module.
+        unsafe { elementwise::activate(self.place(), &call) }
+    }
+
+    fn activate_backward(&self, op: &ActivateBackward<'_>) {
+        let [rows, cols] = op.dy.shape();
+        let (gate, up) = operands::halves("activate_backward", op.x, op.gated, [rows, cols]);
+        let (dgate, dup) = operands::halves_mut("activate_backward", op.dx, op.gated, [rows, cols]);
+        let call =
+            elementwise::ActivateBackward { kind: op.kind, rows, cols, gate, up, dy: mat(op.dy), dgate, dup };
+        // SAFETY: see the module.
+        unsafe { elementwise::activate_backward(self.place(), &call) }
+    }
+
+    fn rope_table(&self, op: &RopeTable<'_>) {
+        expect("rope_table", "out", op.out, [op.positions.cols(), 2 * op.inv_freq.cols()]);
+        let (positions, inv_freq) = (i32s(op.positions), f32s(op.inv_freq));
+        let call = elementwise::RopeTable { positions, inv_freq, factor: op.factor, out: mat_mut(op.out) };
+        // SAFETY: see the module.
+        unsafe { elementwise::rope_table(self.place(), &call) }
+    }
+
+    fn rope(&self, op: &Rope<'_>) {
+        expect("rope", "out", op.out, op.x.shape());
+        assert!(op.table.rows() == op.x.rows() && op.table.cols() <= op.head_dim, "rope: {op:?}");
+        let call = elementwise::Rope {
+            rows: op.x.rows(),
+            heads: op.x.cols() / op.head_dim,
+            head_dim: op.head_dim,
+            rot: op.table.cols(),
+            x: mat(op.x),
+            out: mat_mut(op.out),
+            table: mat(op.table),
+            interleaved: op.interleaved,
+            inverse: op.inverse,
+            accumulate: op.accumulate,
+        };
+        // SAFETY: see the module.
+        unsafe { elementwise::rope(self.place(), &call) }
+    }
+
+    fn embed(&self, op: &Embed<'_>) {
+        expect("embed", "out", op.out, [op.ids.cols(), op.table.cols()]);
+        let call = elementwise::Embed {
+            ids: i32s(op.ids),
+            vocab: op.table.rows(),
+            cols: op.table.cols(),
+            table: mat(op.table),
+            scale: op.scale,
+            out: mat_mut(op.out),
+            accumulate: op.accumulate,
+        };
+        // SAFETY: see the module; the kernel checks ids against the vocabulary.
+        unsafe { elementwise::embed(self.place(), &call) }
+    }
+
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor) {
+        expect("embed_backward", "dy", dy, [ids.cols(), dtable.cols()]);
+        let [vocab, cols] = dtable.shape();
+        // SAFETY: see the module; the kernel checks ids against the vocabulary.
+        unsafe {
+            elementwise::embed_backward(self.place(), i32s(ids), vocab, cols, mat(dy), scale, mat_mut(dtable))
+        }
+    }
+
+    fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
+        expect("attention", "out", op.out, op.q.shape());
+        let shape = self.attention_shape(op);
+        expect("attention", "lse", op.lse, [shape.q_tokens, shape.heads]);
+        let call = attention::Forward {
+            shape,
+            elem: operands::attention_elem(op.q.dtype()),
+            options: attention::Options { scale: op.scale, softcap: op.softcap },
+            mask: operands::masking(op.mask),
+            q: operands::rows(op.q),
+            k: operands::rows(op.k),
+            v: operands::rows(op.v),
+            sinks: op.sinks.map(f32s),
+            out: operands::rows_mut(op.out),
+            lse: f32s_mut(op.lse),
+        };
+        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+        unsafe { attention::forward(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
+        let forward = &op.forward;
+        for (what, tensor, like) in
+            [("dq", op.dq, forward.q), ("dk", op.dk, forward.k), ("dv", op.dv, forward.v)]
+        {
+            expect("attention_backward", what, tensor, like.shape());
+        }
+        let call = attention::Backward {
+            shape: self.attention_shape(forward),
+            elem: operands::attention_elem(forward.q.dtype()),
+            options: attention::Options { scale: forward.scale, softcap: forward.softcap },
+            mask: operands::masking(forward.mask),
+            q: operands::rows(forward.q),
+            k: operands::rows(forward.k),
+            v: operands::rows(forward.v),
+            sinks: forward.sinks.map(f32s),
+            out: operands::rows(forward.out),
+            lse: f32s_mut(forward.lse),
+            dout: operands::rows(op.dout),
+            dq: operands::rows_mut(op.dq),
+            dk: operands::rows_mut(op.dk),
+            dv: operands::rows_mut(op.dv),
+            d_sinks: op.dsinks.map_or(std::ptr::null_mut(), f32s_mut),
+        };
+        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+        unsafe { attention::backward(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn cross_entropy(&self, op: &CrossEntropy<'_>) {
+        let rows = op.logits.rows();
+        expect("cross_entropy", "labels", op.labels, [1, rows]);
+        expect("cross_entropy", "loss", op.loss, [1, rows]);
+        let call = elementwise::CrossEntropy {
+            vocab: op.logits.cols(),
+            logits: mat(op.logits),
+            labels: i32s(op.labels),
+            weights: op.weights.map(f32s),
+            loss: mat_mut(op.loss),
+            logp: None,
+            dlogits: op.dlogits.map(mat_mut),
+            scale: op.scale,
+            softcap: op.softcap,
+            z_loss: op.z_loss,
+        };
+        // SAFETY: see the module; the kernel allows dlogits to be logits.
+        unsafe { elementwise::cross_entropy(self.place(), &call) }
+    }
+
+    fn sum(&self, x: &Tensor, out: &Tensor) {
+        set_scalar(out, elementwise::sum(f32s(x), scalar(out)));
+    }
+
+    fn sum_squares(&self, x: &Tensor, out: &Tensor) {
+        // SAFETY: see the module.
+        let squares = unsafe { elementwise::sum_squares(self.place(), f32s(x)) };
+        set_scalar(out, (f64::from(scalar(out)) + squares) as f32);
+    }
+
+    fn step_scale(&self, op: &StepScale<'_>) {
+        let result =
+            elementwise::step_scale(scalar(op.sum_squares), scalar(op.loss), scalar(op.count), op.max_norm);
+        set_scalar(op.scale, result.scale);
+        set_scalar(op.skip, result.skip);
+        set_scalar(op.norm, result.norm);
+    }
+
+    fn adamw(&self, op: &AdamW<'_>) {
+        for (what, tensor) in [("m", op.m), ("v", op.v), ("grad", op.grad)] {
+            expect("adamw", what, tensor, op.param.shape());
+        }
+        let call = elementwise::AdamW {
+            count: op.param.len(),
+            elem: elem(op.param.dtype()),
+            param: operands::start_mut(op.param),
+            master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
+            m: f32s_mut(op.m),
+            v: f32s_mut(op.v),
+            grad: f32s_mut(op.grad),
+            scale: f32s_mut(op.scale),
+            skip: f32s_mut(op.skip),
+            lr: op.lr,
+            beta1: op.beta1,
+            beta2: op.beta2,
+            eps: op.eps,
+            weight_decay: op.weight_decay,
+            correction1: op.correction1,
+            correction2: op.correction2,
+        };
+        // SAFETY: see the module.
+        unsafe { elementwise::adamw(self.place(), &call) }
+    }
+}

@@ -1,0 +1,196 @@
+//! Tensors as the operands of raw kernels. The one place where an address becomes a pointer.
+#![allow(unsafe_code)]
+
+use fathom_tensor::{DType, Extent, Mask, NormBackward, Slice, Tensor};
+
+use crate::mat::{Elem, Mat, MatMut};
+use crate::{attention, elementwise};
+
+/// # Panics
+/// If kernels have no such storage.
+#[track_caller]
+pub fn elem(dtype: DType) -> Elem {
+    match dtype {
+        DType::F32 => Elem::F32,
+        DType::Bf16 => Elem::Bf16,
+        other => panic!("the CPU has no kernels for {other:?}"),
+    }
+}
+
+#[track_caller]
+pub fn attention_elem(dtype: DType) -> attention::Elem {
+    match elem(dtype) {
+        Elem::F32 => attention::Elem::F32,
+        Elem::Bf16 => attention::Elem::Bf16,
+    }
+}
+
+fn start(tensor: &Tensor) -> *const u8 {
+    tensor.address() as usize as *const u8
+}
+
+pub fn start_mut(tensor: &Tensor) -> *mut u8 {
+    tensor.address() as usize as *mut u8
+}
+
+#[track_caller]
+pub fn mat(tensor: &Tensor) -> Mat {
+    Mat { ptr: start(tensor), elem: elem(tensor.dtype()), stride: tensor.stride() }
+}
+
+#[track_caller]
+pub fn mat_mut(tensor: &Tensor) -> MatMut {
+    MatMut { ptr: start_mut(tensor), elem: elem(tensor.dtype()), stride: tensor.stride() }
+}
+
+pub fn scratch(ws: &Tensor) -> *mut u8 {
+    start_mut(ws)
+}
+
+pub fn rows(tensor: &Tensor) -> attention::Rows {
+    attention::Rows { data: start(tensor), stride: tensor.stride() }
+}
+
+pub fn rows_mut(tensor: &Tensor) -> attention::RowsMut {
+    attention::RowsMut { data: start_mut(tensor), stride: tensor.stride() }
+}
+
+#[track_caller]
+fn plain(tensor: &Tensor, dtype: DType) {
+    assert!(tensor.dtype() == dtype && tensor.is_contiguous(), "{tensor:?} is not plain {dtype:?}");
+}
+
+/// The elements of an f32 tensor without gaps.
+#[track_caller]
+pub fn f32s(tensor: &Tensor) -> &[f32] {
+    plain(tensor, DType::F32);
+    // SAFETY: the storage is charged while the tensor is borrowed and holds `len` f32s, aligned to a granule or to whole
+    // elements of a view; the machine's thread writes nothing while the slice is in use.
+    unsafe { std::slice::from_raw_parts(start(tensor).cast(), tensor.len()) }
+}
+
+/// Where an f32 tensor without gaps begins.
+#[track_caller]
+pub fn f32s_mut(tensor: &Tensor) -> *mut f32 {
+    plain(tensor, DType::F32);
+    start_mut(tensor).cast()
+}
+
+/// The elements of an i32 tensor without gaps.
+#[track_caller]
+pub fn i32s(tensor: &Tensor) -> &[i32] {
+    plain(tensor, DType::I32);
+    // SAFETY: as in `f32s`.
+    unsafe { std::slice::from_raw_parts(start(tensor).cast(), tensor.len()) }
+}
+
+/// An f32 of its own.
+#[track_caller]
+pub fn scalar(tensor: &Tensor) -> f32 {
+    f32s(tensor)[0]
+}
+
+/// Sets an f32 of its own.
+#[track_caller]
+pub fn set_scalar(tensor: &Tensor, value: f32) {
+    assert_eq!(tensor.len(), 1, "a scalar is [1, 1]");
+    // SAFETY: the storage is one f32 at least, and nothing else is using it: work is issued from one thread.
+    unsafe { *f32s_mut(tensor) = value }
+}
+
+/// A tensor of any type as f32 words, or as bf16 where it is not whole words.
+pub struct Words {
+    pub rows: usize,
+    pub cols: usize,
+    pub mat: MatMut,
+}
+
+/// # Panics
+/// If the type has no two-byte words.
+#[track_caller]
+pub fn words(tensor: &Tensor) -> Words {
+    let bytes = tensor.dtype().bytes();
+    assert!(bytes >= 2, "zero of {tensor:?}");
+    let (per, elem) = if bytes == 2 { (1, Elem::Bf16) } else { (bytes / 4, Elem::F32) };
+    let mat = MatMut { ptr: start_mut(tensor), elem, stride: tensor.stride() * per };
+    Words { rows: tensor.rows(), cols: tensor.cols() * per, mat }
+}
+
+fn row_bytes(tensor: &Tensor) -> (usize, usize) {
+    let size = tensor.dtype().bytes();
+    (tensor.cols() * size, tensor.stride() * size)
+}
+
+/// # Panics
+/// If the bytes are not exactly the tensor's elements.
+#[track_caller]
+pub fn write(dst: &Tensor, bytes: &[u8]) {
+    assert_eq!(bytes.len() as u64, dst.bytes(), "write to {dst:?}");
+    let (row, stride) = row_bytes(dst);
+    for (index, from) in bytes.chunks_exact(row.max(1)).enumerate() {
+        // SAFETY: row `index` of the tensor is `row` bytes at `index * stride`, inside its charged storage.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start_mut(dst).add(index * stride), row) }
+    }
+}
+
+/// The elements row by row.
+pub fn read(src: &Tensor) -> Vec<u8> {
+    let (row, stride) = row_bytes(src);
+    let mut bytes = Vec::with_capacity(src.bytes() as usize);
+    for index in 0..src.rows() {
+        // SAFETY: as in `write`.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(start(src).add(index * stride), row) });
+    }
+    bytes
+}
+
+pub fn norm_backward(op: &NormBackward<'_>) -> elementwise::NormBackward {
+    assert_eq!(op.dy.shape(), op.x.shape(), "norm backward: {op:?}");
+    elementwise::NormBackward {
+        kind: op.kind,
+        rows: op.x.rows(),
+        groups: op.x.cols() / op.weight.cols(),
+        width: op.weight.cols(),
+        x: mat(op.x),
+        weight: mat(op.weight),
+        stats: mat(op.stats),
+        dy: mat(op.dy),
+    }
+}
+
+/// x as gate and up halves if gated, else x alone.
+///
+/// # Panics
+/// If x does not have the columns.
+#[track_caller]
+pub fn halves(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (Mat, Option<Mat>) {
+    let (gate, up) = halves_mut(op, x, gated, [rows, cols]);
+    let read = |m: MatMut| Mat { ptr: m.ptr.cast_const(), elem: m.elem, stride: m.stride };
+    (read(gate), up.map(read))
+}
+
+/// As [`halves`], to write.
+#[track_caller]
+pub fn halves_mut(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (MatMut, Option<MatMut>) {
+    let width = if gated { 2 * cols } else { cols };
+    assert_eq!(x.shape(), [rows, width], "{op}: gated {gated}, {cols} columns of result");
+    if !gated {
+        return (mat_mut(x), None);
+    }
+    (mat_mut(&x.view_cols(0..cols)), Some(mat_mut(&x.view_cols(cols..2 * cols))))
+}
+
+/// The slices and positions of a mask.
+pub fn masking(mask: &Mask) -> attention::Masking<'_> {
+    let count = match &mask.slices {
+        Extent::Fixed(count) => *count,
+        Extent::UpTo { cap, count } => (i32s(count)[0].max(0) as usize).min(*cap),
+    };
+    assert!(
+        mask.table.dtype() == DType::I64 && mask.table.cols() == 6 && count <= mask.table.rows(),
+        "mask: {mask:?}"
+    );
+    // SAFETY: the table holds `rows` x 6 i64s without gaps, `Slice` is six i64s in C layout, and `count <= rows`.
+    let slices = unsafe { std::slice::from_raw_parts(start(&mask.table).cast::<Slice>(), count) };
+    attention::Masking { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k) }
+}

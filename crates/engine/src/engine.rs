@@ -1,0 +1,323 @@
+//! The engine: prompts in chunks, then token by token, several sequences at once.
+
+use std::time::Instant;
+
+use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore};
+use fathom_grad::{Counters, Eval, Labels, Params, Scope};
+use fathom_model::Model;
+use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_text::Tokenizer;
+
+use crate::error::Error;
+use crate::kv::{Cache, Feed};
+use crate::sampler::{Sampler, greedy};
+use crate::stop::{Passed, StopFilter};
+
+/// Sizes of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of prompt and answer together.
+    pub context_tokens: usize,
+    /// Tokens of a prompt that run at once.
+    pub chunk_tokens: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { context_tokens: 4096, chunk_tokens: 1024 }
+    }
+}
+
+/// Generates with a model that it borrows.
+pub struct Engine<'a> {
+    device: &'a Device,
+    model: &'a Model,
+    params: &'a Params,
+    tokenizer: &'a Tokenizer,
+    limits: Limits,
+    counters: Counters,
+}
+
+impl<'a> Engine<'a> {
+    /// An engine over a model's weights.
+    pub fn new(
+        device: &'a Device,
+        model: &'a Model,
+        params: &'a Params,
+        tokenizer: &'a Tokenizer,
+        limits: Limits,
+    ) -> Engine<'a> {
+        Engine { device, model, params, tokenizer, limits, counters: Counters::default() }
+    }
+
+    /// Memory for `regions` sequences of up to `tokens` tokens.
+    pub fn cache(&self, regions: usize, tokens: usize) -> Cache {
+        let dtype = self.params.tensor(self.model.embed).dtype();
+        Cache::new(self.device, self.model, dtype, regions, tokens)
+    }
+
+    /// Runs new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].
+    pub fn run(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
+        let batch = cache.batch(self.device, self.model, feeds);
+        let scope =
+            Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters };
+        let hidden = self.model.forward(&mut Eval::new(scope, None, Some(cache)));
+        cache.commit();
+        hidden
+    }
+
+    /// f32 logits of some rows of hidden states, one vector a row.
+    pub fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Vec<Vec<f32>> {
+        let picked = self.device.empty(rows.len(), hidden.cols(), hidden.dtype(), Category::Activations);
+        for (to, from) in rows.iter().enumerate() {
+            self.device.machine.copy(&hidden.view_rows(*from..from + 1), &picked.view_rows(to..to + 1));
+        }
+        let vocab = self.params.shape(self.model.head)[0];
+        let logits = self.with_scope(|scope| self.model.head(0.0).logits(scope, &picked));
+        self.device.to_f32(&logits).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+    }
+
+    /// A scope without tokens, for the head alone.
+    fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
+        let none = self.device.from_i32(&[0], Category::Data);
+        let batch = fathom_grad::Batch {
+            tokens: 0,
+            ids: none.clone(),
+            positions: none,
+            masks: vec![],
+            ropes: vec![],
+        };
+        work(&Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters })
+    }
+
+    /// Reads a prompt in chunks; returns the logits after its last token.
+    fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Vec<f32> {
+        let mut last = None;
+        for chunk in ids.chunks(self.limits.chunk_tokens.max(1)) {
+            last = Some((self.run(cache, &[Feed { region, ids: chunk }]), chunk.len()));
+        }
+        let Some((hidden, rows)) = last else { panic!("prefill of an empty prompt") };
+        self.logits(&hidden, &[rows - 1]).swap_remove(0)
+    }
+
+    /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
+    /// end-of-text token.
+    ///
+    /// # Errors
+    /// A prompt that is empty, has unknown ids, or is too long.
+    pub fn greedy(&self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Vec<u32>>, Error> {
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        for prompt in prompts {
+            self.check(prompt, max_tokens)?;
+        }
+        let mut cache = self.cache(prompts.len(), longest + max_tokens);
+        let first = |(region, prompt): (usize, &Vec<u32>)| greedy(&self.prefill(&mut cache, region, prompt));
+        let mut next: Vec<u32> = prompts.iter().enumerate().map(first).collect();
+        let mut answers: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
+        let mut open: Vec<usize> = (0..prompts.len()).collect();
+        loop {
+            open.retain(|region| {
+                !self.tokenizer.stops().contains(&next[*region]) && answers[*region].len() < max_tokens
+            });
+            open.iter().for_each(|region| answers[*region].push(next[*region]));
+            open.retain(|region| answers[*region].len() < max_tokens);
+            if open.is_empty() {
+                return Ok(answers);
+            }
+            let feeds: Vec<Feed<'_>> = open
+                .iter()
+                .map(|region| Feed { region: *region, ids: std::slice::from_ref(&next[*region]) })
+                .collect();
+            let hidden = self.run(&mut cache, &feeds);
+            let rows: Vec<usize> = (0..open.len()).collect();
+            for (region, logits) in open.iter().zip(self.logits(&hidden, &rows)) {
+                next[*region] = greedy(&logits);
+            }
+        }
+    }
+
+    fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
+        let vocab = self.params.shape(self.model.embed)[0];
+        if prompt.is_empty() {
+            return Err(Error::Empty);
+        }
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
+            return Err(Error::Vocabulary { id: *id, vocab });
+        }
+        let room = self.limits.context_tokens;
+        if prompt.len() + new > room {
+            return Err(Error::TooLong { prompt: prompt.len(), new, room });
+        }
+        Ok(())
+    }
+
+    fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
+        match prompt {
+            Prompt::Ids(ids) => Ok(ids.clone()),
+            Prompt::Text(text) => {
+                let ids = self.tokenizer.encode_prompt(text)?;
+                Ok(if ids.is_empty() { self.tokenizer.bos().into_iter().collect() } else { ids })
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        ids: &[u32],
+        how: &Sampling,
+        on_text: &mut dyn FnMut(&str) -> Flow,
+    ) -> Result<Generation, Error> {
+        self.check(ids, how.max_tokens)?;
+        let mut sampler = Sampler::new(how, ids)?;
+        let mut cache = self.cache(1, ids.len() + how.max_tokens);
+        let begun = Instant::now();
+        let mut logits = self.prefill(&mut cache, 0, ids);
+        let prefill_s = begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        let mut writer = Writer::new(self.tokenizer, how, on_text);
+        let mut answer = Vec::new();
+        let stop = loop {
+            if answer.len() == how.max_tokens {
+                break Stop::Length;
+            }
+            let id = sampler.next(&mut logits);
+            if self.tokenizer.stops().contains(&id) {
+                break Stop::EndOfText;
+            }
+            answer.push(id);
+            if let Some(stop) = writer.push(id) {
+                break stop;
+            }
+            if answer.len() < how.max_tokens {
+                let hidden = self.run(&mut cache, &[Feed { region: 0, ids: &[id] }]);
+                logits = self.logits(&hidden, &[0]).swap_remove(0);
+            }
+        };
+        let text = writer.finish(stop);
+        let decode_s = begun.elapsed().as_secs_f64();
+        Ok(Generation { text, ids: answer, stop, prompt_tokens: ids.len(), prefill_s, decode_s })
+    }
+}
+
+/// Streams the answer's text.
+struct Writer<'t, 'f> {
+    stream: fathom_text::tokenizer::Stream<'t>,
+    filter: StopFilter,
+    text: String,
+    on_text: &'f mut dyn FnMut(&str) -> Flow,
+}
+
+impl<'t, 'f> Writer<'t, 'f> {
+    fn new(
+        tokenizer: &'t Tokenizer,
+        how: &Sampling,
+        on_text: &'f mut dyn FnMut(&str) -> Flow,
+    ) -> Writer<'t, 'f> {
+        Writer {
+            stream: tokenizer.stream(),
+            filter: StopFilter::new(&how.stop),
+            text: String::new(),
+            on_text,
+        }
+    }
+
+    fn push(&mut self, id: u32) -> Option<Stop> {
+        let piece = self.stream.push(id)?;
+        match self.filter.push(&piece) {
+            Passed::Text(text) => self.give(&text),
+            Passed::Stopped(text) => {
+                self.give(&text);
+                Some(Stop::StopText)
+            }
+        }
+    }
+
+    fn give(&mut self, text: &str) -> Option<Stop> {
+        self.text.push_str(text);
+        let flow = if text.is_empty() { Flow::Continue } else { (self.on_text)(text) };
+        (flow == Flow::Stop).then_some(Stop::Receiver)
+    }
+
+    fn finish(mut self, stop: Stop) -> String {
+        if matches!(stop, Stop::Length | Stop::EndOfText) {
+            let rest = std::mem::take(&mut self.filter).finish();
+            self.give(&rest);
+        }
+        self.text
+    }
+}
+
+impl Generate for Engine<'_> {
+    fn generate(
+        &mut self,
+        request: &GenerateRequest,
+        on_text: &mut dyn FnMut(&str) -> Flow,
+    ) -> fathom_base::Result<Generation> {
+        let ids = self.ids(&request.prompt)?;
+        Ok(self.answer(&ids, &request.sampling, on_text)?)
+    }
+}
+
+impl Score for Engine<'_> {
+    fn score(&mut self, context: &Prompt, continuation: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
+        let mut ids = self.ids(context)?;
+        let scored = match continuation {
+            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Text(text) => self.tokenizer.encode(text).map_err(Error::from)?,
+        };
+        let context = ids.len().max(1);
+        ids.extend(&scored);
+        self.check(&ids, 0)?;
+        Ok(self.scores(&ids, context))
+    }
+
+    fn max_tokens(&self) -> usize {
+        self.limits.context_tokens
+    }
+}
+
+impl Engine<'_> {
+    /// Scores of `ids[from..]`, each given everything before it.
+    fn scores(&self, ids: &[u32], from: usize) -> Vec<TokenScore> {
+        let mut cache = self.cache(1, ids.len());
+        let mut scores = Vec::new();
+        let mut at = 0;
+        for chunk in ids.chunks(self.limits.chunk_tokens.max(1)) {
+            let hidden = self.run(&mut cache, &[Feed { region: 0, ids: chunk }]);
+            // Row i of the chunk predicts token at + i + 1.
+            let rows: Vec<usize> =
+                (0..chunk.len()).filter(|row| (from..ids.len()).contains(&(at + row + 1))).collect();
+            for part in rows.chunks(128) {
+                for (row, logits) in part.iter().zip(self.logits(&hidden, part)) {
+                    scores.push(self.token_score(ids[at + row + 1], &logits));
+                }
+            }
+            at += chunk.len();
+        }
+        scores
+    }
+
+    fn token_score(&self, id: u32, logits: &[f32]) -> TokenScore {
+        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|logit| f64::from(logit - top).exp()).sum();
+        let logprob = f64::from(logits[id as usize] - top) - sum.ln();
+        TokenScore {
+            id,
+            logprob,
+            greedy: greedy(logits) == id,
+            bytes: self.tokenizer.decode(&[id]).len() as u32,
+        }
+    }
+
+    /// Per-token losses of a packed batch, without memory of earlier tokens: f32 in the order of the tokens, 0 where
+    /// `labels` is below zero. Long sequences run in tiles of `tile_rows`.
+    pub fn losses(&self, batch: &fathom_grad::Batch, labels: &[i32], tile_rows: Option<usize>) -> Vec<f32> {
+        let scope = || Scope { device: self.device, params: self.params, batch, counters: &self.counters };
+        let hidden = self.model.forward(&mut Eval::new(scope(), tile_rows, None));
+        let labels = Labels { ids: self.device.from_i32(labels, Category::Data), weights: None };
+        let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
+        let head = self.model.head(0.0);
+        head.losses(&scope(), &hidden, &labels, &losses);
+        self.device.to_f32(&losses)
+    }
+}

@@ -1,0 +1,47 @@
+//! What can be wrong with a request.
+
+/// Errors of a request; the engine stays usable.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The prompt leaves no room.
+    #[error(
+        "the prompt has {prompt} tokens and {new} are to be generated, but the memory holds {room}; raise the context limit or shorten the prompt"
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens to generate.
+        new: usize,
+        /// Tokens that fit.
+        room: usize,
+    },
+    /// There is nothing to continue.
+    #[error("the prompt is empty and the tokenizer has no begin-of-text token to start from")]
+    Empty,
+    /// An id that the model does not have.
+    #[error("token id {id} is outside the vocabulary of {vocab}")]
+    Vocabulary {
+        /// The id.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// A setting out of range.
+    #[error("sampling.{key}: {message}")]
+    Sampling {
+        /// The setting.
+        key: &'static str,
+        /// What is wrong.
+        message: String,
+    },
+    /// From the tokenizer.
+    #[error(transparent)]
+    Text(#[from] fathom_text::Error),
+}
+
+impl From<Error> for fathom_base::Error {
+    fn from(error: Error) -> fathom_base::Error {
+        fathom_base::Error::product(error)
+    }
+}

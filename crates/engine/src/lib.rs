@@ -1,0 +1,18 @@
+//! Generation with a trained model: memory of keys and values, several sequences in one stream, sampling.
+//!
+//! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks say which part
+//! of the memory each row sees; a row's result does not depend on what runs beside it.
+//!
+//! This crate knows nothing of HTTP or training.
+#![deny(missing_docs)]
+
+mod engine;
+mod error;
+mod kv;
+mod sampler;
+mod stop;
+
+pub use engine::{Engine, Limits};
+pub use error::Error;
+pub use kv::Cache;
+pub use sampler::Sampler;
