@@ -5,12 +5,29 @@
 
 mod batch;
 mod block;
+mod config;
+mod config_rope;
+mod error;
+mod family;
+mod files;
+mod init;
 mod model;
+mod pieces;
 mod rope;
 mod spec;
 
 pub use batch::{Caps, Packed, causal_pairs, mask};
 pub use block::{BlockParams, LinearParams, NormParams, block};
+pub use config::Config;
+pub use error::{Error, Result};
+pub use family::{FAMILIES, Family, Names, Qkv, Up};
+pub use files::{
+    FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors, SaveOptions,
+    Source, SpecialIds, Stored, TensorInfo, export_tensors, fuzz_safetensors, header_bytes, load, open,
+    open_config, parse_header, save, save_hf, write_file,
+};
+pub use init::initialise;
 pub use model::Model;
+pub use pieces::Piece;
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};

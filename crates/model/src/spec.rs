@@ -173,7 +173,18 @@ pub struct LlamaSizes {
 impl Spec {
     /// A Llama: RMSNorm before each sub-layer, SwiGLU, rotary positions in every layer.
     pub fn llama(sizes: LlamaSizes) -> Spec {
-        let LlamaSizes { hidden, layers, heads, kv_heads, head_dim, ffn, vocab, rope_theta, max_positions, tied } = sizes;
+        let LlamaSizes {
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            vocab,
+            rope_theta,
+            max_positions,
+            tied,
+        } = sizes;
         let rope = RopeSpec {
             theta: rope_theta,
             rot_dim: head_dim,
@@ -195,7 +206,7 @@ impl Spec {
             qk_norm: QkNorm::None,
             bias: Biases::default(),
             mlp: Mlp { activation: Activation::Silu, gated: true },
-            attention_scale: (head_dim as f32).powf(-0.5),
+            attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: 0.0,
             layers: vec![LayerSpec { window: None, rope: Some(0) }; layers],
             ropes: vec![rope],

@@ -1,0 +1,238 @@
+//! Reading `config.json`: every key is read by the family or known to be harmless, everything else is refused by name.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fathom_tensor::Activation;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// A configuration that remembers which of its keys were read.
+pub struct Config<'a> {
+    file: &'a Path,
+    map: &'a Map<String, Value>,
+    read: RefCell<BTreeSet<&'static str>>,
+}
+
+/// Largest size that a configuration may name: products of two still fit.
+const MAX_SIZE: usize = 1 << 28;
+/// Most layers.
+const MAX_LAYERS: usize = 4096;
+
+/// Keys without influence on what a model computes in evaluation: book-keeping, training-only settings (dropout
+/// included), and defaults of generation, which `generation_config.json` overrides.
+const HARMLESS: &[&str] = &[
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_pdrop",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "embd_pdrop",
+    "embedding_dropout",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "is_llama_config",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "model_type",
+    "n_ctx",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "resid_pdrop",
+    "residual_dropout",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+];
+
+/// Keys of any family that may be present with these values only.
+const ONLY: &[(&str, &str)] = &[
+    ("add_cross_attention", "false"),
+    ("cross_attention_hidden_size", "null"),
+    ("is_encoder_decoder", "false"),
+    ("pretraining_tp", "1"),
+    ("pruned_heads", "{}"),
+    ("quantization_config", "null"),
+    ("rope_interleaved", "false"),
+    ("tie_encoder_decoder", "false"),
+];
+
+impl<'a> Config<'a> {
+    pub(crate) fn new(file: &'a Path, map: &'a Map<String, Value>) -> Config<'a> {
+        Config { file, map, read: RefCell::default() }
+    }
+
+    /// An error about a key.
+    pub(crate) fn refuse(&self, key: impl Into<String>, what: impl Into<String>) -> Error {
+        Error::config(self.file, key, what)
+    }
+
+    /// The raw value; `None` if absent. Counts as read.
+    pub(crate) fn raw(&self, key: &'static str) -> Option<&'a Value> {
+        self.read.borrow_mut().insert(key);
+        self.map.get(key)
+    }
+
+    /// The value, or `default` if the key is absent; `null` is `None`.
+    pub(crate) fn nullable<T: DeserializeOwned>(
+        &self,
+        key: &'static str,
+        default: Option<T>,
+    ) -> Result<Option<T>> {
+        match self.raw(key) {
+            None => Ok(default),
+            Some(Value::Null) => Ok(None),
+            Some(value) => self.parse(key, value).map(Some),
+        }
+    }
+
+    /// The value, or `default` if the key is absent or `null`.
+    pub(crate) fn or<T: DeserializeOwned>(&self, key: &'static str, default: T) -> Result<T> {
+        Ok(self.nullable(key, None)?.unwrap_or(default))
+    }
+
+    /// A size: from 1 up to a limit that keeps products of two within range.
+    pub(crate) fn size(&self, key: &'static str) -> Result<usize> {
+        self.size_or(key, None)
+    }
+
+    /// A size, or `default` if the key is absent or `null`.
+    pub(crate) fn size_or(&self, key: &'static str, default: Option<usize>) -> Result<usize> {
+        let size = self.nullable(key, None)?.or(default).ok_or_else(|| self.refuse(key, "is missing"))?;
+        if (1..=MAX_SIZE).contains(&size) {
+            return Ok(size);
+        }
+        Err(self.refuse(key, format!("is {size}; sizes are 1 to {MAX_SIZE}")))
+    }
+
+    /// The number of layers.
+    pub(crate) fn layers(&self, key: &'static str) -> Result<usize> {
+        match self.size(key)? {
+            layers if layers <= MAX_LAYERS => Ok(layers),
+            layers => Err(self.refuse(key, format!("is {layers}; at most {MAX_LAYERS} are supported"))),
+        }
+    }
+
+    /// An activation function by Transformers' name.
+    pub(crate) fn activation(&self, key: &'static str, default: &str) -> Result<Activation> {
+        let name = self.or(key, default.to_string())?;
+        match name.as_str() {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu" => Ok(Activation::GeluErf),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+            "relu" => Ok(Activation::Relu),
+            "relu2" => Ok(Activation::Relu2),
+            other => {
+                let known = "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2";
+                Err(self.refuse(key, format!("is \"{other}\"; supported: {known}")))
+            }
+        }
+    }
+
+    /// Refuses any value but `wanted` (a JSON text); the key may be absent or `null`.
+    pub(crate) fn only(&self, key: &'static str, wanted: &str) -> Result<()> {
+        let Some(value) = self.raw(key).filter(|value| !value.is_null()) else { return Ok(()) };
+        let found = value.to_string();
+        if found == wanted {
+            return Ok(());
+        }
+        Err(self.refuse(key, format!("is {found}; only {wanted} is supported")))
+    }
+
+    /// Parses a value that belongs to a key.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, key: &str, value: &Value) -> Result<T> {
+        T::deserialize(value).map_err(|error| self.refuse(key, format!("is {}: {error}", shown(value))))
+    }
+
+    /// Refuses keys that nobody read.
+    pub(crate) fn finish(&self, model_type: &str) -> Result<()> {
+        for (key, wanted) in ONLY {
+            self.only(key, wanted)?;
+        }
+        let read = self.read.borrow();
+        for (key, value) in self.map {
+            let known = read.contains(key.as_str()) || HARMLESS.contains(&key.as_str()) || value.is_null();
+            if !known {
+                let what = format!(
+                    "is not known for model_type \"{model_type}\" (value {}); it may change what the model computes, \
+                     so it is refused. Remove it if it does not",
+                    shown(value)
+                );
+                return Err(self.refuse(key, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value, cut to a line.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// The f64 that prints as shortly as the f32: 1e-5, not 0.000009999999747378752.
+pub(crate) fn short(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}

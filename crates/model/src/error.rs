@@ -1,0 +1,69 @@
+//! The one error enum of this crate. Every message says what was wrong, where, and what to do.
+
+use std::path::{Path, PathBuf};
+
+/// Shorthand for results of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong with configurations and weight files.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused to read, write or create a file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried: `read`, `write`, `create`, `rename`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file as a whole is not what it should be.
+    #[error("{}: {what}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// One tensor of a file is missing, superfluous or mis-shaped.
+    #[error("{}: tensor `{tensor}` {what}", file.display())]
+    Tensor {
+        /// The file or folder.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// A key of `config.json` is missing, unknown, or has a value that is not supported.
+    #[error("{}: key `{key}` {what}", file.display())]
+    Config {
+        /// The file.
+        file: PathBuf,
+        /// The key, dotted if nested.
+        key: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn file(file: &Path, what: impl Into<String>) -> Error {
+        Error::File { file: file.to_path_buf(), what: what.into() }
+    }
+
+    pub(crate) fn tensor(file: &Path, tensor: &str, what: impl Into<String>) -> Error {
+        Error::Tensor { file: file.to_path_buf(), tensor: tensor.to_string(), what: what.into() }
+    }
+
+    pub(crate) fn config(file: &Path, key: impl Into<String>, what: impl Into<String>) -> Error {
+        Error::Config { file: file.to_path_buf(), key: key.into(), what: what.into() }
+    }
+
+    /// For `map_err` on a system call.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::Io { action, path: path.to_path_buf(), source }
+    }
+}

@@ -1,0 +1,281 @@
+//! What the configurations of most families share.
+
+use fathom_tensor::{Activation, NormKind};
+use serde_json::{Map, Value, json};
+
+use crate::config::{Config, short};
+use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
+use crate::error::Result;
+use crate::spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+
+/// A family's spelling of the shared keys, with its defaults.
+#[derive(Clone, Copy)]
+pub(super) struct Dialect {
+    pub model_type: &'static str,
+    /// Key and default of the activation function.
+    pub activation: (&'static str, &'static str),
+    /// Key and default of the norms' epsilon.
+    pub eps: (&'static str, f64),
+    /// Default of `tie_word_embeddings`.
+    pub tied: bool,
+    /// Default of `num_key_value_heads`; the number of heads if `None`.
+    pub kv_heads: KvHeads,
+    /// Default of `head_dim`.
+    pub head_dim: HeadDim,
+    /// How the rotary setting is spelt.
+    pub rope: RopeKeys,
+    /// A length before extension that stands outside the rotary map, with its default.
+    pub original: Option<(&'static str, usize)>,
+    /// `mlp(gate) up` or plain.
+    pub gated: bool,
+    /// The norm, without its epsilon.
+    pub norm: NormKind,
+}
+
+/// Default of `num_key_value_heads`.
+#[derive(Clone, Copy)]
+pub(super) enum KvHeads {
+    /// As many as query heads.
+    Heads,
+    /// A number.
+    Fixed(usize),
+    /// There is no such key; as many as query heads.
+    NoKey,
+}
+
+/// Default of `head_dim`.
+#[derive(Clone, Copy)]
+pub(super) enum HeadDim {
+    /// Hidden size over heads.
+    Quotient,
+    /// A number.
+    Fixed(usize),
+    /// There is no such key; hidden size over heads.
+    NoKey,
+}
+
+/// RMSNorm as in Llama: rounds to the storage type before the weight.
+pub(super) const RMS: NormKind = NormKind { centred: false, plus_one: false, round_first: true, eps: 0.0 };
+/// RMSNorm as in Gemma: times one plus the weight.
+pub(super) const RMS_PLUS_ONE: NormKind =
+    NormKind { centred: false, plus_one: true, round_first: false, eps: 0.0 };
+/// LayerNorm.
+pub(super) const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 0.0 };
+
+/// Llama's spelling.
+pub(super) const LLAMA: Dialect = Dialect {
+    model_type: "llama",
+    activation: ("hidden_act", "silu"),
+    eps: ("rms_norm_eps", 1e-6),
+    tied: false,
+    kv_heads: KvHeads::Heads,
+    head_dim: HeadDim::Quotient,
+    rope: RopeKeys { theta: ("rope_theta", 10_000.0), partial: None, nested: None },
+    original: None,
+    gated: true,
+    norm: RMS,
+};
+
+/// Sizes, norm, MLP and one rotary setting for all layers; no biases, windows or factors.
+pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
+    let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
+    let kv_heads = match d.kv_heads {
+        KvHeads::Heads => c.size_or("num_key_value_heads", Some(heads))?,
+        KvHeads::Fixed(number) => c.size_or("num_key_value_heads", Some(number))?,
+        KvHeads::NoKey => heads,
+    };
+    if heads % kv_heads != 0 {
+        let what = format!("is {kv_heads}, which does not divide the {heads} attention heads");
+        return Err(c.refuse("num_key_value_heads", what));
+    }
+    let head_dim = match d.head_dim {
+        HeadDim::Quotient => c.nullable("head_dim", None)?,
+        HeadDim::Fixed(number) => Some(c.size_or("head_dim", Some(number))?),
+        HeadDim::NoKey => None,
+    };
+    let head_dim: usize = match head_dim {
+        Some(size) if (1..=1 << 16).contains(&size) => size,
+        Some(size) => return Err(c.refuse("head_dim", format!("is {size}; sizes are 1 to 65536"))),
+        None if hidden % heads == 0 => hidden / heads,
+        None => {
+            let what = format!("is {heads}, which does not divide the hidden size {hidden}");
+            return Err(c.refuse("num_attention_heads", what));
+        }
+    };
+    let max_positions = c.size("max_position_embeddings")?;
+    let original = d.original.map(|(key, default)| c.size_or(key, Some(default))).transpose()?;
+    let rope = read_rope(c, &d.rope, RopeSizes { head_dim, max_positions, original })?;
+    let eps: f64 = c.or(d.eps.0, d.eps.1)?;
+    let num_layers = c.layers("num_hidden_layers")?;
+    Ok(Spec {
+        family: d.model_type,
+        hidden,
+        vocab: c.size("vocab_size")?,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn: c.size("intermediate_size")?,
+        norm: NormKind { eps: eps as f32, ..d.norm },
+        norm_bias: d.norm.centred,
+        residual: Residual::Pre,
+        qk_norm: QkNorm::None,
+        bias: Biases::default(),
+        mlp: Mlp { activation: c.activation(d.activation.0, d.activation.1)?, gated: d.gated },
+        attention_scale: (head_dim as f64).powf(-0.5) as f32,
+        attention_softcap: 0.0,
+        layers: vec![LayerSpec { window: None, rope: Some(0) }; num_layers],
+        ropes: vec![rope],
+        learned_positions: None,
+        embed_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: 0.0,
+        tied: c.or("tie_word_embeddings", d.tied)?,
+        max_positions,
+    })
+}
+
+/// The keys that [`read`] reads.
+pub(super) fn write(s: &Spec, d: &Dialect, map: &mut Map<String, Value>) {
+    let mut put = |key: &str, value: Value| map.insert(key.into(), value);
+    put("vocab_size", json!(s.vocab));
+    put("hidden_size", json!(s.hidden));
+    put("intermediate_size", json!(s.ffn));
+    put("num_hidden_layers", json!(s.layers.len()));
+    put("num_attention_heads", json!(s.heads));
+    if !matches!(d.kv_heads, KvHeads::NoKey) {
+        put("num_key_value_heads", json!(s.kv_heads));
+    }
+    if !matches!(d.head_dim, HeadDim::NoKey) {
+        put("head_dim", json!(s.head_dim));
+    }
+    put("max_position_embeddings", json!(s.max_positions));
+    put(d.eps.0, json!(short(s.norm.eps)));
+    put(d.activation.0, json!(activation_name(s.mlp.activation)));
+    put("tie_word_embeddings", json!(s.tied));
+    if let Some(rope) = s.ropes.first() {
+        write_rope(map, &d.rope, rope, s.head_dim);
+    }
+}
+
+/// Transformers' name of an activation function.
+pub(super) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_pytorch_tanh",
+        Activation::GeluErf => "gelu",
+        Activation::Relu => "relu",
+        Activation::Relu2 => "relu2",
+    }
+}
+
+/// `attention_bias` for q, k, v and the output alike, and `mlp_bias` if the family has it.
+pub(super) fn read_biases(c: &Config<'_>, mlp: bool) -> Result<Biases> {
+    let attention = c.or("attention_bias", false)?;
+    let mlp = if mlp { c.or("mlp_bias", false)? } else { false };
+    Ok(Biases { qkv: attention, attn_out: attention, mlp })
+}
+
+/// The keys that [`read_biases`] reads.
+pub(super) fn write_biases(s: &Spec, mlp: bool, map: &mut Map<String, Value>) {
+    map.insert("attention_bias".into(), json!(s.bias.qkv));
+    if mlp {
+        map.insert("mlp_bias".into(), json!(s.bias.mlp));
+    }
+}
+
+/// The same `sliding_window` for all layers.
+pub(super) fn read_window(c: &Config<'_>, s: &mut Spec, default: Option<usize>) -> Result<()> {
+    let window = window(c, default)?;
+    s.layers.iter_mut().for_each(|layer| layer.window = window);
+    Ok(())
+}
+
+fn window(c: &Config<'_>, default: Option<usize>) -> Result<Option<usize>> {
+    match c.nullable("sliding_window", default)? {
+        Some(0) => Err(c.refuse("sliding_window", "is 0; it counts tokens, null is none")),
+        window => Ok(window),
+    }
+}
+
+/// The key that [`read_window`] reads.
+pub(super) fn write_window(s: &Spec, map: &mut Map<String, Value>) {
+    map.insert("sliding_window".into(), json!(s.layers.iter().find_map(|layer| layer.window)));
+}
+
+/// `layer_types` if the file has it: which layers slide.
+pub(super) fn sliding_layers(c: &Config<'_>, num_layers: usize) -> Result<Option<Vec<bool>>> {
+    let types: Option<Vec<String>> = c.nullable("layer_types", None)?;
+    let Some(types) = types else { return Ok(None) };
+    if types.len() != num_layers {
+        return Err(c.refuse("layer_types", format!("has {} entries for {num_layers} layers", types.len())));
+    }
+    let slides = |name: &String| match name.as_str() {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        other => {
+            let what = format!("holds \"{other}\"; supported: full_attention, sliding_attention");
+            Err(c.refuse("layer_types", what))
+        }
+    };
+    types.iter().map(slides).collect::<Result<_>>().map(Some)
+}
+
+/// `layer_types`, or for files without it `slides(layer)`, with `sliding_window` for those that slide.
+pub(super) fn read_layer_types(
+    c: &Config<'_>,
+    s: &mut Spec,
+    default: Option<usize>,
+    slides: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>> {
+    let window = window(c, default)?;
+    let num_layers = s.layers.len();
+    let sliding = sliding_layers(c, num_layers)?.unwrap_or_else(|| (0..num_layers).map(slides).collect());
+    if window.is_none() && sliding.contains(&true) {
+        return Err(c.refuse("sliding_window", "is missing, but some layers are sliding_attention"));
+    }
+    for (layer, slides) in s.layers.iter_mut().zip(&sliding) {
+        layer.window = window.filter(|_| *slides);
+    }
+    Ok(sliding)
+}
+
+/// The keys that [`read_layer_types`] reads.
+pub(super) fn write_layer_types(s: &Spec, map: &mut Map<String, Value>) {
+    write_window(s, map);
+    let name =
+        |layer: &LayerSpec| if layer.window.is_some() { "sliding_attention" } else { "full_attention" };
+    map.insert("layer_types".into(), s.layers.iter().map(name).collect());
+}
+
+/// `query_pre_attn_scalar^-0.5`.
+pub(super) fn read_query_scale(c: &Config<'_>, default: f64) -> Result<f32> {
+    let scalar: f64 = c.or("query_pre_attn_scalar", default)?;
+    if scalar > 0.0 && scalar.is_finite() {
+        return Ok(scalar.powf(-0.5) as f32);
+    }
+    Err(c.refuse("query_pre_attn_scalar", format!("is {scalar}; a positive number is needed")))
+}
+
+/// The key that [`read_query_scale`] reads: an integer where that gives the same scale.
+pub(super) fn write_query_scale(s: &Spec, map: &mut Map<String, Value>) {
+    let scalar = f64::from(s.attention_scale).powi(-2);
+    let whole = scalar.round();
+    let value =
+        if whole.powf(-0.5) as f32 == s.attention_scale { json!(whole as u64) } else { json!(scalar) };
+    map.insert("query_pre_attn_scalar".into(), value);
+}
+
+/// A soft cap; `null` is none.
+pub(super) fn read_softcap(c: &Config<'_>, key: &'static str, default: Option<f64>) -> Result<f32> {
+    match c.nullable(key, default)? {
+        None => Ok(0.0),
+        Some(cap) if cap > 0.0 && cap.is_finite() => Ok(cap as f32),
+        Some(cap) => Err(c.refuse(key, format!("is {cap}; a positive number or null is needed"))),
+    }
+}
+
+/// The value that [`read_softcap`] reads.
+pub(super) fn softcap_value(cap: f32) -> Value {
+    if cap == 0.0 { Value::Null } else { json!(short(cap)) }
+}

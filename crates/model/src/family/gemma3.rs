@@ -1,0 +1,68 @@
+//! Gemma 3 (text): like Gemma 2 without caps; q and k are normalised; most layers slide and rotate with a base of
+//! their own.
+
+use serde_json::{Map, Value, json};
+
+use super::common::{Dialect, KvHeads};
+use super::gemma2::{sandwich, write_sandwich};
+use super::{Family, common, gemma, names};
+use crate::config::Config;
+use crate::config_rope::{Outside, RopeKeys, RopeSizes, read_parameters};
+use crate::error::Result;
+use crate::rope::RopeSpec;
+use crate::spec::{QkNorm, Spec};
+
+const DIALECT: Dialect = Dialect {
+    model_type: "gemma3_text",
+    activation: ("hidden_activation", "gelu_pytorch_tanh"),
+    kv_heads: KvHeads::Fixed(4),
+    rope: RopeKeys { theta: ("rope_theta", 1_000_000.0), partial: None, nested: Some("full_attention") },
+    ..gemma::DIALECT
+};
+
+/// The setting of full attention is the first.
+const FULL: usize = 0;
+/// The setting of sliding attention is the second.
+const SLIDING: usize = 1;
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "gemma3_text",
+    architecture: "Gemma3ForCausalLM",
+    read: |c| {
+        let _: Option<String> = c.nullable("hidden_act", None)?;
+        let pattern: usize = c.or("sliding_window_pattern", 6)?;
+        let pattern: usize = c.or("_sliding_window_pattern", pattern)?;
+        let mut spec = Spec { qk_norm: QkNorm::PerHead, ..sandwich(c, &DIALECT, [None, None])? };
+        spec.ropes.push(sliding_rope(c, &spec)?);
+        let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);
+        let sliding = common::read_layer_types(c, &mut spec, Some(4096), slides)?;
+        for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+            layer.rope = Some(if slides { SLIDING } else { FULL });
+        }
+        Ok(spec)
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        write_sandwich(s, map);
+        common::write_layer_types(s, map);
+        map.insert("rope_local_base_freq".into(), json!(s.ropes.get(SLIDING).map(|rope| rope.theta)));
+    },
+    names: names::SANDWICH,
+};
+
+/// The setting of layers that slide: `rope_parameters.sliding_attention`, or the base `rope_local_base_freq` alone.
+fn sliding_rope(c: &Config<'_>, spec: &Spec) -> Result<RopeSpec> {
+    let sizes = RopeSizes { head_dim: spec.head_dim, max_positions: spec.max_positions, original: None };
+    let theta: f64 = c.or("rope_local_base_freq", 10_000.0)?;
+    let nested: Option<Map<String, Value>> = c.nullable("rope_parameters", None)?;
+    let nested = nested.filter(|map| map.contains_key("full_attention"));
+    let other = nested
+        .iter()
+        .flat_map(Map::keys)
+        .find(|kind| *kind != "full_attention" && *kind != "sliding_attention");
+    if let Some(other) = other {
+        return Err(c.refuse(format!("rope_parameters.{other}"), "is not a kind of layer of this family"));
+    }
+    let value = nested.and_then(|mut map| map.remove("sliding_attention")).unwrap_or_else(|| json!({}));
+    read_parameters(c, "rope_parameters.sliding_attention", &value, &Outside { theta, partial: None, sizes })
+}

@@ -1,0 +1,95 @@
+//! GPT-2: learned positions, LayerNorm, biases everywhere, projections stored [in, out], q, k and v fused.
+
+use fathom_tensor::NormKind;
+use serde_json::{Map, Value, json};
+
+use super::Family;
+use super::common;
+use super::names::{Names, Qkv, Up};
+use crate::config::{Config, short};
+use crate::error::Result;
+use crate::spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "gpt2",
+    architecture: "GPT2LMHeadModel",
+    read,
+    write,
+    names: Names {
+        base: "transformer.",
+        embed: "wte",
+        positions: "wpe",
+        layers: "h",
+        final_norm: "ln_f",
+        head: "lm_head",
+        attn_norm: "ln_1",
+        attn_post_norm: "",
+        mlp_norm: "ln_2",
+        mlp_post_norm: "",
+        q_norm: "",
+        k_norm: "",
+        qkv: Qkv::Fused("attn.c_attn"),
+        attn_out: "attn.c_proj",
+        up: Up::One("mlp.c_fc"),
+        down: "mlp.c_proj",
+        transposed: true,
+        ignored: &["attn.bias", "attn.masked_bias"],
+    },
+};
+
+fn read(c: &Config<'_>) -> Result<Spec> {
+    c.only("scale_attn_weights", "true")?;
+    c.only("scale_attn_by_inverse_layer_idx", "false")?;
+    c.only("reorder_and_upcast_attn", "false")?;
+    let (hidden, heads, positions) = (c.size("n_embd")?, c.size("n_head")?, c.size("n_positions")?);
+    if hidden % heads != 0 {
+        return Err(c.refuse("n_head", format!("is {heads}, which does not divide the hidden size {hidden}")));
+    }
+    let head_dim = hidden / heads;
+    let eps: f64 = c.or("layer_norm_epsilon", 1e-5)?;
+    Ok(Spec {
+        family: FAMILY.model_type,
+        hidden,
+        vocab: c.size("vocab_size")?,
+        heads,
+        kv_heads: heads,
+        head_dim,
+        ffn: c.size_or("n_inner", Some(4 * hidden))?,
+        norm: NormKind { eps: eps as f32, ..common::LAYER },
+        norm_bias: true,
+        residual: Residual::Pre,
+        qk_norm: QkNorm::None,
+        bias: Biases { qkv: true, attn_out: true, mlp: true },
+        mlp: Mlp { activation: c.activation("activation_function", "gelu_new")?, gated: false },
+        attention_scale: (head_dim as f64).powf(-0.5) as f32,
+        attention_softcap: 0.0,
+        layers: vec![LayerSpec { window: None, rope: None }; c.layers("n_layer")?],
+        ropes: Vec::new(),
+        learned_positions: Some(positions),
+        embed_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: 0.0,
+        tied: c.or("tie_word_embeddings", true)?,
+        max_positions: positions,
+    })
+}
+
+fn write(s: &Spec, map: &mut Map<String, Value>) {
+    let activation = match common::activation_name(s.mlp.activation) {
+        "gelu_pytorch_tanh" => "gelu_new",
+        other => other,
+    };
+    let values = [
+        ("vocab_size", json!(s.vocab)),
+        ("n_positions", json!(s.max_positions)),
+        ("n_embd", json!(s.hidden)),
+        ("n_layer", json!(s.layers.len())),
+        ("n_head", json!(s.heads)),
+        ("n_inner", json!(s.ffn)),
+        ("activation_function", json!(activation)),
+        ("layer_norm_epsilon", json!(short(s.norm.eps))),
+        ("tie_word_embeddings", json!(s.tied)),
+    ];
+    map.extend(values.map(|(key, value)| (key.to_string(), value)));
+}

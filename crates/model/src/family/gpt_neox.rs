@@ -1,0 +1,57 @@
+//! GPT-NeoX and Pythia: attention and MLP read the same input (or not), q, k and v interleaved per head, a quarter of
+//! each head rotates.
+
+use serde_json::json;
+
+use super::Family;
+use super::common::{self, Dialect, HeadDim, KvHeads};
+use super::names::{Names, Qkv, Up};
+use crate::config_rope::RopeKeys;
+use crate::spec::{Biases, Residual, Spec};
+
+const DIALECT: Dialect = Dialect {
+    model_type: "gpt_neox",
+    activation: ("hidden_act", "gelu"),
+    eps: ("layer_norm_eps", 1e-5),
+    kv_heads: KvHeads::NoKey,
+    head_dim: HeadDim::NoKey,
+    rope: RopeKeys {
+        theta: ("rotary_emb_base", 10_000.0),
+        partial: Some(("rotary_pct", 0.25)),
+        nested: None,
+    },
+    gated: false,
+    norm: common::LAYER,
+    ..common::LLAMA
+};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "gpt_neox",
+    architecture: "GPTNeoXForCausalLM",
+    read: |c| {
+        let attention = c.or("attention_bias", true)?;
+        let parallel = c.or("use_parallel_residual", true)?;
+        Ok(Spec {
+            residual: if parallel { Residual::Parallel } else { Residual::Pre },
+            bias: Biases { qkv: attention, attn_out: attention, mlp: true },
+            ..common::read(c, &DIALECT)?
+        })
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_biases(s, false, map);
+        map.insert("use_parallel_residual".into(), json!(s.residual == Residual::Parallel));
+    },
+    names: Names {
+        base: "gpt_neox.",
+        embed: "embed_in",
+        final_norm: "final_layer_norm",
+        head: "embed_out",
+        qkv: Qkv::PerHead("attention.query_key_value"),
+        attn_out: "attention.dense",
+        up: Up::One("mlp.dense_h_to_4h"),
+        down: "mlp.dense_4h_to_h",
+        ignored: &["attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"],
+        ..super::names::LLAMA
+    },
+};

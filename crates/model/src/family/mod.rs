@@ -1,0 +1,124 @@
+//! Families: how a `config.json` becomes a [`Spec`] and back, and what each family calls its weights. Data only; the
+//! one block that all of them run is in `block.rs`.
+
+mod common;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gpt2;
+mod gpt_neox;
+mod granite;
+mod llama;
+mod mistral;
+mod names;
+mod nemotron;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod smollm3;
+mod starcoder2;
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::spec::Spec;
+
+pub use names::{Names, Qkv, Up};
+
+/// One family of models.
+pub struct Family {
+    /// Hugging Face `model_type`.
+    pub model_type: &'static str,
+    /// Transformers' class with a language-model head.
+    pub architecture: &'static str,
+    read: fn(&Config<'_>) -> Result<Spec>,
+    write: fn(&Spec, &mut Map<String, Value>),
+    /// What its weights are called.
+    pub names: Names,
+}
+
+/// All families, by `model_type`.
+pub static FAMILIES: [&Family; 15] = [
+    &gemma::FAMILY,
+    &gemma2::FAMILY,
+    &gemma3::FAMILY,
+    &gpt2::FAMILY,
+    &gpt_neox::FAMILY,
+    &granite::FAMILY,
+    &llama::FAMILY,
+    &mistral::FAMILY,
+    &nemotron::FAMILY,
+    &olmo2::FAMILY,
+    &phi3::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &smollm3::FAMILY,
+    &starcoder2::FAMILY,
+];
+
+impl Family {
+    /// The family with this `model_type`.
+    pub fn find(model_type: &str) -> Option<&'static Family> {
+        FAMILIES.into_iter().find(|family| family.model_type == model_type)
+    }
+
+    /// The family of a specification.
+    ///
+    /// # Panics
+    /// If the specification names no family of [`FAMILIES`].
+    pub fn of(spec: &Spec) -> &'static Family {
+        Family::find(spec.family).unwrap_or_else(|| panic!("no family is called {:?}", spec.family))
+    }
+
+    /// Reads the object of a `config.json`; `file` is for messages.
+    ///
+    /// # Errors
+    /// Names the key that is missing, unknown, or has a value that is not supported.
+    pub fn read(file: &Path, map: &Map<String, Value>) -> Result<Spec> {
+        let config = Config::new(file, map);
+        let model_type: String = config
+            .nullable("model_type", None)?
+            .ok_or_else(|| config.refuse("model_type", "is missing; is this a config.json?"))?;
+        let Some(family) = Family::find(&model_type) else {
+            let known = FAMILIES.map(|family| family.model_type).join(", ");
+            return Err(config.refuse("model_type", format!("is \"{model_type}\"; supported: {known}")));
+        };
+        let architectures: Vec<String> = config.or("architectures", Vec::new())?;
+        if let Some(other) = architectures.iter().find(|name| *name != family.architecture) {
+            let what = format!("is {other}; supported for {model_type}: {}", family.architecture);
+            return Err(config.refuse("architectures", what));
+        }
+        let spec = (family.read)(&config)?;
+        config.finish(family.model_type)?;
+        Ok(spec)
+    }
+
+    /// The object of a `config.json` that both Transformers 4 and 5 load, without token ids and dtype.
+    ///
+    /// # Errors
+    /// If the family's configuration cannot express the specification; `file` is for messages.
+    pub fn write(file: &Path, spec: &Spec) -> Result<Map<String, Value>> {
+        let Some(family) = Family::find(spec.family) else {
+            return Err(Error::file(file, format!("no family is called {:?}", spec.family)));
+        };
+        let mut map = Map::new();
+        map.insert("architectures".into(), json!([family.architecture]));
+        map.insert("model_type".into(), json!(family.model_type));
+        (family.write)(spec, &mut map);
+        match Family::read(file, &map) {
+            Ok(read) if read == *spec => Ok(map),
+            Ok(read) => {
+                let what = format!(
+                    "a {} configuration cannot express {spec:?}; it would be read as {read:?}",
+                    spec.family
+                );
+                Err(Error::file(file, what))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What families call their weights in Hugging Face folders.
+
+/// Names of a family's weights, without `.weight` and `.bias`. Block names follow `{base}{layers}.{index}.`.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// Prefix of all names but the head's; some files lack it.
+    pub base: &'static str,
+    /// Token embedding.
+    pub embed: &'static str,
+    /// Learned positions.
+    pub positions: &'static str,
+    /// The list of blocks.
+    pub layers: &'static str,
+    /// Last norm.
+    pub final_norm: &'static str,
+    /// Output projection, if not tied.
+    pub head: &'static str,
+    /// Before attention.
+    pub attn_norm: &'static str,
+    /// After attention.
+    pub attn_post_norm: &'static str,
+    /// Before the MLP.
+    pub mlp_norm: &'static str,
+    /// After the MLP.
+    pub mlp_post_norm: &'static str,
+    /// Of q.
+    pub q_norm: &'static str,
+    /// Of k.
+    pub k_norm: &'static str,
+    /// Projections to q, k and v.
+    pub qkv: Qkv,
+    /// Attention's output.
+    pub attn_out: &'static str,
+    /// Into the MLP.
+    pub up: Up,
+    /// Out of the MLP.
+    pub down: &'static str,
+    /// Weights of projections in blocks are stored [in, out].
+    pub transposed: bool,
+    /// Ends of names of buffers that older files carry and nobody needs.
+    pub ignored: &'static [&'static str],
+}
+
+/// How q, k and v are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Qkv {
+    /// Three tensors.
+    Separate([&'static str; 3]),
+    /// One, q then k then v.
+    Fused(&'static str),
+    /// One; each head has its q, k and v together: [heads, 3, head size].
+    PerHead(&'static str),
+}
+
+/// How the way into the MLP is stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Up {
+    /// Gate and up.
+    Pair([&'static str; 2]),
+    /// One tensor: up alone, or gate then up.
+    One(&'static str),
+}
+
+/// Llama's names, which most families share.
+pub(super) const LLAMA: Names = Names {
+    base: "model.",
+    embed: "embed_tokens",
+    positions: "",
+    layers: "layers",
+    final_norm: "norm",
+    head: "lm_head",
+    attn_norm: "input_layernorm",
+    attn_post_norm: "",
+    mlp_norm: "post_attention_layernorm",
+    mlp_post_norm: "",
+    q_norm: "self_attn.q_norm",
+    k_norm: "self_attn.k_norm",
+    qkv: Qkv::Separate(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+    attn_out: "self_attn.o_proj",
+    up: Up::Pair(["mlp.gate_proj", "mlp.up_proj"]),
+    down: "mlp.down_proj",
+    transposed: false,
+    ignored: &["rotary_emb.inv_freq"],
+};
+
+/// Names of the families that normalise before and after each sub-layer.
+pub(super) const SANDWICH: Names = Names {
+    attn_post_norm: "post_attention_layernorm",
+    mlp_norm: "pre_feedforward_layernorm",
+    mlp_post_norm: "post_feedforward_layernorm",
+    ..LLAMA
+};

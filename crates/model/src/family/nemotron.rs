@@ -1,0 +1,37 @@
+//! Nemotron: LayerNorm times one plus the weight, squared ReLU without a gate, half of each head rotates.
+
+use fathom_tensor::NormKind;
+
+use super::common::{self, Dialect};
+use super::names::{Names, Up};
+use super::{Family, names};
+use crate::config_rope::RopeKeys;
+use crate::spec::Spec;
+
+const DIALECT: Dialect = Dialect {
+    model_type: "nemotron",
+    activation: ("hidden_act", "relu2"),
+    eps: ("norm_eps", 1e-5),
+    rope: RopeKeys {
+        theta: ("rope_theta", 10_000.0),
+        partial: Some(("partial_rotary_factor", 0.5)),
+        nested: None,
+    },
+    gated: false,
+    norm: NormKind { plus_one: true, ..common::LAYER },
+    ..common::LLAMA
+};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "nemotron",
+    architecture: "NemotronForCausalLM",
+    read: |c| {
+        let bias = common::read_biases(c, true)?;
+        Ok(Spec { bias, ..common::read(c, &DIALECT)? })
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_biases(s, true, map);
+    },
+    names: Names { up: Up::One("mlp.up_proj"), ..names::LLAMA },
+};

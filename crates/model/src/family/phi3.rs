@@ -1,0 +1,51 @@
+//! Phi-3 and Phi-4: q, k, v and gate, up are stored fused; LongRoPE; a share of each head may rotate.
+
+use serde_json::{Value, json};
+
+use super::common::Dialect;
+use super::names::{Names, Qkv, Up};
+use super::{Family, common, names};
+use crate::config_rope::RopeKeys;
+use crate::rope::RopeScaling;
+
+const DIALECT: Dialect = Dialect {
+    model_type: "phi3",
+    eps: ("rms_norm_eps", 1e-5),
+    rope: RopeKeys {
+        theta: ("rope_theta", 10_000.0),
+        partial: Some(("partial_rotary_factor", 1.0)),
+        nested: None,
+    },
+    original: Some(("original_max_position_embeddings", 4096)),
+    ..common::LLAMA
+};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "phi3",
+    architecture: "Phi3ForCausalLM",
+    read: |c| {
+        c.only("attention_bias", "false")?;
+        let mut spec = common::read(c, &DIALECT)?;
+        common::read_window(c, &mut spec, None)?;
+        Ok(spec)
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_window(s, map);
+        let original = match s.ropes.first().map(|rope| &rope.scaling) {
+            Some(RopeScaling::Longrope { original_max_position_embeddings, .. }) => {
+                *original_max_position_embeddings
+            }
+            _ => None,
+        };
+        map.insert("original_max_position_embeddings".into(), json!(original.unwrap_or(s.max_positions)));
+        // Transformers 4 accepts exactly type, short_factor and long_factor here.
+        if let Some(scaling) = map.get_mut("rope_scaling").and_then(Value::as_object_mut) {
+            scaling.remove("original_max_position_embeddings");
+            if let Some(kind) = scaling.remove("rope_type") {
+                scaling.insert("type".into(), kind);
+            }
+        }
+    },
+    names: Names { qkv: Qkv::Fused("self_attn.qkv_proj"), up: Up::One("mlp.gate_up_proj"), ..names::LLAMA },
+};

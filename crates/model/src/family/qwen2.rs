@@ -1,0 +1,50 @@
+//! Qwen 2 and 2.5: biases on q, k and v; the later layers may slide.
+
+use serde_json::{Map, Value, json};
+
+use super::common::Dialect;
+use super::{Family, common, names};
+use crate::config::Config;
+use crate::error::Result;
+use crate::spec::{Biases, Spec};
+
+const DIALECT: Dialect = Dialect { model_type: "qwen2", ..common::LLAMA };
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "qwen2",
+    architecture: "Qwen2ForCausalLM",
+    read: |c| {
+        let bias = Biases { qkv: true, attn_out: false, mlp: false };
+        let mut spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        read_windows(c, &mut spec)?;
+        Ok(spec)
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        write_windows(s, map);
+    },
+    names: names::LLAMA,
+};
+
+/// `use_sliding_window` lets the layers from `max_window_layers` on slide, unless `layer_types` says which.
+pub(super) fn read_windows(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    let slides: bool = c.or("use_sliding_window", false)?;
+    let full: usize = c.or("max_window_layers", 28)?;
+    if slides {
+        common::read_layer_types(c, spec, Some(4096), |layer| layer >= full)?;
+    } else {
+        // The window's size stands in files that do not use it.
+        let _: Option<usize> = c.nullable("sliding_window", None)?;
+        if common::sliding_layers(c, spec.layers.len())?.is_some_and(|sliding| sliding.contains(&true)) {
+            return Err(c.refuse("layer_types", "has sliding layers, but use_sliding_window is false"));
+        }
+    }
+    Ok(())
+}
+
+/// The keys that [`read_windows`] reads.
+pub(super) fn write_windows(s: &Spec, map: &mut Map<String, Value>) {
+    let slides = s.layers.iter().any(|layer| layer.window.is_some());
+    map.insert("use_sliding_window".into(), json!(slides));
+    common::write_layer_types(s, map);
+}

@@ -1,0 +1,24 @@
+//! Qwen 3: q and k are normalised per head; the head size is free.
+
+use super::common::{Dialect, HeadDim};
+use super::{Family, common, names, qwen2};
+use crate::spec::{QkNorm, Spec};
+
+const DIALECT: Dialect = Dialect { model_type: "qwen3", head_dim: HeadDim::Fixed(128), ..common::LLAMA };
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "qwen3",
+    architecture: "Qwen3ForCausalLM",
+    read: |c| {
+        let bias = common::read_biases(c, false)?;
+        let mut spec = Spec { bias, qk_norm: QkNorm::PerHead, ..common::read(c, &DIALECT)? };
+        qwen2::read_windows(c, &mut spec)?;
+        Ok(spec)
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_biases(s, false, map);
+        qwen2::write_windows(s, map);
+    },
+    names: names::LLAMA,
+};

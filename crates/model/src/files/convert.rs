@@ -1,0 +1,84 @@
+//! Elements of stored tensors to elements of tensors in memory and back, chunk by chunk.
+
+use fathom_tensor::DType;
+use half::{bf16, f16};
+
+/// Converts between f32, bf16 and f16, rounding to nearest even. `out` is overwritten.
+///
+/// # Panics
+/// If a type is none of the three.
+#[track_caller]
+pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
+    out.clear();
+    match (from, to) {
+        _ if from == to => out.extend_from_slice(bytes),
+        (DType::F32, DType::Bf16) => {
+            out.extend(bytes.chunks_exact(4).flat_map(|b| bf16::from_f32(single(b)).to_le_bytes()))
+        }
+        (DType::F32, DType::F16) => {
+            out.extend(bytes.chunks_exact(4).flat_map(|b| f16::from_f32(single(b)).to_le_bytes()))
+        }
+        (DType::Bf16, DType::F32) => out.extend(
+            bytes.chunks_exact(2).flat_map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()),
+        ),
+        (DType::F16, DType::F32) => out.extend(
+            bytes.chunks_exact(2).flat_map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()),
+        ),
+        (DType::F16, DType::Bf16) => out.extend(
+            bytes
+                .chunks_exact(2)
+                .flat_map(|b| bf16::from_f32(f16::from_le_bytes([b[0], b[1]]).to_f32()).to_le_bytes()),
+        ),
+        (DType::Bf16, DType::F16) => out.extend(
+            bytes
+                .chunks_exact(2)
+                .flat_map(|b| f16::from_f32(bf16::from_le_bytes([b[0], b[1]]).to_f32()).to_le_bytes()),
+        ),
+        _ => panic!("convert: {from:?} to {to:?}"),
+    }
+}
+
+fn single(b: &[u8]) -> f32 {
+    f32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+/// True for the types that [`convert`] takes.
+pub(crate) fn is_convertible(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
+}
+
+/// [rows, cols] to [cols, rows] of elements of `element_bytes`. `out` is overwritten.
+pub(crate) fn transpose(bytes: &[u8], [rows, cols]: [usize; 2], element_bytes: usize, out: &mut Vec<u8>) {
+    out.clear();
+    out.reserve(bytes.len());
+    for col in 0..cols {
+        for row in 0..rows {
+            let at = (row * cols + col) * element_bytes;
+            out.extend_from_slice(&bytes[at..at + element_bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_agree_with_the_definition() {
+        let values = [0.0_f32, -1.5, 3.140_625, 65504.0, 1e-8, f32::INFINITY, 1.003_906_3];
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let (mut narrow, mut back, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        for to in [DType::Bf16, DType::F16] {
+            convert(DType::F32, &bytes, to, &mut narrow);
+            convert(to, &narrow, DType::F32, &mut back);
+            convert(DType::F32, &back, to, &mut other);
+            assert_eq!((narrow.len(), &narrow), (14, &other));
+            for (value, rounded) in values.iter().zip(back.chunks_exact(4)) {
+                let rounded = single(rounded);
+                assert!(*value == rounded || (value - rounded).abs() <= value.abs() / 256.0 + 1e-7);
+            }
+        }
+        transpose(&[1, 2, 3, 4, 5, 6], [2, 3], 1, &mut other);
+        assert_eq!(other, [1, 4, 2, 5, 3, 6]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files beside them.
+
+use std::path::{Path, PathBuf};
+
+use fathom_grad::Params;
+use fathom_tensor::{DType, Device};
+use serde_json::{Map, Value, json};
+
+use super::json::read_object;
+use super::save::{SaveOptions, save};
+use super::source::SafeTensors;
+use super::writer::write_file;
+use crate::error::{Error, Result};
+use crate::family::Family;
+use crate::model::Model;
+use crate::spec::Spec;
+
+/// Ids of special tokens, as a model's files name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// Begins a sequence.
+    pub bos: Option<u32>,
+    /// Each of these ends one.
+    pub eos: Vec<u32>,
+    /// Padding; Fathom has none, but files name it.
+    pub pad: Option<u32>,
+}
+
+/// An opened folder.
+pub struct HfFolder {
+    /// The architecture.
+    pub spec: Spec,
+    /// Special tokens: `generation_config.json`, else `config.json`.
+    pub special: SpecialIds,
+    /// The weights.
+    pub source: SafeTensors,
+}
+
+/// Opens a Hugging Face folder: reads the configuration and checks the headers of the weight files.
+///
+/// # Errors
+/// Names the file and the key or tensor that is missing, malformed or not supported.
+pub fn open(folder: &Path) -> Result<HfFolder> {
+    let (spec, special) = open_config(folder)?;
+    Ok(HfFolder { spec, special, source: SafeTensors::open_folder(folder)? })
+}
+
+/// The architecture and special tokens of a folder, without its weights.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_config(folder: &Path) -> Result<(Spec, SpecialIds)> {
+    let file = folder.join("config.json");
+    let config = read_object(&file)?;
+    let spec = Family::read(&file, &config)?;
+    let mut special = special_ids(&file, &config)?;
+    let file = folder.join("generation_config.json");
+    if file.is_file() {
+        let generation = special_ids(&file, &read_object(&file)?)?;
+        special.bos = generation.bos.or(special.bos);
+        special.pad = generation.pad.or(special.pad);
+        if !generation.eos.is_empty() {
+            special.eos = generation.eos;
+        }
+    }
+    Ok((spec, special))
+}
+
+fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<SpecialIds> {
+    let ids = |key: &str| -> Result<Vec<u32>> {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let ids = match map.get(key) {
+            None | Some(Value::Null) => Some(Vec::new()),
+            // The first Llama files say -1 for "none".
+            Some(value) if value.as_i64() == Some(-1) => Some(Vec::new()),
+            Some(Value::Array(list)) => list.iter().map(id).collect(),
+            Some(value) => id(value).map(|id| vec![id]),
+        };
+        let what = || format!("is {}; a token id or a list of them is needed", map[key]);
+        ids.ok_or_else(|| Error::config(file, key, what()))
+    };
+    let first = |key: &str| Ok(ids(key)?.first().copied());
+    Ok(SpecialIds { bos: first("bos_token_id")?, eos: ids("eos_token_id")?, pad: first("pad_token_id")? })
+}
+
+/// What else goes into a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderOptions<'a> {
+    /// How weights are written.
+    pub weights: SaveOptions,
+    /// Special tokens.
+    pub special: &'a SpecialIds,
+    /// Files to copy beside the weights under their own names: the tokenizer's.
+    pub copy: &'a [PathBuf],
+}
+
+/// Writes a folder that Transformers loads unchanged. The configuration is written last: a folder with one is whole.
+///
+/// # Errors
+/// If the system refuses to write, or the family cannot express the specification.
+///
+/// # Panics
+/// If the machine has no data.
+pub fn save_hf(
+    device: &Device,
+    model: &Model,
+    params: &Params,
+    folder: &Path,
+    options: FolderOptions<'_>,
+) -> Result<()> {
+    let file = folder.join("config.json");
+    let mut config = Family::write(&file, &model.spec)?;
+    config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
+    let ids = special_values(options.special);
+    config.extend(ids.clone());
+    save(device, model, params, folder, options.weights)?;
+    for from in options.copy {
+        let name = from.file_name().ok_or_else(|| Error::file(from, "is not a file that can be copied"))?;
+        let to = folder.join(name);
+        if std::fs::canonicalize(from).ok() != std::fs::canonicalize(&to).ok() {
+            let bytes = std::fs::read(from).map_err(Error::io("read", from))?;
+            write_file(&to, &bytes)?;
+        }
+    }
+    let mut generation = Map::from_iter([("_from_model_config".to_string(), json!(true))]);
+    generation.extend(ids);
+    write_file(&folder.join("generation_config.json"), &pretty(generation))?;
+    write_file(&file, &pretty(config))
+}
+
+fn special_values(special: &SpecialIds) -> Map<String, Value> {
+    let eos = match special.eos.as_slice() {
+        [] => Value::Null,
+        [one] => json!(one),
+        many => json!(many),
+    };
+    let all =
+        [("bos_token_id", json!(special.bos)), ("eos_token_id", eos), ("pad_token_id", json!(special.pad))];
+    Map::from_iter(
+        all.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_string(), value)),
+    )
+}
+
+fn pretty(map: Map<String, Value>) -> Vec<u8> {
+    format!("{:#}\n", Value::Object(map)).into_bytes()
+}
+
+/// PyTorch's name of an element type.
+fn torch_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bf16 => "bfloat16",
+        DType::F16 => "float16",
+        _ => "float32",
+    }
+}

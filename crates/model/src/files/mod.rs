@@ -1,0 +1,18 @@
+//! Weight files: safetensors, read and written as streams, and Hugging Face folders of them.
+
+mod convert;
+mod folder;
+mod header;
+pub(crate) mod json;
+mod load;
+mod save;
+mod source;
+mod writer;
+
+pub(crate) use convert::convert;
+pub use folder::{FolderOptions, HfFolder, SpecialIds, open, open_config, save_hf};
+pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
+pub use load::load;
+pub use save::{SaveOptions, export_tensors, save};
+pub use source::{INDEX, SINGLE, SafeTensors, Source};
+pub use writer::{FileWriter, FolderWriter, TensorInfo, write_file};

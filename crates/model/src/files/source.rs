@@ -1,0 +1,176 @@
+//! Named tensors that are read row by row: one safetensors file, or a folder of shards with an index.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use fathom_tensor::DType;
+
+use super::header::{Stored, header_bytes, parse_header};
+use super::json;
+use crate::error::{Error, Result};
+
+/// Where weights come from. A row is one step of a tensor's first dimension.
+pub trait Source: Sync {
+    /// All names, in the order in which their data lies: reading in this order is sequential.
+    fn names(&self) -> Vec<&str>;
+    /// A tensor's sizes; `None` if there is no such tensor.
+    fn shape(&self, name: &str) -> Option<&[usize]>;
+    /// A tensor's element type; `None` if it is absent or of a type that has no [`DType`].
+    fn dtype(&self, name: &str) -> Option<DType>;
+    /// Replaces the contents of `out` with some rows, little-endian.
+    ///
+    /// # Errors
+    /// If there is no such tensor or row, or the file cannot be read.
+    fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()>;
+    /// The file or folder of a tensor (or of all, if there is none of this name), for messages.
+    fn place(&self, name: &str) -> &Path;
+}
+
+/// One or more safetensors files, open.
+pub struct SafeTensors {
+    /// The file, or the folder.
+    path: PathBuf,
+    files: Vec<(PathBuf, File)>,
+    tensors: BTreeMap<String, (usize, Stored)>,
+}
+
+/// Name of the only weight file of a folder.
+pub const SINGLE: &str = "model.safetensors";
+/// Name of the index of a folder with several.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+impl SafeTensors {
+    /// Opens one file and checks its header.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not a sound safetensors file.
+    pub fn open_file(path: &Path) -> Result<SafeTensors> {
+        let mut opened =
+            SafeTensors { path: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        opened.add(path)?;
+        Ok(opened)
+    }
+
+    /// Opens `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` lists.
+    ///
+    /// # Errors
+    /// If neither is there, a file is not sound, or index and shards disagree.
+    pub fn open_folder(folder: &Path) -> Result<SafeTensors> {
+        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
+        if single.is_file() {
+            return SafeTensors::open_file(&single);
+        }
+        if !index.is_file() {
+            let what = format!("has neither {SINGLE} nor {INDEX}; pickled weights (.bin) are never read");
+            return Err(Error::file(folder, what));
+        }
+        let map = weight_map(&index)?;
+        let mut opened =
+            SafeTensors { path: folder.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        let shards: std::collections::BTreeSet<&String> = map.values().collect();
+        for shard in shards {
+            opened.add(&folder.join(shard))?;
+        }
+        opened.check_index(&index, &map)?;
+        Ok(opened)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let mut file = File::open(path).map_err(Error::io("read", path))?;
+        let length = file.metadata().map_err(Error::io("read", path))?.len();
+        let mut first = Vec::with_capacity(8);
+        file.by_ref().take(8).read_to_end(&mut first).map_err(Error::io("read", path))?;
+        let mut header = vec![0; header_bytes(path, &first, length)?];
+        file.read_exact(&mut header).map_err(Error::io("read", path))?;
+        let index = self.files.len();
+        for (name, stored) in parse_header(path, &header, length)?.tensors {
+            if let Some((other, _)) = self.tensors.get(&name) {
+                let what = format!("is also in {}", self.files[*other].0.display());
+                return Err(Error::tensor(path, &name, what));
+            }
+            self.tensors.insert(name, (index, stored));
+        }
+        self.files.push((path.to_path_buf(), file));
+        Ok(())
+    }
+
+    fn check_index(&self, index: &Path, map: &BTreeMap<String, String>) -> Result<()> {
+        for (name, shard) in map {
+            let found = self.tensors.get(name).map(|(file, _)| &self.files[*file].0);
+            if found.and_then(|path| path.file_name()).is_none_or(|found| found != shard.as_str()) {
+                return Err(Error::tensor(index, name, format!("is not in {shard}, where the index says")));
+            }
+        }
+        match self.tensors.keys().find(|name| !map.contains_key(*name)) {
+            Some(name) => Err(Error::tensor(self.place(name), name, format!("is not listed in {INDEX}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// What is known of a tensor.
+    pub fn stored(&self, name: &str) -> Option<&Stored> {
+        self.tensors.get(name).map(|(_, stored)| stored)
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.values().map(|(_, stored)| stored.bytes).sum()
+    }
+}
+
+/// The index's tensor-to-file map. File names may not leave the folder.
+fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
+    let object = json::read_object(index)?;
+    let map = object.get("weight_map").and_then(|map| map.as_object());
+    let map = map.ok_or_else(|| Error::file(index, "has no object `weight_map`"))?;
+    let mut result = BTreeMap::new();
+    for (name, shard) in map {
+        let Some(shard) = shard.as_str().filter(|shard| is_plain_name(shard)) else {
+            return Err(Error::tensor(index, name, format!("is in {shard}, which is not a plain file name")));
+        };
+        result.insert(name.clone(), shard.to_string());
+    }
+    Ok(result)
+}
+
+fn is_plain_name(name: &str) -> bool {
+    Path::new(name).file_name().is_some_and(|file| file == name) && !name.contains('\0')
+}
+
+impl Source for SafeTensors {
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.tensors.iter().collect();
+        names.sort_by_key(|(_, (file, stored))| (*file, stored.start, stored.bytes));
+        names.into_iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.stored(name).map(|stored| stored.shape.as_slice())
+    }
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.stored(name)?.dtype()
+    }
+
+    fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let Some((file, stored)) = self.tensors.get(name) else {
+            return Err(Error::tensor(&self.path, name, "is missing"));
+        };
+        let (path, file) = &self.files[*file];
+        if rows.start > rows.end || rows.end > stored.rows() {
+            return Err(Error::tensor(path, name, format!("has {} rows, not {rows:?}", stored.rows())));
+        }
+        let row_bytes = stored.row_bytes();
+        // The header was held against the file's size, so this product is at most that.
+        out.resize((rows.len() as u64 * row_bytes) as usize, 0);
+        file.read_exact_at(out, stored.start + rows.start as u64 * row_bytes).map_err(Error::io("read", path))
+    }
+
+    fn place(&self, name: &str) -> &Path {
+        self.tensors.get(name).map_or(&self.path, |(file, _)| &self.files[*file].0)
+    }
+}

@@ -1,0 +1,167 @@
+//! Configurations: both spellings mean the same, what is written is read back, what is not known is refused.
+
+use std::path::Path;
+
+use fathom_model::{FAMILIES, Family, RopeScaling, Spec};
+use serde_json::{Map, Value, json};
+
+use crate::golden_files::{cases, name, object, root};
+
+fn read(map: &Map<String, Value>) -> fathom_model::Result<Spec> {
+    Family::read(Path::new("config.json"), map)
+}
+
+#[test]
+fn old_and_new_spellings_mean_the_same() {
+    let mut compared = 0;
+    for case in cases() {
+        let old = case.join("config_v4.json");
+        if old.is_file() {
+            let [old, new] = [old, case.join("config.json")].map(|file| read(&object(&file)).unwrap());
+            assert_eq!(old, new, "{}", name(&case));
+            compared += 1;
+        }
+    }
+    assert!(compared >= 20);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let mut families = std::collections::BTreeSet::new();
+    for case in cases() {
+        let spec = read(&object(&case.join("config.json"))).unwrap();
+        let written = Family::write(Path::new("out/config.json"), &spec).unwrap();
+        assert_eq!(read(&written).unwrap(), spec, "{}: {written:?}", name(&case));
+        families.insert(spec.family);
+    }
+    assert_eq!(families.len(), FAMILIES.len());
+}
+
+#[test]
+fn a_stretched_model_is_written_and_read_back() {
+    let scalings = [
+        RopeScaling::Linear { factor: 4.0 },
+        RopeScaling::Dynamic { factor: 2.0 },
+        RopeScaling::Yarn {
+            factor: 16.0,
+            original_max_position_embeddings: Some(128),
+            beta_fast: None,
+            beta_slow: None,
+            attention_factor: Some(1.1),
+            mscale: None,
+            mscale_all_dim: None,
+            truncate: Some(false),
+        },
+        RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 128,
+        },
+    ];
+    for case in ["llama2", "qwen3", "mistral", "gemma3", "smollm3", "gpt_neox"] {
+        let mut spec = read(&object(&root().join(case).join("config.json"))).unwrap();
+        for scaling in &scalings {
+            spec.max_positions = 2048;
+            spec.ropes.iter_mut().for_each(|rope| rope.max_positions = 2048);
+            spec.ropes[0].scaling = scaling.clone();
+            spec.ropes[0].theta = 2e6;
+            let written = Family::write(Path::new("config.json"), &spec).unwrap();
+            assert_eq!(read(&written).unwrap(), spec, "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_family_refuses_what_it_cannot_express() {
+    let mut spec = read(&object(&root().join("llama2/config.json"))).unwrap();
+    spec.layers[0].window = Some(8);
+    let message = Family::write(Path::new("config.json"), &spec).unwrap_err().to_string();
+    assert!(message.contains("cannot express"), "{message}");
+}
+
+/// Sets keys of a golden configuration and expects an error that names `wanted`.
+#[track_caller]
+fn check_refused(case: &str, change: Value, wanted: &[&str]) {
+    let mut map = object(&root().join(case).join("config.json"));
+    map.extend(change.as_object().unwrap().clone());
+    let message = read(&map).expect_err(&format!("{case} with {change}")).to_string();
+    for part in wanted.iter().chain(&["config.json"]) {
+        assert!(message.contains(part), "{case} with {change}: {message}");
+    }
+}
+
+#[test]
+fn unknown_and_unsupported_values_are_refused_by_name() {
+    check_refused("llama2", json!({ "attention_sinks": 4 }), &["`attention_sinks`", "4", "llama"]);
+    check_refused("llama2", json!({ "model_type": "lama" }), &["`model_type`", "lama", "llama"]);
+    check_refused("llama2", json!({ "hidden_act": "mish" }), &["`hidden_act`", "mish", "silu"]);
+    check_refused("llama2", json!({ "pretraining_tp": 2 }), &["`pretraining_tp`", "2"]);
+    check_refused(
+        "llama2",
+        json!({ "quantization_config": { "bits": 4 } }),
+        &["`quantization_config`", "bits"],
+    );
+    check_refused("llama2", json!({ "architectures": ["LlamaForTokenClassification"] }), &["Token"]);
+    check_refused("llama2", json!({ "sliding_window": 8 }), &["`sliding_window`"]);
+    check_refused("llama2", json!({ "hidden_size": "32" }), &["`hidden_size`", "\"32\""]);
+    check_refused("llama2", json!({ "hidden_size": null }), &["`hidden_size`", "missing"]);
+    check_refused("llama2", json!({ "hidden_size": 0 }), &["`hidden_size`"]);
+    check_refused("llama2", json!({ "num_hidden_layers": 1_u64 << 62 }), &["`num_hidden_layers`"]);
+    check_refused("llama2", json!({ "num_key_value_heads": 3 }), &["`num_key_value_heads`", "3"]);
+    check_refused("llama2", json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } }), &["disagree"]);
+    check_refused("mistral", json!({ "sliding_window": 0 }), &["`sliding_window`"]);
+    check_refused("qwen2", json!({ "attention_bias": true }), &["`attention_bias`"]);
+    check_refused("qwen2", json!({ "layer_types": ["full_attention"] }), &["`layer_types`", "1"]);
+    check_refused("qwen2_window", json!({ "layer_types": ["x", "y"] }), &["`layer_types`", "\"x\""]);
+    check_refused("gemma3", json!({ "use_bidirectional_attention": true }), &["bidirectional"]);
+    check_refused("gemma2", json!({ "query_pre_attn_scalar": 0 }), &["query_pre_attn_scalar"]);
+    check_refused("gpt2", json!({ "scale_attn_by_inverse_layer_idx": true }), &["inverse_layer_idx"]);
+    check_refused("gpt2", json!({ "rope_theta": 1e4 }), &["`rope_theta`"]);
+    check_refused("granite", json!({ "logits_scaling": 0.0 }), &["`logits_scaling`"]);
+    check_refused("smollm3", json!({ "no_rope_layers": [1] }), &["`no_rope_layers`"]);
+}
+
+#[test]
+fn unsupported_rotary_settings_are_refused_by_name() {
+    let rope = |map: Value| json!({ "rope_parameters": map });
+    let refused = |map: Value, wanted: &[&str]| check_refused("llama2", rope(map), wanted);
+    refused(json!({ "rope_type": "magic", "rope_theta": 1e4 }), &["rope_parameters", "magic", "yarn"]);
+    refused(json!({ "rope_type": "linear" }), &["rope_parameters", "factor"]);
+    refused(json!({ "rope_type": "linear", "factor": 0.0 }), &["rope_parameters", "out of range"]);
+    refused(json!({ "rope_type": "linear", "factor": 2.0, "beta": 1.0 }), &["beta"]);
+    refused(json!({ "rope_type": "default", "factor": 2.0 }), &["rope_parameters.factor"]);
+    refused(json!({ "rope_type": "linear", "type": "yarn", "factor": 2.0 }), &["disagree"]);
+    refused(json!({ "rope_theta": { "__float__": "Infinity" } }), &["rope_parameters.rope_theta"]);
+    refused(json!({ "rope_type": "default", "partial_rotary_factor": 0.5 }), &["partial_rotary_factor"]);
+    refused(json!("linear"), &["rope_parameters"]);
+    let factors = json!({ "rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0, 3.0] });
+    check_refused("phi3", rope(factors), &["1 short", "3 long", "4 are needed"]);
+    check_refused("gemma3", rope(json!({ "full_attention": {}, "other": {} })), &["rope_parameters.other"]);
+    let band =
+        json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0 });
+    refused(band, &["out of range"]);
+}
+
+#[test]
+fn published_files_are_read() {
+    let case = |case: &str, change: Value| {
+        let mut map = object(&root().join(case).join("config.json"));
+        map.extend(change.as_object().unwrap().clone());
+        read(&map).unwrap()
+    };
+    // Keys of files on the hub that change nothing.
+    let plain = case("llama2", json!({}));
+    let smol =
+        json!({ "is_llama_config": true, "rope_interleaved": false, "transformers.js_config": { "a": 1 } });
+    assert_eq!(case("llama2", smol), plain);
+    assert_eq!(case("llama2", json!({ "attention_dropout": 0.1, "quantization_config": null })), plain);
+    // Gemma's first files say "gelu" and mean the approximation.
+    assert_eq!(case("gemma", json!({ "hidden_act": "gelu" })), case("gemma", json!({})));
+    // The first Phi-3 files call LongRoPE "su".
+    let mut su = object(&root().join("phi3/config_v4.json"));
+    su["rope_scaling"]["type"] = json!("su");
+    assert_eq!(read(&su).unwrap(), case("phi3", json!({})));
+    let stack = json!({ "mlp_type": "default", "norm_type": "layer_norm", "layer_norm_epsilon": 1e-5 });
+    assert_eq!(case("starcoder2", stack), case("starcoder2", json!({})));
+}

@@ -1,0 +1,8 @@
+//! Tests of the crate through its public surface, most of them against files that PyTorch and Transformers wrote.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod config;
+mod golden_files;
+mod pieces;
