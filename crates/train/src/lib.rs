@@ -6,10 +6,20 @@
 //! This crate knows nothing of HTTP or serving.
 #![deny(missing_docs)]
 
+mod checkpoint;
+mod error;
 mod plan;
+pub mod recipe;
+mod run;
 mod schedule;
+mod source;
+pub mod stage;
 mod step;
 
+pub use checkpoint::{Checkpoints, Saved};
+pub use error::{Error, Result};
 pub use plan::{Plan, plan};
+pub use run::{Hooks, Outcome, Parts, Progress, Run};
 pub use schedule::{Decay, Schedule};
+pub use source::{Samples, Source, append};
 pub use step::{InStep, MicroBatch, StepResult, Trainer};

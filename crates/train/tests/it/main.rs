@@ -1,3 +1,4 @@
 //! The training step and its plan.
 
 mod plan;
+mod step;

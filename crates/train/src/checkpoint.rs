@@ -1,0 +1,228 @@
+//! Checkpoints: the model as Hugging Face tensors, the optimizer's state under the same names, and where the run was.
+//!
+//! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
+//! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Tensors are
+//! stored whole under their global names, so a checkpoint does not know how it was made.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use fathom_grad::{Param, ParamId, Params};
+use fathom_model::{SafeTensors, SaveOptions, export_tensors, load};
+use fathom_tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+use crate::error::{Error, Result};
+use crate::run::Progress;
+use crate::step::Trainer;
+
+/// What a save wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// The checkpoints of a run.
+pub struct Checkpoints {
+    folder: PathBuf,
+    keep: usize,
+}
+
+/// `state.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    /// Of this layout.
+    version: u32,
+    progress: Progress,
+    optimizer_step: u64,
+    files: BTreeMap<String, FileState>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileState {
+    bytes: u64,
+    xxh3_128: String,
+}
+
+const VERSION: u32 = 1;
+const STATE: &str = "state.json";
+/// Names the newest checkpoint.
+const LATEST: &str = "LATEST";
+
+/// The parts of a checkpoint: sub-folder, and which tensor of a weight it holds.
+type Part = (&'static str, fn(&Trainer, ParamId) -> Tensor);
+
+/// Weights without state of their own stand in for it, so that every part has every tensor.
+const PARTS: [Part; 4] = [
+    ("model", |trainer, id| trainer.params.tensor(id).clone()),
+    ("moment1", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.m))),
+    ("moment2", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.v))),
+    ("master", |trainer, id| state_or_weight(trainer, id, |state| state.master.as_ref())),
+];
+
+fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State) -> Option<&Tensor>) -> Tensor {
+    trainer.optimizer().state(id).and_then(pick).unwrap_or(trainer.params.tensor(id)).clone()
+}
+
+/// The parts that a trainer of this type needs: without narrow weights there are no masters.
+fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
+    let narrow = trainer.params.tensor(trainer.model.embed).dtype() != DType::F32;
+    PARTS.into_iter().filter(move |(name, _)| narrow || *name != "master")
+}
+
+impl Checkpoints {
+    /// The checkpoints in a folder; all but the newest `keep` are removed after a save (at least one stays).
+    pub fn new(folder: &Path, keep: usize) -> Checkpoints {
+        Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1) }
+    }
+
+    /// Publishes the trainer's state.
+    ///
+    /// # Errors
+    /// If the file system refuses; earlier checkpoints stay.
+    pub fn save(&self, trainer: &Trainer, progress: &Progress) -> Result<Saved> {
+        let name = format!("step-{:08}", progress.step);
+        let (target, temporary) = (self.folder.join(&name), self.folder.join(format!(".{name}.tmp")));
+        remove(&temporary)?;
+        fs::create_dir_all(&temporary).map_err(io("create", &temporary))?;
+        for (part, tensor) in parts(trainer) {
+            let folder = temporary.join(part);
+            let dtype = tensor(trainer, trainer.model.embed).dtype();
+            export_tensors(&trainer.device, &trainer.model, |id| Some(tensor(trainer, id)), &folder, SaveOptions::new(dtype))?;
+        }
+        let files = hash_files(&temporary)?;
+        let bytes = files.values().map(|file| file.bytes).sum();
+        let state = State { version: VERSION, progress: progress.clone(), optimizer_step: trainer.optimizer().step, files };
+        let text = serde_json::to_string_pretty(&state).map_err(|error| refuse(&temporary, error.to_string()))?;
+        publish(&temporary.join(STATE), text.as_bytes())?;
+        sync_folder(&temporary)?;
+        remove(&target)?;
+        fs::rename(&temporary, &target).map_err(io("publish", &target))?;
+        sync_folder(&self.folder)?;
+        publish(&self.folder.join(LATEST), name.as_bytes())?;
+        self.retire(&name)?;
+        Ok(Saved { bytes })
+    }
+
+    /// Loads the newest checkpoint into a trainer; `None` if there is none.
+    ///
+    /// # Errors
+    /// A file that is missing, truncated, altered, or of another model, by name.
+    pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
+        let pointer = self.folder.join(LATEST);
+        let Ok(name) = fs::read_to_string(&pointer) else { return Ok(None) };
+        let folder = self.folder.join(name.trim());
+        let path = folder.join(STATE);
+        let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+        let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
+        if state.version != VERSION {
+            return Err(refuse(&path, format!("layout version {}; this binary reads {VERSION}", state.version)));
+        }
+        verify(&folder, &state.files)?;
+        for (part, tensor) in parts(trainer) {
+            let source = SafeTensors::open_folder(&folder.join(part))?;
+            let mut views = views(trainer, tensor);
+            load(&trainer.device, &trainer.model, &mut views, &source)?;
+        }
+        trainer.optimizer_mut().step = state.optimizer_step;
+        Ok(Some(state.progress))
+    }
+
+    /// Removes what is older than the newest `keep`, and leftovers of saves that did not end.
+    fn retire(&self, newest: &str) -> Result<()> {
+        let mut names: Vec<String> = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(io("list", &self.folder))? {
+            let name = entry.map_err(io("list", &self.folder))?.file_name().to_string_lossy().into_owned();
+            if name.starts_with(".step-") {
+                remove(&self.folder.join(&name))?;
+            } else if name.starts_with("step-") && name != newest {
+                names.push(name);
+            }
+        }
+        names.sort();
+        names.reverse();
+        names.iter().skip(self.keep - 1).try_for_each(|name| remove(&self.folder.join(name)))
+    }
+}
+
+/// The tensors of one part, shaped like the weights.
+fn views(trainer: &Trainer, tensor: fn(&Trainer, ParamId) -> Tensor) -> Params {
+    let mut views = Params::default();
+    for (id, param) in trainer.params.iter() {
+        let (name, decays, trainable) = (param.name.clone(), param.decays, param.trainable);
+        views.push(Param { name, tensor: tensor(trainer, id), decays, trainable });
+    }
+    views
+}
+
+fn verify(folder: &Path, files: &BTreeMap<String, FileState>) -> Result<()> {
+    for (name, expected) in files {
+        let path = folder.join(name);
+        let found = hash_file(&path)?;
+        if found.bytes != expected.bytes {
+            return Err(refuse(&path, format!("has {} bytes, the checkpoint wrote {}: truncated or replaced", found.bytes, expected.bytes)));
+        }
+        if found != *expected {
+            return Err(refuse(&path, "was altered since the checkpoint wrote it (its hash differs)"));
+        }
+    }
+    Ok(())
+}
+
+fn hash_files(folder: &Path) -> Result<BTreeMap<String, FileState>> {
+    let mut files = BTreeMap::new();
+    for (part, _) in PARTS {
+        let Ok(entries) = fs::read_dir(folder.join(part)) else { continue };
+        for entry in entries {
+            let path = entry.map_err(io("list", folder))?.path();
+            let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            files.insert(format!("{part}/{file}"), hash_file(&path)?);
+        }
+    }
+    Ok(files)
+}
+
+fn hash_file(path: &Path) -> Result<FileState> {
+    let mut file = File::open(path).map_err(io("read", path))?;
+    let mut hasher = XxHash3_128::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let read = file.read(&mut buffer).map_err(io("read", path))?;
+        if read == 0 {
+            return Ok(FileState { bytes, xxh3_128: format!("{:032x}", hasher.finish_128()) });
+        }
+        hasher.write(&buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+/// Writes a small file whole or not at all.
+pub(crate) fn publish(path: &Path, bytes: &[u8]) -> Result<()> {
+    Ok(fathom_model::write_file(path, bytes)?)
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(io("sync", folder))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn refuse(path: &Path, message: impl Into<String>) -> Error {
+    Error::Checkpoint { path: path.to_path_buf(), message: message.into() }
+}
+
+fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Error + 'a {
+    move |source| Error::Io { action, path: path.to_path_buf(), source }
+}

@@ -1,0 +1,89 @@
+//! What can go wrong at the edges of a run.
+
+use std::path::PathBuf;
+
+/// Errors of a run. Everything saved before stays valid.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The plan says that a stage does not fit.
+    #[error(
+        "stage `{stage}` needs {needed_bytes} bytes and the budget is {budget_bytes}; its peak is in {peak_op}. Lower stage.seq_tokens, set \
+         activations.recompute_granularity=\"full\" or activations.tile_rows=1024, or raise machine.memory_bytes"
+    )]
+    DoesNotFit {
+        /// Name of the stage.
+        stage: String,
+        /// Planned peak.
+        needed_bytes: u64,
+        /// What there is.
+        budget_bytes: u64,
+        /// Where the peak is.
+        peak_op: String,
+    },
+    /// Loss or gradient is not a number.
+    #[error(
+        "step {step}: loss {loss}, gradient norm {norm}: not finite. The update was skipped and the last checkpoint is unharmed; lower \
+         optimizer.lr, set optimizer.clip=1.0, or use model.precision=\"f32\" to find the cause"
+    )]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// Mean loss.
+        loss: f64,
+        /// Gradient norm.
+        norm: f64,
+    },
+    /// A recipe's values do not go together.
+    #[error("{key}: {message}")]
+    Recipe {
+        /// The key.
+        key: String,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// The run folder belongs to another recipe.
+    #[error("{path} was made by another recipe; give the same settings or another folder (--out). What differs:\n{differences}")]
+    OtherRecipe {
+        /// The run folder.
+        path: PathBuf,
+        /// One line per key.
+        differences: String,
+    },
+    /// A checkpoint cannot be used.
+    #[error("{path}: {message}")]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// From recipes and the metrics log.
+    #[error(transparent)]
+    Base(#[from] fathom_base::Error),
+    /// From stores and tokenizers.
+    #[error(transparent)]
+    Text(#[from] fathom_text::Error),
+    /// From weights and their files.
+    #[error(transparent)]
+    Model(#[from] fathom_model::Error),
+    /// From reports and traces.
+    #[error(transparent)]
+    Report(#[from] fathom_report::Error),
+    /// From a hook of the program around the run.
+    #[error(transparent)]
+    Hook(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Shorthand.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,293 @@
+//! The recipe of a run: every key once, with its meaning, type and default.
+
+use std::path::PathBuf;
+
+use fathom_base::{choice, recipe};
+
+use crate::error::Error;
+use crate::schedule::Decay;
+
+choice! {
+    /// Where a run computes.
+    pub enum MachineKind {
+        /// The processor.
+        Cpu = "cpu",
+        /// Nowhere: shapes and no data.
+        Meta = "meta",
+    }
+}
+
+choice! {
+    /// Type of weights and activations.
+    pub enum Precision {
+        /// bfloat16 with f32 accumulation, f32 master weights and moments.
+        Bf16 = "bf16",
+        /// f32 throughout.
+        F32 = "f32",
+    }
+}
+
+choice! {
+    /// How much is computed again in the backward pass (Megatron's `recompute_granularity`).
+    pub enum Granularity {
+        /// Nothing: everything is kept.
+        None = "none",
+        /// The modules named in `recompute_modules`.
+        Selective = "selective",
+        /// The linear parts; attention's results are kept.
+        Linear = "linear",
+        /// Everything but each block's input.
+        Full = "full",
+    }
+}
+
+choice! {
+    /// How documents are laid into samples.
+    pub enum Packing {
+        /// End to end, cut at the sample's length.
+        Cut = "cut",
+        /// Best fit, no document cut that fits a sample.
+        BestFit = "best_fit",
+    }
+}
+
+choice! {
+    /// `rope_scaling` of a stage, with Hugging Face's names.
+    pub enum RopeType {
+        /// As the model has it.
+        Keep = "keep",
+        /// None.
+        Default = "default",
+        /// Every frequency divided.
+        Linear = "linear",
+        /// NTK-aware by current length.
+        Dynamic = "dynamic",
+        /// YaRN.
+        Yarn = "yarn",
+        /// Llama 3.1's bands.
+        Llama3 = "llama3",
+        /// Factors per frequency.
+        Longrope = "longrope",
+    }
+}
+
+recipe! {
+    /// Everything a run is.
+    pub struct Recipe {
+        /// The run itself.
+        pub run: Run,
+        /// What it computes on.
+        pub machine: Machine,
+        /// What it trains.
+        pub model: ModelTable,
+        /// What it trains on.
+        pub data: Data,
+        /// The update.
+        pub optimizer: Optimizer,
+        /// The learning rate over steps.
+        pub schedule: ScheduleTable,
+        /// Where activations live between forward and backward.
+        pub activations: Activations,
+        /// The stages, in order.
+        pub stage: Vec<Stage>,
+        /// Short form of `stage`: the sequence lengths alone. The last of `stage` is repeated with each of these.
+        pub stages: Vec<usize>,
+        /// Saves.
+        pub checkpoint: Checkpoint,
+        /// Measurements.
+        pub eval: Eval,
+    }
+
+    /// The run itself.
+    pub struct Run {
+        /// Its name in reports.
+        pub name: String = "train".into(),
+        /// Key of all randomness.
+        pub seed: u64 = 0,
+        /// Folder for checkpoints, metrics, report and model.
+        pub out: PathBuf = PathBuf::from("out"),
+        /// Time for everything; stages share what is left by `minutes_share`. None: stages say their steps.
+        pub minutes: Option<f64>,
+        /// Writes a Chrome trace of one step of each stage.
+        pub profile: bool = false,
+        /// Writes TensorBoard event files.
+        pub tensorboard: bool = false,
+    }
+
+    /// What a run computes on.
+    pub struct Machine {
+        /// `cpu`, or `meta` for a plan.
+        pub kind: MachineKind = MachineKind::Cpu,
+        /// Threads; 0 for all cores.
+        pub threads: usize = 0,
+        /// Memory budget in bytes; none for what the machine has.
+        pub memory_bytes: Option<u64>,
+    }
+
+    /// What a run trains: a Hugging Face folder, or a Llama of these sizes from nothing.
+    pub struct ModelTable {
+        /// Folder to start from; the sizes below are then not looked at.
+        pub from: Option<PathBuf>,
+        /// Type of weights and activations.
+        pub precision: Precision = Precision::Bf16,
+        /// Columns of the residual stream.
+        pub hidden: usize = 256,
+        /// Blocks.
+        pub layers: usize = 6,
+        /// Query heads.
+        pub heads: usize = 4,
+        /// Key and value heads.
+        pub kv_heads: usize = 2,
+        /// Columns of one head.
+        pub head_dim: usize = 64,
+        /// Columns inside the MLP.
+        pub ffn: usize = 704,
+        /// Rows of the embedding; the tokenizer's size when it is trained here.
+        pub vocab: usize = 4096,
+        /// Base of the rotary frequencies.
+        pub rope_theta: f64 = 10000.0,
+        /// The head is the embedding.
+        pub tied: bool = true,
+    }
+
+    /// What a run trains on.
+    pub struct Data {
+        /// Files and folders; empty: the sources of Fathom's own dependencies on this machine.
+        pub paths: Vec<PathBuf>,
+        /// Field that holds the text in JSON lines and Parquet.
+        pub text_field: String = "text".into(),
+        /// Most bytes of text to read.
+        pub max_bytes: u64 = 64 << 20,
+        /// Share of documents that are synthetic key-value recall.
+        pub recall_share: f64 = 0.1,
+        /// Share of documents kept out of training.
+        pub held_out_share: f64 = 0.02,
+        /// Most bytes of one document; files of one group are joined up to it.
+        pub document_bytes: u64 = 128 << 10,
+        /// tokenizer.json to use; none trains one (or takes the model's).
+        pub tokenizer: Option<PathBuf>,
+        /// Bytes of text that the tokenizer is trained on.
+        pub tokenizer_bytes: u64 = 8 << 20,
+        /// Samples that the loader stays ahead.
+        pub ahead: usize = 4,
+    }
+
+    /// The update: AdamW.
+    pub struct Optimizer {
+        /// Highest learning rate.
+        pub lr: f64 = 1e-3,
+        /// Decay of the first moment.
+        pub beta1: f64 = 0.9,
+        /// Decay of the second moment.
+        pub beta2: f64 = 0.95,
+        /// Added to the root of the second moment.
+        pub eps: f64 = 1e-8,
+        /// Decoupled decay of matrices; not of norms and biases.
+        pub weight_decay: f64 = 0.1,
+        /// Largest global gradient norm; none does not clip.
+        pub clip: Option<f64> = Some(1.0),
+        /// Weight of the squared log-partition in the loss.
+        pub z_loss: f64 = 0.0,
+    }
+
+    /// The learning rate over steps; each stage has its own run of it.
+    pub struct ScheduleTable {
+        /// Shape after warm-up.
+        pub decay: Decay = Decay::Cosine,
+        /// Steps of linear warm-up.
+        pub warmup_steps: u64 = 20,
+        /// Last rate as a share of the highest.
+        pub final_share: f64 = 0.1,
+        /// Share of a stage's steps over which `wsd` decays.
+        pub decay_share: f64 = 0.2,
+    }
+
+    /// Where activations live between forward and backward.
+    pub struct Activations {
+        /// How much is computed again.
+        pub recompute_granularity: Granularity = Granularity::None,
+        /// For `selective`: core_attn, layernorm, mlp, mlp_act.
+        pub recompute_modules: Vec<String>,
+        /// Tokens of a tile of everything that works token by token; a multiple of 128; none for no tiles.
+        pub tile_rows: Option<usize>,
+    }
+
+    /// One stage of a run.
+    pub struct Stage {
+        /// Its name.
+        pub name: String = "pretrain".into(),
+        /// Tokens of a sample.
+        pub seq_tokens: usize = 2048,
+        /// Samples of a micro batch, packed into one stream.
+        pub samples_per_micro_batch: usize = 1,
+        /// Micro batches of a step.
+        pub micro_batches: usize = 4,
+        /// Steps; none with `run.minutes`.
+        pub steps: Option<u64>,
+        /// Share of the run's training time, when that is given.
+        pub minutes_share: f64 = 1.0,
+        /// Multiplies `optimizer.lr`.
+        pub lr_scale: f64 = 1.0,
+        /// How documents are laid into samples.
+        pub packing: Packing = Packing::Cut,
+        /// Documents do not see each other.
+        pub masked: bool = false,
+        /// Shortest document drawn.
+        pub min_doc_tokens: usize = 0,
+        /// Most documents of a micro batch, for masks.
+        pub max_docs: usize = 64,
+        /// New base of the rotary frequencies; none keeps it.
+        pub rope_theta: Option<f64>,
+        /// `rope_scaling` of the stage.
+        pub rope_type: RopeType = RopeType::Keep,
+        /// New over old length; none takes `seq_tokens` over the model's length.
+        pub rope_factor: Option<f64>,
+        /// Replaces `activations.recompute_granularity`.
+        pub recompute_granularity: Option<Granularity>,
+        /// Replaces `activations.tile_rows`.
+        pub tile_rows: Option<usize>,
+    }
+
+    /// Saves.
+    pub struct Checkpoint {
+        /// Time between saves; none saves at stage ends only.
+        pub every_s: Option<f64> = Some(60.0),
+        /// Steps between saves.
+        pub every_steps: Option<u64>,
+        /// Saves kept besides the last of each stage.
+        pub keep: usize = 2,
+    }
+
+    /// Measurements.
+    pub struct Eval {
+        /// Tokens of held-out text scored for loss by position.
+        pub tokens: usize = 256 << 10,
+        /// Trials of each cell of the needle test.
+        pub needle_trials: usize = 5,
+        /// Depths of the needle test.
+        pub needle_depths: usize = 5,
+        /// Measures before and after context extension.
+        pub enabled: bool = true,
+    }
+}
+
+impl Recipe {
+    /// Replaces the short form `stages` by stages proper.
+    ///
+    /// # Errors
+    /// If there is no stage at all.
+    pub fn expand_stages(&mut self) -> Result<(), Error> {
+        if !self.stages.is_empty() {
+            let model = self.stage.last().cloned().unwrap_or_default();
+            let name = |tokens: usize| fathom_base::tokens::format(tokens as u64);
+            self.stage = std::mem::take(&mut self.stages)
+                .into_iter()
+                .map(|seq_tokens| Stage { name: name(seq_tokens), seq_tokens, ..model.clone() })
+                .collect();
+        }
+        match self.stage.is_empty() {
+            true => Err(Error::Recipe { key: "stage".into(), message: "a run needs at least one [[stage]]".into() }),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From a recipe's stage to what its steps run with.
+
+use std::sync::Arc;
+
+use fathom_grad::{AdamWSettings, Places};
+use fathom_model::{Caps, RopeScaling, Spec};
+use fathom_text::loader::{self, Cursor, Loader, Shuffle, Split};
+use fathom_text::pack::{self, Boundaries};
+use fathom_text::store::Store;
+
+use crate::error::{Error, Result};
+use crate::recipe::{Granularity, Packing, Recipe, RopeType, Stage};
+use crate::schedule::Schedule;
+use crate::step::InStep;
+
+fn refuse(index: usize, key: &str, message: impl Into<String>) -> Error {
+    Error::Recipe { key: format!("stage.{index}.{key}"), message: message.into() }
+}
+
+/// The places of a stage's activations.
+///
+/// # Errors
+/// Unknown modules, tiles that are not whole chunks.
+pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
+    let stage = &recipe.stage[index];
+    let granularity = stage.recompute_granularity.unwrap_or(recipe.activations.recompute_granularity);
+    let tile_rows = stage.tile_rows.or(recipe.activations.tile_rows);
+    if tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
+        return Err(refuse(index, "tile_rows", "must be a multiple of 128: sums over tokens run in chunks of 128"));
+    }
+    let places = match granularity {
+        Granularity::None => Places::none(),
+        Granularity::Linear => Places::linear(),
+        Granularity::Full => Places::full(),
+        Granularity::Selective => Places::selective(&recipe.activations.recompute_modules)
+            .map_err(|message| Error::Recipe { key: "activations.recompute_modules".into(), message })?,
+    };
+    Ok(places.with_tiles(tile_rows))
+}
+
+/// What a stage's steps run with; the learning rate is set step by step.
+///
+/// # Errors
+/// As [`places`].
+pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
+    let (stage, optimizer) = (&recipe.stage[index], &recipe.optimizer);
+    let adamw = AdamWSettings {
+        lr: 0.0,
+        beta1: optimizer.beta1 as f32,
+        beta2: optimizer.beta2 as f32,
+        eps: optimizer.eps as f32,
+        weight_decay: optimizer.weight_decay as f32,
+        max_norm: optimizer.clip.unwrap_or(0.0) as f32,
+    };
+    let caps = Caps { docs: stage.max_docs * stage.samples_per_micro_batch, seq_tokens: stage.seq_tokens };
+    Ok(InStep { places: places(recipe, index)?, caps, z_loss: optimizer.z_loss as f32, adamw })
+}
+
+/// The learning rates of a stage of `steps` steps.
+pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
+    let table = &recipe.schedule;
+    Schedule {
+        decay: table.decay,
+        peak: recipe.optimizer.lr * recipe.stage[index].lr_scale,
+        final_share: table.final_share,
+        warmup_steps: table.warmup_steps.min(steps / 2),
+        decay_share: table.decay_share,
+        total_steps: steps,
+    }
+}
+
+/// The specification during a stage: its rotary settings, and positions for its length.
+///
+/// # Errors
+/// A scaling that the stage does not describe fully.
+pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
+    let mut spec = spec.clone();
+    let old = spec.max_positions;
+    let factor = stage.rope_factor.unwrap_or(stage.seq_tokens as f64 / old as f64).max(1.0);
+    if spec.learned_positions.is_some_and(|rows| rows < stage.seq_tokens) {
+        return Err(refuse(index, "seq_tokens", "the model has a learned position table, which cannot be extended"));
+    }
+    for rope in &mut spec.ropes {
+        if let Some(theta) = stage.rope_theta {
+            rope.theta = theta;
+        }
+        if let Some(scaling) = scaling(stage.rope_type, factor, old, index)? {
+            rope.scaling = scaling;
+        }
+        rope.max_positions = rope.max_positions.max(stage.seq_tokens);
+    }
+    spec.max_positions = old.max(stage.seq_tokens);
+    Ok(spec)
+}
+
+fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result<Option<RopeScaling>> {
+    let scaling = match kind {
+        RopeType::Keep => return Ok(None),
+        RopeType::Default => RopeScaling::Default,
+        RopeType::Linear => RopeScaling::Linear { factor },
+        RopeType::Dynamic => RopeScaling::Dynamic { factor },
+        RopeType::Yarn => RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings: Some(original),
+            beta_fast: None,
+            beta_slow: None,
+            attention_factor: None,
+            mscale: None,
+            mscale_all_dim: None,
+            truncate: None,
+        },
+        RopeType::Llama3 => RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: original,
+        },
+        RopeType::Longrope => {
+            let message = "longrope has searched factors per frequency; start from a model that has them and use rope_type=\"keep\"";
+            return Err(refuse(index, "rope_type", message));
+        }
+    };
+    Ok(Some(scaling))
+}
+
+/// How a stage draws its samples.
+pub fn loader_spec(recipe: &Recipe, index: usize) -> loader::Spec {
+    let stage = &recipe.stage[index];
+    let packing = match stage.packing {
+        Packing::Cut => pack::Packing::Concatenate,
+        Packing::BestFit => pack::Packing::BestFit,
+    };
+    loader::Spec {
+        packing,
+        boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
+        shuffle: Shuffle::Documents,
+        seed: recipe.run.seed.wrapping_add(index as u64),
+        split: Split::Train { held_out: recipe.data.held_out_share },
+        min_doc_tokens: stage.min_doc_tokens as u64,
+        ahead: recipe.data.ahead,
+        ..loader::Spec::new(stage.seq_tokens as u32)
+    }
+}
+
+/// The loader of a stage over one store, from the beginning or a saved cursor.
+///
+/// # Errors
+/// No document of the store qualifies, or the cursor belongs to other data.
+pub fn open_loader(recipe: &Recipe, index: usize, store: &Arc<Store>, cursor: Option<&Cursor>) -> Result<Loader> {
+    let source = loader::Source { store: store.clone(), weight: 1.0 };
+    let spec = loader_spec(recipe, index);
+    let loader = match cursor {
+        Some(cursor) => Loader::resume(vec![source], spec, cursor)?,
+        None => Loader::new(vec![source], spec)?,
+    };
+    Ok(loader)
+}

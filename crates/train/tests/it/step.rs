@@ -1,0 +1,72 @@
+//! Steps on the CPU: the loss falls, and the plan told the truth.
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{AdamWSettings, Places};
+use fathom_model::{Caps, LlamaSizes, Model, Spec, initialise};
+use fathom_tensor::{DType, Device};
+use fathom_train::{InStep, MicroBatch, Trainer, plan};
+
+fn spec() -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 64,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn: 128,
+        vocab: 256,
+        rope_theta: 1e4,
+        max_positions: 1024,
+        tied: true,
+    })
+}
+
+fn micro(tokens: usize) -> MicroBatch {
+    let ids: Vec<i32> = (0..tokens).map(|t| ((t * t + 7 * t) % 251) as i32).collect();
+    let labels = ids[1..].iter().copied().chain([-100]).collect();
+    MicroBatch { ids, labels, ..MicroBatch::blank(tokens) }
+}
+
+fn how(places: Places, tokens: usize) -> InStep {
+    let adamw = AdamWSettings { lr: 3e-3, ..AdamWSettings::default() };
+    InStep { places, caps: Caps { docs: 4, seq_tokens: tokens }, z_loss: 0.0, adamw }
+}
+
+fn trainer(threads: usize, dtype: DType) -> Trainer {
+    let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
+    let (model, mut params) = Model::declare(&device, &spec(), dtype);
+    initialise(&device, &model, &mut params, 1);
+    Trainer::new(&device, model, params)
+}
+
+#[test]
+fn the_loss_falls_and_the_plan_is_exact() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let mut bits: Option<Vec<u32>> = None;
+        for (places, threads) in [
+            (Places::none(), 1),
+            (Places::full(), 2),
+            (Places::linear().with_tiles(Some(128)), 3),
+            (Places::none().with_tiles(Some(256)), 2),
+        ] {
+            let how = how(places, 512);
+            let mut trainer = trainer(threads, dtype);
+            let data = [micro(512), micro(512)];
+            let losses: Vec<f32> = (0..12)
+                .map(|_| {
+                    let result = trainer.step(&data, &how);
+                    result.loss.wait_f32() / result.valid as f32
+                })
+                .collect();
+            assert!(losses[11] < losses[0] - 1.0, "{dtype:?}: {losses:?}");
+            let now: Vec<u32> = losses.iter().map(|loss| loss.to_bits()).collect();
+            assert_eq!(bits.get_or_insert(now.clone()), &now, "{dtype:?}: placement or threads changed bits");
+            let planned = plan(trainer.device.machine.profile(), &spec(), dtype, &how, 2, 512);
+            let measured = trainer.device.pool.usage();
+            assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}");
+            assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{dtype:?}");
+        }
+    }
+}
