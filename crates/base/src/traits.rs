@@ -159,6 +159,13 @@ pub trait Score {
     /// [`crate::Error::Product`] with the product's own message.
     fn score(&mut self, context: &Prompt, continuation: &Prompt) -> Result<Vec<TokenScore>>;
 
+    /// The negative natural log-probability of each of `ids[1..]` given everything before it, in one pass
+    /// (cheaper than [`Score::score`]): `ids.len() - 1` values, none for fewer than two ids.
+    ///
+    /// # Errors
+    /// [`crate::Error::Product`] with the product's own message.
+    fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>>;
+
     /// The longest context plus continuation that can be scored, in tokens.
     fn max_tokens(&self) -> usize;
 }

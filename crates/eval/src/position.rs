@@ -1,0 +1,137 @@
+//! Loss by position: does a token far into a document profit from what came before it?
+//!
+//! A document is fed from its beginning, in one sequence; the position of a token is its index there. Positions fall
+//! into buckets of doubling width: 0..256, 256..512, 512..1024 and so on. A document counts in a bucket only if it
+//! reaches the bucket's end, so all positions of a bucket weigh the same.
+//!
+//! Long documents are not like short ones, so buckets over different documents do not compare. For "the loss at
+//! 16K-32K is no higher than at 1K-2K" use [`loss_by_position_same_documents`], where every bucket is a mean over the
+//! same long documents.
+
+use std::time::Instant;
+
+use fathom_base::Score;
+use fathom_base::metrics::events::{EvalPosition, PositionBucket};
+
+use crate::error::{Error, Result, losses};
+use crate::{Limits, Moment};
+
+/// End of the first bucket; each further bucket ends at twice the end before.
+const FIRST_BUCKET: usize = 256;
+
+/// Loss by position, with the counts behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ByPosition {
+    /// Ascending; buckets that no document reached to their end are left out. Position 0 has no loss.
+    pub buckets: Vec<PositionBucket>,
+    /// Documents that were measured.
+    pub documents: usize,
+    /// Documents that were passed over as too short.
+    pub too_short: usize,
+}
+
+impl ByPosition {
+    /// The event of the metrics log.
+    pub fn to_event(&self, moment: &Moment) -> EvalPosition {
+        EvalPosition {
+            when: moment.when.clone(),
+            step: moment.step,
+            trained_tokens: moment.trained_tokens,
+            buckets: self.buckets.clone(),
+        }
+    }
+
+    /// The mean loss of the bucket `from..to`, where it was measured.
+    pub fn loss(&self, from: usize, to: usize) -> Option<f64> {
+        let found = self.buckets.iter().find(|b| (b.from, b.to) == (from as u64, to as u64));
+        found.map(|bucket| bucket.loss)
+    }
+}
+
+/// The buckets up to `full_tokens`: `[(0, 256), (256, 512), ...]`, the last one ending at `full_tokens`.
+pub fn bucket_bounds(full_tokens: usize) -> Vec<(usize, usize)> {
+    let (mut bounds, mut from) = (Vec::new(), 0);
+    while from < full_tokens {
+        let to = if from == 0 { FIRST_BUCKET } else { 2 * from };
+        bounds.push((from, to.min(full_tokens)));
+        from = to;
+    }
+    bounds
+}
+
+/// Mean loss by position up to `full_tokens`, every document counting in the buckets that it fills. `documents` are
+/// token ids; longer ones are cut.
+///
+/// # Errors
+/// The model cannot score `full_tokens`, or fails.
+pub fn loss_by_position(
+    model: &mut dyn Score,
+    documents: impl IntoIterator<Item = Vec<u32>>,
+    full_tokens: usize,
+    limits: &Limits,
+) -> Result<ByPosition> {
+    let least = bucket_bounds(full_tokens).first().map_or(full_tokens, |&(_, to)| to);
+    measure(model, documents, (least, full_tokens), limits)
+}
+
+/// As [`loss_by_position`], over documents of at least `full_tokens` only: every bucket is a mean over the same
+/// documents, so buckets compare with each other.
+///
+/// # Errors
+/// As [`loss_by_position`].
+pub fn loss_by_position_same_documents(
+    model: &mut dyn Score,
+    documents: impl IntoIterator<Item = Vec<u32>>,
+    full_tokens: usize,
+    limits: &Limits,
+) -> Result<ByPosition> {
+    measure(model, documents, (full_tokens, full_tokens), limits)
+}
+
+/// Measures documents of at least `least` tokens, cut to `full` tokens.
+fn measure(
+    model: &mut dyn Score,
+    documents: impl IntoIterator<Item = Vec<u32>>,
+    (least, full): (usize, usize),
+    limits: &Limits,
+) -> Result<ByPosition> {
+    if full < 2 || full > model.max_tokens() {
+        return Err(Error::Impossible(format!(
+            "loss by position up to {full} tokens cannot be measured: the model scores 2 to {} tokens",
+            model.max_tokens()
+        )));
+    }
+    let bounds = bucket_bounds(full);
+    let mut sums = vec![(0.0, 0u64); bounds.len()];
+    let (mut done, mut too_short) = (0, 0);
+    let since = Instant::now();
+    let mut documents = documents.into_iter();
+    while limits.allow(done, since) {
+        let Some(mut ids) = documents.next() else { break };
+        if ids.len() < least {
+            too_short += 1;
+            continue;
+        }
+        // Nothing behind the last bucket that the document fills would be used.
+        let filled = bounds.iter().rev().find(|&&(_, to)| to <= ids.len()).map_or(0, |&(_, to)| to);
+        ids.truncate(filled);
+        let losses = losses(model, &ids)?;
+        for (&(from, to), (sum, tokens)) in bounds.iter().zip(&mut sums) {
+            if to <= ids.len() {
+                // The loss of position p is at p - 1.
+                let bucket = &losses[from.max(1) - 1..to - 1];
+                *sum += bucket.iter().sum::<f64>();
+                *tokens += bucket.len() as u64;
+            }
+        }
+        done += 1;
+    }
+    let measured = bounds.iter().zip(sums).filter(|&(_, (_, tokens))| tokens > 0);
+    let buckets = measured.map(|(&(from, to), (sum, tokens))| PositionBucket {
+        from: from as u64,
+        to: to as u64,
+        loss: sum / tokens as f64,
+        tokens,
+    });
+    Ok(ByPosition { buckets: buckets.collect(), documents: done, too_short })
+}

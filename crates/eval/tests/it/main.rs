@@ -1,0 +1,36 @@
+//! Measurements of models whose right figures are known.
+
+#![allow(clippy::unwrap_used)]
+
+mod bits;
+mod needle;
+mod position;
+
+use fathom_base::{Prompt, Result, Score, TokenScore};
+use fathom_text::Tokenizer;
+
+/// A model that knows nothing but, per token, what `loss` says of (everything before it, itself).
+pub struct Rule<F: FnMut(&[u32], u32) -> f64> {
+    pub loss: F,
+    pub max_tokens: usize,
+}
+
+impl<F: FnMut(&[u32], u32) -> f64> Score for Rule<F> {
+    fn score(&mut self, _: &Prompt, _: &Prompt) -> Result<Vec<TokenScore>> {
+        unreachable!("the measurements here use losses")
+    }
+
+    fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>> {
+        assert!(ids.len() <= self.max_tokens, "{} tokens", ids.len());
+        Ok((1..ids.len()).map(|i| (self.loss)(&ids[..i], ids[i])).collect())
+    }
+
+    fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+}
+
+pub fn tokenizer() -> Tokenizer {
+    let text = "The value of key amber falcon is river. What is the value of the key? Over the hills and far away.\n";
+    Tokenizer::train_bpe(std::iter::repeat_n(text.to_owned(), 4), 320, &["<|endoftext|>"]).unwrap()
+}
