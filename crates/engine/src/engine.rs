@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore};
-use fathom_grad::{Counters, Eval, Labels, Params, Scope};
-use fathom_model::Model;
+use fathom_grad::{Batch, Counters, Eval, Labels, Params, Scope};
+use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Tokenizer;
 
@@ -80,13 +80,7 @@ impl<'a> Engine<'a> {
     /// A scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
-        let batch = fathom_grad::Batch {
-            tokens: 0,
-            ids: none.clone(),
-            positions: none,
-            masks: vec![],
-            ropes: vec![],
-        };
+        let batch = Batch { tokens: 0, ids: none.clone(), positions: none, masks: vec![], ropes: vec![] };
         work(&Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters })
     }
 
@@ -271,6 +265,18 @@ impl Score for Engine<'_> {
         Ok(self.scores(&ids, context))
     }
 
+    fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
+        self.check(ids, 0)?;
+        let host: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+        let labels: Vec<i32> = host[1..].iter().copied().chain([-1]).collect();
+        let positions: Vec<i32> = (0..host.len() as i32).collect();
+        let whole = 0..host.len();
+        let packed = Packed { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
+        let batch = self.model.batch(self.device, packed, Caps { docs: 1, seq_tokens: host.len() });
+        let losses = self.packed_losses(&batch, &labels);
+        Ok(losses[..host.len() - 1].iter().map(|loss| f64::from(*loss)).collect())
+    }
+
     fn max_tokens(&self) -> usize {
         self.limits.context_tokens
     }
@@ -310,14 +316,14 @@ impl Engine<'_> {
     }
 
     /// Per-token losses of a packed batch, without memory of earlier tokens: f32 in the order of the tokens, 0 where
-    /// `labels` is below zero. Long sequences run in tiles of `tile_rows`.
-    pub fn losses(&self, batch: &fathom_grad::Batch, labels: &[i32], tile_rows: Option<usize>) -> Vec<f32> {
+    /// `labels` is below zero. What works token by token runs in tiles of a prompt's chunk.
+    fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
         let scope = || Scope { device: self.device, params: self.params, batch, counters: &self.counters };
-        let hidden = self.model.forward(&mut Eval::new(scope(), tile_rows, None));
+        let tile_rows = self.limits.chunk_tokens.next_multiple_of(128);
+        let hidden = self.model.forward(&mut Eval::new(scope(), Some(tile_rows), None));
         let labels = Labels { ids: self.device.from_i32(labels, Category::Data), weights: None };
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
-        let head = self.model.head(0.0);
-        head.losses(&scope(), &hidden, &labels, &losses);
+        self.model.head(0.0).losses(&scope(), &hidden, &labels, &losses);
         self.device.to_f32(&losses)
     }
 }

@@ -66,7 +66,11 @@ const PARTS: [Part; 4] = [
     ("master", |trainer, id| state_or_weight(trainer, id, |state| state.master.as_ref())),
 ];
 
-fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State) -> Option<&Tensor>) -> Tensor {
+fn state_or_weight(
+    trainer: &Trainer,
+    id: ParamId,
+    pick: fn(&fathom_grad::State) -> Option<&Tensor>,
+) -> Tensor {
     trainer.optimizer().state(id).and_then(pick).unwrap_or(trainer.params.tensor(id)).clone()
 }
 
@@ -94,12 +98,24 @@ impl Checkpoints {
         for (part, tensor) in parts(trainer) {
             let folder = temporary.join(part);
             let dtype = tensor(trainer, trainer.model.embed).dtype();
-            export_tensors(&trainer.device, &trainer.model, |id| Some(tensor(trainer, id)), &folder, SaveOptions::new(dtype))?;
+            export_tensors(
+                &trainer.device,
+                &trainer.model,
+                |id| Some(tensor(trainer, id)),
+                &folder,
+                SaveOptions::new(dtype),
+            )?;
         }
         let files = hash_files(&temporary)?;
         let bytes = files.values().map(|file| file.bytes).sum();
-        let state = State { version: VERSION, progress: progress.clone(), optimizer_step: trainer.optimizer().step, files };
-        let text = serde_json::to_string_pretty(&state).map_err(|error| refuse(&temporary, error.to_string()))?;
+        let state = State {
+            version: VERSION,
+            progress: progress.clone(),
+            optimizer_step: trainer.optimizer().step,
+            files,
+        };
+        let text =
+            serde_json::to_string_pretty(&state).map_err(|error| refuse(&temporary, error.to_string()))?;
         publish(&temporary.join(STATE), text.as_bytes())?;
         sync_folder(&temporary)?;
         remove(&target)?;
@@ -122,7 +138,10 @@ impl Checkpoints {
         let text = fs::read_to_string(&path).map_err(io("read", &path))?;
         let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
         if state.version != VERSION {
-            return Err(refuse(&path, format!("layout version {}; this binary reads {VERSION}", state.version)));
+            return Err(refuse(
+                &path,
+                format!("layout version {}; this binary reads {VERSION}", state.version),
+            ));
         }
         verify(&folder, &state.files)?;
         for (part, tensor) in parts(trainer) {
@@ -166,7 +185,13 @@ fn verify(folder: &Path, files: &BTreeMap<String, FileState>) -> Result<()> {
         let path = folder.join(name);
         let found = hash_file(&path)?;
         if found.bytes != expected.bytes {
-            return Err(refuse(&path, format!("has {} bytes, the checkpoint wrote {}: truncated or replaced", found.bytes, expected.bytes)));
+            return Err(refuse(
+                &path,
+                format!(
+                    "has {} bytes, the checkpoint wrote {}: truncated or replaced",
+                    found.bytes, expected.bytes
+                ),
+            ));
         }
         if found != *expected {
             return Err(refuse(&path, "was altered since the checkpoint wrote it (its hash differs)"));

@@ -43,7 +43,9 @@ pub enum Error {
         message: String,
     },
     /// The run folder belongs to another recipe.
-    #[error("{path} was made by another recipe; give the same settings or another folder (--out). What differs:\n{differences}")]
+    #[error(
+        "{path} was made by another recipe; give the same settings or another folder (--out). What differs:\n{differences}"
+    )]
     OtherRecipe {
         /// The run folder.
         path: PathBuf,

@@ -22,7 +22,14 @@ pub struct Plan {
 
 /// Runs two steps of `micro_batches` documents of `tokens` tokens on `meta`: the second is what every later one looks
 /// like.
-pub fn plan(profile: &Profile, spec: &Spec, dtype: DType, how: &InStep, micro_batches: usize, tokens: usize) -> Plan {
+pub fn plan(
+    profile: &Profile,
+    spec: &Spec,
+    dtype: DType,
+    how: &InStep,
+    micro_batches: usize,
+    tokens: usize,
+) -> Plan {
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
     let (model, params) = Model::declare(&device, spec, dtype);
     let mut trainer = Trainer::new(&device, model, params);
@@ -32,5 +39,10 @@ pub fn plan(profile: &Profile, spec: &Spec, dtype: DType, how: &InStep, micro_ba
     drop(trainer.step(&blank, how));
     let counted = trainer.counters.get();
     let usage = device.pool.usage();
-    Plan { usage, model_flops: counted.model_flops, hardware_flops: counted.hardware_flops, replayed: counted.replayed }
+    Plan {
+        usage,
+        model_flops: counted.model_flops,
+        hardware_flops: counted.hardware_flops,
+        replayed: counted.replayed,
+    }
 }

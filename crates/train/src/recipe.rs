@@ -286,7 +286,10 @@ impl Recipe {
                 .collect();
         }
         match self.stage.is_empty() {
-            true => Err(Error::Recipe { key: "stage".into(), message: "a run needs at least one [[stage]]".into() }),
+            true => Err(Error::Recipe {
+                key: "stage".into(),
+                message: "a run needs at least one [[stage]]".into(),
+            }),
             false => Ok(()),
         }
     }

@@ -140,7 +140,19 @@ impl<'a> Run<'a> {
             }
         };
         let (folder, last_save) = (folder.to_path_buf(), Instant::now());
-        Ok(Run { recipe, folder, trainer, store, metrics, checkpoints, progress, seconds, spec, stop, last_save })
+        Ok(Run {
+            recipe,
+            folder,
+            trainer,
+            store,
+            metrics,
+            checkpoints,
+            progress,
+            seconds,
+            spec,
+            stop,
+            last_save,
+        })
     }
 
     /// How far the run is.
@@ -161,7 +173,8 @@ impl<'a> Run<'a> {
             }
             drop(running);
             hooks.stage_done(&mut self.trainer, index, &mut self.metrics)?;
-            self.progress = Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
+            self.progress =
+                Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
             self.save()?;
         }
         Ok(Outcome::Finished)
@@ -174,7 +187,8 @@ impl<'a> Run<'a> {
 
     /// The specification at the end of `stages` stages.
     fn spec_after(&self, stages: usize) -> Result<Spec> {
-        (0..stages).try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
+        (0..stages)
+            .try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
     }
 
     fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
@@ -215,7 +229,14 @@ impl<'a> Run<'a> {
         let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
         let dtype = trainer.params.tensor(trainer.model.embed).dtype();
         let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
-        plan(trainer.device.machine.profile(), &trainer.model.spec, dtype, how, table.micro_batches.max(1), tokens)
+        plan(
+            trainer.device.machine.profile(),
+            &trainer.model.spec,
+            dtype,
+            how,
+            table.micro_batches.max(1),
+            tokens,
+        )
     }
 
     fn steps(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Outcome> {
@@ -244,10 +265,12 @@ impl<'a> Run<'a> {
         let begun = Instant::now();
         let waited = running.source.wait_s();
         let table = &self.recipe.stage[running.index];
-        let micro: Vec<MicroBatch> = (0..table.micro_batches.max(1)).map(|_| running.source.next()).collect::<Result<_>>()?;
+        let micro: Vec<MicroBatch> =
+            (0..table.micro_batches.max(1)).map(|_| running.source.next()).collect::<Result<_>>()?;
         let data_wait_s = running.source.wait_s() - waited;
         // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
-        let schedule = stage::schedule(self.recipe, running.index, running.steps.unwrap_or(u64::from(u32::MAX)));
+        let schedule =
+            stage::schedule(self.recipe, running.index, running.steps.unwrap_or(u64::from(u32::MAX)));
         let lr = schedule.rate(self.progress.stage_step);
         running.how.adamw.lr = lr as f32;
 
@@ -318,7 +341,8 @@ impl<'a> Run<'a> {
     fn decided(&self, index: usize) -> Result<Option<u64>> {
         let path = self.folder.join("steps.json");
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
-        let decided: Vec<u64> = serde_json::from_str(&text).map_err(|error| Error::Checkpoint { path, message: error.to_string() })?;
+        let decided: Vec<u64> = serde_json::from_str(&text)
+            .map_err(|error| Error::Checkpoint { path, message: error.to_string() })?;
         Ok(decided.get(index).copied())
     }
 
@@ -327,7 +351,8 @@ impl<'a> Run<'a> {
         times.sort_by(f64::total_cmp);
         let seconds = self.seconds.get(running.index).copied().unwrap_or(60.0);
         let steps = ((seconds / times[times.len() / 2]) as u64).max(2 * PROBE_STEPS);
-        let mut decided: Vec<u64> = (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
+        let mut decided: Vec<u64> =
+            (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
         decided.push(steps);
         let path = self.folder.join("steps.json");
         crate::checkpoint::publish(&path, serde_json::json!(decided).to_string().as_bytes())?;
@@ -362,7 +387,9 @@ impl<'a> Run<'a> {
             stage: self.recipe.stage[running.index].name.clone(),
             categories: Category::ALL.iter().map(|category| category.name().to_string()).collect(),
             labels: marks.iter().map(label).collect(),
-            live_bytes: (0..10).map(|category| marks.iter().map(|mark| mark.by_category[category]).collect()).collect(),
+            live_bytes: (0..10)
+                .map(|category| marks.iter().map(|mark| mark.by_category[category]).collect())
+                .collect(),
             planned_peak_bytes: running.planned_peak,
         };
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
@@ -390,7 +417,8 @@ fn thin(marks: Vec<Mark>, points: usize) -> Vec<Mark> {
 }
 
 fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
-    let by_category = Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
+    let by_category =
+        Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
     events::Plan {
         stage: stage.to_string(),
         peak_live_bytes: plan.usage.peak_live,
@@ -403,7 +431,9 @@ fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
 /// A rotary setting in words, e.g. `yarn, base 500000, up to 32768 tokens`.
 fn describe_rope(spec: &Spec) -> String {
     let Some(rope) = spec.ropes.first() else { return "none".into() };
-    let kind = serde_json::to_value(&rope.scaling).ok().and_then(|value| Some(value.get("rope_type")?.as_str()?.to_string()));
+    let kind = serde_json::to_value(&rope.scaling)
+        .ok()
+        .and_then(|value| Some(value.get("rope_type")?.as_str()?.to_string()));
     format!("{}, base {}, up to {} tokens", kind.unwrap_or_default(), rope.theta, spec.max_positions)
 }
 

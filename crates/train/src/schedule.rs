@@ -61,7 +61,14 @@ mod tests {
     use super::*;
 
     fn rates(decay: Decay) -> Vec<f64> {
-        let schedule = Schedule { decay, peak: 1.0, final_share: 0.1, warmup_steps: 4, decay_share: 0.25, total_steps: 20 };
+        let schedule = Schedule {
+            decay,
+            peak: 1.0,
+            final_share: 0.1,
+            warmup_steps: 4,
+            decay_share: 0.25,
+            total_steps: 20,
+        };
         (0..20).map(|step| schedule.rate(step)).collect()
     }
 

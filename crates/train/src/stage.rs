@@ -26,7 +26,11 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     let granularity = stage.recompute_granularity.unwrap_or(recipe.activations.recompute_granularity);
     let tile_rows = stage.tile_rows.or(recipe.activations.tile_rows);
     if tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
-        return Err(refuse(index, "tile_rows", "must be a multiple of 128: sums over tokens run in chunks of 128"));
+        return Err(refuse(
+            index,
+            "tile_rows",
+            "must be a multiple of 128: sums over tokens run in chunks of 128",
+        ));
     }
     let places = match granularity {
         Granularity::None => Places::none(),
@@ -78,7 +82,11 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     let old = spec.max_positions;
     let factor = stage.rope_factor.unwrap_or(stage.seq_tokens as f64 / old as f64).max(1.0);
     if spec.learned_positions.is_some_and(|rows| rows < stage.seq_tokens) {
-        return Err(refuse(index, "seq_tokens", "the model has a learned position table, which cannot be extended"));
+        return Err(refuse(
+            index,
+            "seq_tokens",
+            "the model has a learned position table, which cannot be extended",
+        ));
     }
     for rope in &mut spec.ropes {
         if let Some(theta) = stage.rope_theta {
@@ -146,7 +154,12 @@ pub fn loader_spec(recipe: &Recipe, index: usize) -> loader::Spec {
 ///
 /// # Errors
 /// No document of the store qualifies, or the cursor belongs to other data.
-pub fn open_loader(recipe: &Recipe, index: usize, store: &Arc<Store>, cursor: Option<&Cursor>) -> Result<Loader> {
+pub fn open_loader(
+    recipe: &Recipe,
+    index: usize,
+    store: &Arc<Store>,
+    cursor: Option<&Cursor>,
+) -> Result<Loader> {
     let source = loader::Source { store: store.clone(), weight: 1.0 };
     let spec = loader_spec(recipe, index);
     let loader = match cursor {

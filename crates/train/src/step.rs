@@ -28,7 +28,12 @@ impl MicroBatch {
     /// One document of `tokens` tokens of id 0: the shape of a step for a machine without data.
     pub fn blank(tokens: usize) -> MicroBatch {
         let positions = (0..tokens as i32).collect();
-        MicroBatch { ids: vec![0; tokens], labels: vec![0; tokens], positions, docs: std::iter::once(0..tokens).collect() }
+        MicroBatch {
+            ids: vec![0; tokens],
+            labels: vec![0; tokens],
+            positions,
+            docs: std::iter::once(0..tokens).collect(),
+        }
     }
 }
 
@@ -141,7 +146,8 @@ impl Trainer {
         let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
         let mut tape = Tape::new(scope, &how.places);
         let hidden = self.model.forward(&mut tape);
-        let dhidden = self.model.head(how.z_loss).loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
+        let dhidden =
+            self.model.head(how.z_loss).loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
         drop(hidden);
         device.machine.sum(&losses, &self.loss);
         tape.backward(dhidden, &mut self.grads);

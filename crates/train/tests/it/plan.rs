@@ -23,7 +23,12 @@ fn spec(layers: usize) -> Spec {
 }
 
 fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
-    let how = InStep { places, caps: Caps { docs: 16, seq_tokens: tokens }, z_loss: 0.0, adamw: AdamWSettings::default() };
+    let how = InStep {
+        places,
+        caps: Caps { docs: 16, seq_tokens: tokens },
+        z_loss: 0.0,
+        adamw: AdamWSettings::default(),
+    };
     plan(&Profile::portable(2), &spec(layers), DType::Bf16, &how, 1, tokens)
 }
 
