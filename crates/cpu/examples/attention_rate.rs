@@ -43,8 +43,31 @@ fn case(kind: &'static str, elem: Elem, q: usize, k: usize, heads: (usize, usize
     Case { kind, elem, shape, slices, pairs }
 }
 
+/// Bytes at an address that is a multiple of 64.
+struct Aligned {
+    bytes: Vec<u8>,
+    first: usize,
+}
+
+impl Aligned {
+    fn new(from: &[u8]) -> Aligned {
+        let mut bytes = vec![0u8; from.len() + 64];
+        let first = bytes.as_ptr().align_offset(64);
+        bytes[first..first + from.len()].copy_from_slice(from);
+        Aligned { bytes, first }
+    }
+
+    fn rows(&self, stride: usize) -> Rows {
+        Rows { data: self.bytes[self.first..].as_ptr(), stride }
+    }
+
+    fn rows_mut(&mut self, stride: usize) -> RowsMut {
+        RowsMut { data: self.bytes[self.first..].as_mut_ptr(), stride }
+    }
+}
+
 /// Random bytes of a tensor of roughly normal numbers.
-fn noise(count: usize, elem: Elem, seed: u64) -> Vec<u8> {
+fn noise(count: usize, elem: Elem, seed: u64) -> Aligned {
     let mut state = seed | 1;
     let mut next = || {
         state ^= state << 13;
@@ -52,21 +75,29 @@ fn noise(count: usize, elem: Elem, seed: u64) -> Vec<u8> {
         state ^= state << 17;
         (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
     };
-    (0..count)
-        .flat_map(|_| {
-            let x = ((next() + next() + next() + next()) * 1.7).to_le_bytes();
-            x[4 - elem.bytes()..].to_vec()
-        })
-        .collect()
+    let mut bytes = Vec::with_capacity(count * elem.bytes());
+    for _ in 0..count {
+        let x = ((next() + next() + next() + next()) * 1.7).to_le_bytes();
+        bytes.extend_from_slice(&x[4 - elem.bytes()..]);
+    }
+    Aligned::new(&bytes)
 }
 
-/// Best and median seconds of `repeats` calls.
-fn time(repeats: usize, mut f: impl FnMut()) -> (f64, f64) {
+/// Seconds that this thread has computed: steadier than the clock on a shared machine.
+fn thread_seconds() -> f64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
+/// Best and median seconds of `repeats` calls; of one thread, its computing time.
+fn time(threads: &Threads, repeats: usize, mut f: impl FnMut()) -> (f64, f64) {
     let mut seconds: Vec<f64> = (0..repeats)
         .map(|_| {
-            let start = Instant::now();
+            let (start, computed) = (Instant::now(), thread_seconds());
             f();
-            start.elapsed().as_secs_f64()
+            if threads.count() == 1 { thread_seconds() - computed } else { start.elapsed().as_secs_f64() }
         })
         .collect();
     seconds.sort_by(f64::total_cmp);
@@ -82,29 +113,29 @@ fn measure(threads: &Threads, isa: Isa, case: &Case, with_backward: bool) {
     let options = Options { scale: (s.head_dim as f32).powf(-0.5), softcap: 0.0 };
     let [q, dout] = [1, 2].map(|seed| noise(s.q_tokens * qw, elem, seed));
     let [k, v] = [3, 4].map(|seed| noise(s.k_tokens * kw, elem, seed));
-    let mut out = vec![0u8; q.len()];
+    let zeros = |width: usize, tokens: usize| Aligned::new(&vec![0u8; width * tokens * elem.bytes()]);
+    let mut out = zeros(qw, s.q_tokens);
     let mut lse = vec![0f32; s.q_tokens * s.heads];
     let count = case.slices.len();
     let bytes_forward = workspace_bytes_forward(isa, threads.count(), &s, elem, count);
     let bytes_backward = workspace_bytes_backward(isa, threads.count(), &s, elem, count);
     let mut work = vec![0u8; bytes_forward.max(if with_backward { bytes_backward } else { 0 })];
-    let rows = |x: &Vec<u8>, stride| Rows { data: x.as_ptr(), stride };
     let f = Forward {
         shape: s,
         elem,
         options,
         mask,
-        q: rows(&q, qw),
-        k: rows(&k, kw),
-        v: rows(&v, kw),
+        q: q.rows(qw),
+        k: k.rows(kw),
+        v: v.rows(kw),
         sinks: None,
-        out: RowsMut { data: out.as_mut_ptr(), stride: qw },
+        out: out.rows_mut(qw),
         lse: lse.as_mut_ptr(),
     };
     let flops = 4.0 * case.pairs * (s.heads * s.head_dim) as f64;
     let repeats = ((2e11 / flops) as usize).clamp(1, 25);
     // SAFETY: all buffers have the extents of the shape.
-    let (best, median) = time(repeats, || unsafe { forward(threads, isa, &f, work.as_mut_ptr()) });
+    let (best, median) = time(threads, repeats, || unsafe { forward(threads, isa, &f, work.as_mut_ptr()) });
     let mut line = format!(
         "{:8} {:?} q {:6} k {:6} heads {}/{} D {:3} fwd {:9.3} / {:9.3} ms {:6.0} / {:6.0} GF",
         case.kind,
@@ -124,7 +155,7 @@ fn measure(threads: &Threads, isa: Isa, case: &Case, with_backward: bool) {
         line += &format!(" {:5.1} GB/s of keys and values", bytes / median / 1e9);
     }
     if with_backward {
-        let (mut dq, mut dk, mut dv) = (vec![0u8; q.len()], vec![0u8; k.len()], vec![0u8; v.len()]);
+        let (mut dq, mut dk, mut dv) = (zeros(qw, s.q_tokens), zeros(kw, s.k_tokens), zeros(kw, s.k_tokens));
         let b = Backward {
             shape: s,
             elem,
@@ -134,16 +165,17 @@ fn measure(threads: &Threads, isa: Isa, case: &Case, with_backward: bool) {
             k: f.k,
             v: f.v,
             sinks: None,
-            out: rows(&out, qw),
+            out: out.rows(qw),
             lse: lse.as_ptr(),
-            dout: rows(&dout, qw),
-            dq: RowsMut { data: dq.as_mut_ptr(), stride: qw },
-            dk: RowsMut { data: dk.as_mut_ptr(), stride: kw },
-            dv: RowsMut { data: dv.as_mut_ptr(), stride: kw },
+            dout: dout.rows(qw),
+            dq: dq.rows_mut(qw),
+            dk: dk.rows_mut(kw),
+            dv: dv.rows_mut(kw),
             d_sinks: std::ptr::null_mut(),
         };
         // SAFETY: all buffers have the extents of the shape.
-        let (best_b, median_b) = time(repeats, || unsafe { backward(threads, isa, &b, work.as_mut_ptr()) });
+        let (best_b, median_b) =
+            time(threads, repeats, || unsafe { backward(threads, isa, &b, work.as_mut_ptr()) });
         line += &format!(
             " | bwd {:9.3} ms {:6.0} GF | both {:9.3} ms {:6.0} / {:6.0} GF | workspace {:.1} MiB",
             median_b * 1e3,
@@ -175,6 +207,9 @@ fn main() {
                     for heads in [(8, 8), (8, 2)] {
                         measure(&threads, isa, &case("decode", elem, 1, tokens, heads, head_dim), false);
                     }
+                }
+                "forward" => {
+                    measure(&threads, isa, &case("causal", elem, tokens, tokens, (8, 8), head_dim), false)
                 }
                 "long" => {
                     measure(&threads, isa, &case("causal", elem, tokens, tokens, (2, 2), head_dim), true)

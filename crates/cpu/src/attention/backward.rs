@@ -7,7 +7,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
 
 use super::mask::{self, Bits, Cover, Edge, Span};
-use super::pack::{Pack, Turn, Unpack, View};
+use super::pack::{self, Pack, Turn, Unpack, View};
 use super::product::Product;
 use super::simd::LANES;
 use super::softmax::{Delta, Gradient, MASK_WORDS};
@@ -18,8 +18,8 @@ use super::{Backward, KEYS, SUB, Scores, Shape};
 use crate::threads::Threads;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Key blocks of a task.
-const BLOCKS: usize = 2;
+/// Most key blocks of a task.
+const BLOCKS: usize = 4;
 /// Query rows of a block.
 const QUERIES: usize = KEYS;
 /// Log-sum-exp, in log2 units, of rows without keys: makes every probability zero.
@@ -30,6 +30,8 @@ const NEVER: f32 = 1e30;
 struct Layout {
     order: Order,
     key_blocks: usize,
+    /// Key blocks of a task.
+    blocks: usize,
     query_blocks: usize,
     group: usize,
     /// Words of a head; f32 of a gradient row; rows of `dQ^T`; words of 128 rows as inner dimension.
@@ -79,12 +81,16 @@ impl Layout {
         let width = shape.head_dim.next_multiple_of(LANES);
         let turned = width.next_multiple_of(U::ROWS);
         let words = KEYS / U::STEP;
+        // More key blocks share one packing of the queries, as far as L2 holds their gradients.
+        let many = shape.head_dim <= 64 && key_blocks * shape.kv_heads >= 16 * threads;
+        let blocks = if many { BLOCKS } else { BLOCKS / 2 };
         let lanes = shape.kv_heads.min(threads).min(2);
         let mut all = Carve::default();
         let mut own = Carve::default();
         Layout {
-            order: Order { heads: shape.kv_heads, steps: key_blocks.div_ceil(BLOCKS), lanes },
+            order: Order { heads: shape.kv_heads, steps: key_blocks.div_ceil(blocks), lanes },
             key_blocks,
+            blocks,
             query_blocks,
             group: shape.group(),
             depth,
@@ -101,9 +107,9 @@ impl Layout {
             dq: all.take::<f32>(lanes * query_blocks * QUERIES * turned),
             threads: all.bytes(),
             own: Own {
-                k: own.take::<u32>(BLOCKS * KEYS * depth),
-                v: own.take::<u32>(BLOCKS * KEYS * depth),
-                kt: own.take::<u32>(BLOCKS * turned * words),
+                k: own.take::<u32>(blocks * KEYS * depth),
+                v: own.take::<u32>(blocks * KEYS * depth),
+                kt: own.take::<u32>(blocks * turned * words),
                 q: own.take::<u32>(QUERIES * depth),
                 dout: own.take::<u32>(QUERIES * depth),
                 q_along: own.take::<u32>(width * words),
@@ -112,9 +118,9 @@ impl Layout {
                 dp: own.take::<f32>(SUB * KEYS),
                 p: own.take::<u32>(KEYS * words),
                 ds: own.take::<u32>(KEYS * words),
-                ds_turned: own.take::<u32>(BLOCKS * QUERIES * words),
-                dk: own.take::<f32>(BLOCKS * KEYS * width),
-                dv: own.take::<f32>(BLOCKS * KEYS * width),
+                ds_turned: own.take::<u32>(blocks * QUERIES * words),
+                dk: own.take::<f32>(blocks * KEYS * width),
+                dv: own.take::<f32>(blocks * KEYS * width),
                 bits: own.take::<u16>(KEYS * MASK_WORDS),
                 list: own.take::<u32>(slices),
             },
@@ -234,7 +240,7 @@ impl Pass<'_> {
         }
         let hull = if first < layout.key_blocks {
             // A slice below `first` was not searched above it, so `last` may still be 0.
-            ((first / BLOCKS) as u32, (last.max(first) / BLOCKS) as u32)
+            ((first / layout.blocks) as u32, (last.max(first) / layout.blocks) as u32)
         } else {
             (1, 0)
         };
@@ -317,7 +323,8 @@ impl<'a, U: Unit> Task<'a, U> {
         let layout = &pass.layout;
         let slot = pass.at::<u8>(layout.threads + thread * layout.slot);
         let spans = std::slice::from_raw_parts(pass.at::<Span>(layout.key_spans), layout.key_blocks);
-        let keys = &spans[step * BLOCKS..(step * BLOCKS + BLOCKS).min(layout.key_blocks)];
+        let first = step * layout.blocks;
+        let keys = &spans[first..(first + layout.blocks).min(layout.key_blocks)];
         let all = Span {
             start: keys[0].start,
             end: keys[keys.len() - 1].end,
@@ -340,7 +347,7 @@ impl<'a, U: Unit> Task<'a, U> {
             self.pass.wavefront.wait(done, layout.order.steps as u32);
         }
         self.pack_keys();
-        let gradients = BLOCKS * KEYS * layout.width;
+        let gradients = layout.blocks * KEYS * layout.width;
         std::ptr::write_bytes(self.at::<f32>(layout.own.dk), 0, gradients);
         std::ptr::write_bytes(self.at::<f32>(layout.own.dv), 0, gradients);
         for block in 0..layout.query_blocks {
@@ -420,6 +427,15 @@ impl<'a, U: Unit> Task<'a, U> {
         }
     }
 
+    /// A share of the next query block comes closer while one strip computes.
+    unsafe fn prefetch(&self, first: usize) {
+        let op = &self.pass.op;
+        for rows in [op.q, op.dout] {
+            let view = self.pass.queries(rows.data, rows.stride, self.head);
+            pack::prefetch(&view, first, SUB, self.pass.rows(), view.head);
+        }
+    }
+
     /// One query block against the step's keys, then its turn to add to dq.
     unsafe fn query_block(&self, block: usize, hull: (u32, u32)) {
         let layout = &self.pass.layout;
@@ -490,6 +506,9 @@ impl<'a, U: Unit> Task<'a, U> {
         for (strip, cols) in strips.iter_mut().enumerate() {
             let own_bits = bits.add(strip * SUB * MASK_WORDS);
             *cols = if masked { mask::extent(own_bits, SUB) } else { (0, QUERIES) };
+            if index == 0 {
+                self.prefetch((block + 1) * QUERIES + strip * SUB);
+            }
             if cols.0 < cols.1 {
                 self.strip(block, index, strip, *cols, if masked { own_bits } else { std::ptr::null() });
             }

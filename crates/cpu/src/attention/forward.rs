@@ -2,7 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
 
 use super::mask::{self, Bits, Cover, Edge, Span};
-use super::pack::{Pack, View};
+use super::pack::{self, Pack, View};
 use super::product::Product;
 use super::simd::LANES;
 use super::softmax::{Finish, MASK_WORDS, NONE, Softmax};
@@ -12,7 +12,7 @@ use super::{Forward, KEYS, SUB, Scores, Shape};
 use crate::threads::Threads;
 
 /// Most rows (heads of tokens) of a tile.
-const TILE_ROWS: usize = 256;
+const TILE_ROWS: usize = 512;
 /// Most heads whose rows share a tile.
 const TILE_HEADS: usize = 16;
 
@@ -34,8 +34,12 @@ impl Tiling {
     fn new<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
         let splits = shape.group().div_ceil(TILE_HEADS);
         let heads = shape.group().div_ceil(splits);
-        let most = if shape.head_dim > 128 { TILE_ROWS / 2 } else { TILE_ROWS };
-        let mut rows = most;
+        // Queries and outputs of a tile take about 200 KiB of L2; more rows share one packing of the keys.
+        let mut rows = match shape.head_dim {
+            0..=64 => TILE_ROWS,
+            65..=128 => TILE_ROWS / 2,
+            _ => TILE_ROWS / 4,
+        };
         // Few rows in all: smaller tiles, so that every thread has some.
         while rows > SUB && shape.q_tokens * shape.heads / rows < 3 * threads {
             rows /= 2;
@@ -212,6 +216,11 @@ impl<'a, U: Unit> Tile<'a, U> {
         self.pass.op.shape.view(data, stride, self.pass.op.elem, self.head, self.heads)
     }
 
+    fn keys(&self, rows: super::Rows) -> View {
+        let op = &self.pass.op;
+        op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.key_head, 1)
+    }
+
     unsafe fn compute(&self) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         U::rows(&Pack {
@@ -252,6 +261,17 @@ impl<'a, U: Unit> Tile<'a, U> {
                 packed = true;
             }
             self.attend(&strip);
+            // While one strip computes, a share of the next key block comes closer.
+            let share = KEYS.div_ceil(spans.len());
+            self.prefetch(key.end + index * share, share);
+        }
+    }
+
+    unsafe fn prefetch(&self, first: usize, rows: usize) {
+        let op = &self.pass.op;
+        for rows_of in [op.k, op.v] {
+            let view = self.keys(rows_of);
+            pack::prefetch(&view, first, rows, op.shape.k_tokens, view.head);
         }
     }
 
@@ -281,10 +301,8 @@ impl<'a, U: Unit> Tile<'a, U> {
 
     unsafe fn pack_keys(&self, key: &Span) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
-        let view =
-            |data: *const u8, stride| op.shape.view(data.cast_mut(), stride, op.elem, self.key_head, 1);
         let mut pack = Pack {
-            from: view(op.k.data, op.k.stride),
+            from: self.keys(op.k),
             first: key.start,
             rows: key.end - key.start,
             padded: KEYS,
@@ -293,7 +311,7 @@ impl<'a, U: Unit> Tile<'a, U> {
             depth: tiling.depth,
         };
         U::across(&pack);
-        pack.from = view(op.v.data, op.v.stride);
+        pack.from = self.keys(op.v);
         pack.to = self.at(layout.v);
         pack.depth = KEYS / U::STEP * LANES;
         U::along(&pack);

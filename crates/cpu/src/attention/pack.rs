@@ -49,6 +49,24 @@ pub struct Pack {
     pub depth: usize,
 }
 
+/// Asks for rows that will be packed soon; a hint, rows past `end` are left out.
+///
+/// # Safety
+/// The view has the rows below `end`.
+#[inline(always)]
+pub unsafe fn prefetch(view: &View, first: usize, rows: usize, end: usize, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for row in first..(first + rows).min(end) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let start = view.row(row).cast_const();
+        for line in (0..bytes + start.addr() % 64).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (view, first, rows, end, bytes);
+}
+
 /// Sixteen f32 of a row from element `at` on; zeros past `cols`.
 #[inline(always)]
 pub unsafe fn row_f32<S: Simd>(row: *const u8, elem: Elem, at: usize, cols: usize) -> S::V {
@@ -144,19 +162,19 @@ unsafe fn store_words<S: Simd>(to: *mut u32, v: S::V, room: usize) {
 pub unsafe fn across<S: Simd>(p: &Pack) {
     for panel in 0..p.padded / LANES {
         let base = panel * LANES;
-        let rows: [*const u8; LANES] = std::array::from_fn(|i| {
-            if base + i < p.rows { p.from.row(p.first + base + i).cast_const() } else { std::ptr::null() }
-        });
+        let mut rows = [std::ptr::null::<u8>(); LANES];
+        for i in 0..LANES.min(p.rows.saturating_sub(base)) {
+            rows[i] = p.from.row(p.first + base + i);
+        }
         let mut to = p.to.add(base * p.depth);
         let mut w = 0;
         while w < p.depth {
-            let mut block: [S::V; LANES] = std::array::from_fn(|i| {
-                if rows[i].is_null() {
-                    S::splat(0.0)
-                } else {
-                    row_words::<S>(rows[i], p.from.elem, w, p.cols)
+            let mut block = [S::splat(0.0); LANES];
+            for i in 0..LANES {
+                if !rows[i].is_null() {
+                    block[i] = row_words::<S>(rows[i], p.from.elem, w, p.cols);
                 }
-            });
+            }
             S::transpose(&mut block);
             for v in block.iter().take(p.depth - w) {
                 S::store(to.cast(), *v);
@@ -178,19 +196,18 @@ pub unsafe fn along<S: Simd>(p: &Pack) {
     let mut to = p.to;
     let mut r = 0;
     while r < p.padded {
-        let row = |i: usize| {
-            if r + i < p.rows { p.from.row(p.first + r + i).cast_const() } else { std::ptr::null() }
-        };
-        let pair = [row(0), if S::PAIRS { row(1) } else { std::ptr::null() }];
+        let mut pair = [std::ptr::null::<u8>(); 2];
+        for i in 0..step.min(p.rows.saturating_sub(r)) {
+            pair[i] = p.from.row(p.first + r + i);
+        }
         let mut panel = 0;
         while panel < panels {
-            let words = pair.map(|row| {
-                if row.is_null() {
-                    S::splat(0.0)
-                } else {
-                    row_words::<S>(row, p.from.elem, panel * LANES / step, p.cols)
+            let mut words = [S::splat(0.0); 2];
+            for i in 0..step {
+                if !pair[i].is_null() {
+                    words[i] = row_words::<S>(pair[i], p.from.elem, panel * LANES / step, p.cols);
                 }
-            });
+            }
             let at = to.add(panel * p.depth);
             if S::PAIRS {
                 let (low, high) = S::zip(words[0], words[1]);
@@ -206,6 +223,17 @@ pub unsafe fn along<S: Simd>(p: &Pack) {
         to = to.add(LANES);
         r += step;
     }
+}
+
+/// Sixteen rows of sixteen, `ld` apart.
+#[inline(always)]
+unsafe fn load_block<S: Simd>(mut from: *const f32, ld: usize) -> [S::V; LANES] {
+    let mut block = [S::splat(0.0); LANES];
+    for row in &mut block {
+        *row = S::load(from);
+        from = from.add(ld);
+    }
+    block
 }
 
 /// Turns what `along` made into an A operand: `to[column][depth / 16 words]`.
@@ -229,7 +257,7 @@ pub unsafe fn turn<S: Simd>(p: &Turn) {
         let mut w = 0;
         while w < words {
             let from = p.from.add(panel * p.depth + w * LANES);
-            let mut block: [S::V; LANES] = std::array::from_fn(|i| S::load(from.add(i * LANES).cast()));
+            let mut block = load_block::<S>(from.cast(), LANES);
             S::transpose(&mut block);
             for (i, v) in block.iter().enumerate() {
                 S::store(p.to.add((panel * LANES + i) * words + w).cast(), *v);
@@ -280,7 +308,7 @@ pub unsafe fn unpack_turned<S: Simd>(p: &Unpack) {
         let mut c = 0;
         while c < p.cols {
             let from = p.from.add(c * p.ld + r);
-            let mut block: [S::V; LANES] = std::array::from_fn(|i| S::load(from.add(i * p.ld)));
+            let mut block = load_block::<S>(from, p.ld);
             S::transpose(&mut block);
             for (i, v) in block.iter().enumerate().take(p.rows - r) {
                 put::<S>(p.to.row(p.first + r + i), p.to.elem, c, p.cols, S::mul(*v, scale));

@@ -49,7 +49,8 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
     let mut row = 0;
     while row < p.rows {
         let left = p.rows - row;
-        row += if S::TILE.0 >= 6 && left >= 6 {
+        // 8 rows are two tiles of 4: a tile of 2 rows waits for its own sums.
+        row += if S::TILE.0 >= 6 && left >= 6 && left != 8 {
             tile::<S, 6, C>(p, row, panel)
         } else if S::TILE.0 >= 4 && left >= 4 {
             tile::<S, 4, C>(p, row, panel)
@@ -64,7 +65,17 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
 
 #[inline(always)]
 unsafe fn tile<S: Simd, const R: usize, const C: usize>(p: &Product, row: usize, panel: usize) -> usize {
-    let c: [*mut f32; R] = std::array::from_fn(|r| p.c.add((row + r) * p.ldc + panel * LANES));
+    // Loops, not closures: a closure is compiled without the instruction set and may not be inlined.
+    let mut c = [p.c.add(row * p.ldc + panel * LANES); R];
+    let mut a = [p.a.add(row * p.lda); R];
+    let mut b = [p.b.add(panel * p.ldb); C];
+    for r in 1..R {
+        c[r] = c[r - 1].add(p.ldc);
+        a[r] = a[r - 1].add(p.lda);
+    }
+    for j in 1..C {
+        b[j] = b[j - 1].add(p.ldb);
+    }
     let mut acc = [[S::splat(0.0); C]; R];
     if p.add {
         for r in 0..R {
@@ -73,16 +84,17 @@ unsafe fn tile<S: Simd, const R: usize, const C: usize>(p: &Product, row: usize,
             }
         }
     }
-    let a: [*const u32; R] = std::array::from_fn(|r| p.a.add((row + r) * p.lda));
-    let mut b: [*const u32; C] = std::array::from_fn(|j| p.b.add((panel + j) * p.ldb));
     for k in 0..p.depth {
-        let words: [S::V; C] = std::array::from_fn(|j| S::load(b[j].cast()));
+        let mut words = [S::splat(0.0); C];
+        for j in 0..C {
+            words[j] = S::load(b[j].cast());
+            b[j] = b[j].add(LANES);
+        }
         for r in 0..R {
             for j in 0..C {
                 acc[r][j] = S::dot(acc[r][j], a[r].add(k), words[j]);
             }
         }
-        b = b.map(|b| b.add(LANES));
     }
     for r in 0..R {
         for j in 0..C {

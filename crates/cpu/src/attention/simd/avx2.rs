@@ -38,10 +38,12 @@ unsafe fn round_half(v: __m256) -> __m128i {
 #[inline(always)]
 unsafe fn lane_masks(bits: u16) -> [__m256; 2] {
     let one = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    [bits & 0xff, bits >> 8].map(|half| {
-        let all = _mm256_and_si256(_mm256_set1_epi32(i32::from(half)), one);
-        _mm256_castsi256_ps(_mm256_cmpeq_epi32(all, one))
-    })
+    let mut masks = [_mm256_setzero_ps(); 2];
+    for (half, mask) in masks.iter_mut().enumerate() {
+        let all = _mm256_and_si256(_mm256_set1_epi32(i32::from(bits >> (half * 8))), one);
+        *mask = _mm256_castsi256_ps(_mm256_cmpeq_epi32(all, one));
+    }
+    masks
 }
 
 // SAFETY: the intrinsics used are AVX2 and FMA, which the callers guarantee.
@@ -122,10 +124,12 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn widen(p: *const u16) -> V {
-        [p, p.add(8)].map(|p| {
-            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
-        })
+        let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+        let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8).cast()));
+        [
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+        ]
     }
     #[inline(always)]
     unsafe fn narrow(p: *mut u16, v: V) {
@@ -139,7 +143,10 @@ unsafe impl Simd for Avx2 {
             Self::store(words[i].as_mut_ptr(), *row);
         }
         for (i, row) in rows.iter_mut().enumerate() {
-            let column: [f32; LANES] = std::array::from_fn(|j| words[j][i]);
+            let mut column = [0.0f32; LANES];
+            for j in 0..LANES {
+                column[j] = words[j][i];
+            }
             *row = Self::load(column.as_ptr());
         }
     }

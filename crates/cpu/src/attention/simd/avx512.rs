@@ -9,15 +9,20 @@ pub struct Avx512<const PAIRS: bool>;
 
 type V = __m512;
 
-#[inline(always)]
-unsafe fn interleave(first: u16) -> __m512i {
+/// For `zip`: elements `first..first + 16` of two rows of bf16 in turn.
+const fn interleave(first: u16) -> [u16; 32] {
     let mut index = [0u16; 32];
-    for i in 0..16u16 {
-        index[2 * i as usize] = first + i;
-        index[2 * i as usize + 1] = first + 32 + i;
+    let mut i = 0;
+    while i < 16 {
+        index[2 * i] = first + i as u16;
+        index[2 * i + 1] = first + 32 + i as u16;
+        i += 1;
     }
-    _mm512_loadu_si512(index.as_ptr().cast())
+    index
 }
+
+static LOW: [u16; 32] = interleave(0);
+static HIGH: [u16; 32] = interleave(16);
 
 // SAFETY: the intrinsics used are those named at the top of the file, which the callers guarantee.
 unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
@@ -121,7 +126,10 @@ unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
     }
     #[inline(always)]
     unsafe fn transpose(rows: &mut [V; LANES]) {
-        let r = rows.map(|row| _mm512_castps_si512(row));
+        let mut r = [_mm512_setzero_si512(); LANES];
+        for i in 0..LANES {
+            r[i] = _mm512_castps_si512(rows[i]);
+        }
         let mut t = [_mm512_setzero_si512(); LANES];
         let mut u = t;
         for i in 0..8 {
@@ -162,8 +170,8 @@ unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
     unsafe fn zip(a: V, b: V) -> (V, V) {
         let (a, b) = (_mm512_castps_si512(a), _mm512_castps_si512(b));
         (
-            _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, interleave(0), b)),
-            _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, interleave(16), b)),
+            _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_loadu_si512(LOW.as_ptr().cast()), b)),
+            _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_loadu_si512(HIGH.as_ptr().cast()), b)),
         )
     }
 }
