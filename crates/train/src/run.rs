@@ -53,12 +53,19 @@ pub trait Hooks {
     /// A stage begins, or goes on after a resume.
     fn stage(&mut self, stage: &events::Stage, plan: &Plan);
     /// A step ended.
-    fn step(&mut self, step: &events::Step, stage_steps: Option<u64>);
-    /// A stage ended; the model is as it is now. Called again if the run is killed before the next stage's first save.
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>);
+    /// A stage ended after `step` updates; the model is as it is now. Called again if the run is killed before the save
+    /// that follows.
     ///
     /// # Errors
     /// Ends the run.
-    fn stage_done(&mut self, trainer: &mut Trainer, index: usize, metrics: &mut MetricsWriter) -> Result<()>;
+    fn stage_done(
+        &mut self,
+        trainer: &mut Trainer,
+        index: usize,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> Result<()>;
 }
 
 /// Steps measured before the number of a timed stage's steps is decided.
@@ -160,6 +167,15 @@ impl<'a> Run<'a> {
         &self.progress
     }
 
+    /// Lets `work` look at the model before the first step.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn before(&mut self, work: &mut dyn FnMut(&Trainer, &mut MetricsWriter) -> Result<()>) -> Result<()> {
+        self.trainer.model.spec = self.spec_after(self.progress.stage)?;
+        work(&self.trainer, &mut self.metrics)
+    }
+
     /// Runs all stages that are left.
     ///
     /// # Errors
@@ -172,7 +188,8 @@ impl<'a> Run<'a> {
                 return Ok(Outcome::Interrupted);
             }
             drop(running);
-            hooks.stage_done(&mut self.trainer, index, &mut self.metrics)?;
+            self.save()?;
+            hooks.stage_done(&mut self.trainer, index, self.progress.step, &mut self.metrics)?;
             self.progress =
                 Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
             self.save()?;
@@ -332,7 +349,8 @@ impl<'a> Run<'a> {
         if skipped != 0.0 {
             return Err(Error::NotFinite { step: event.step, loss: event.loss, norm: event.grad_norm });
         }
-        hooks.step(&event, running.steps);
+        let stage_step = self.progress.stage_step - (self.progress.step - event.step);
+        hooks.step(&event, stage_step, running.steps);
         Ok(())
     }
 
