@@ -258,6 +258,8 @@ fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
 /// Parses a `tokenizer.json`, switching off truncation and padding: this crate never wants either.
 fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
     let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
+    // Its parser panics on broken JSON in some places and does not say where in others.
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|e| refuse(e.to_string()))?;
     // The file may be hostile and the parser is not ours: a panic in it is an answer about the file.
     let parsed = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(bytes)));
     let mut inner = match parsed {
