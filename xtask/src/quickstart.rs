@@ -13,7 +13,7 @@ const WINDOW: usize = 5;
 
 /// Files of a Hugging Face folder.
 const MODEL_FILES: [&str; 4] =
-    ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"];
 
 /// Checks the folder of a finished quickstart. Returns complaints, each `file: message`.
 pub fn check(folder: &Path) -> Vec<String> {
@@ -116,7 +116,7 @@ mod tests {
         write("metrics.jsonl", &log(|step| 9.0 - step as f64, r#"{"event":"done","model_path":"hf"}"#));
         write("report.html", "<p>Hello</p>");
         write("hf/model.safetensors", &format!("{length}{header}xy"));
-        for name in ["config", "tokenizer", "tokenizer_config"] {
+        for name in ["config", "tokenizer", "generation_config"] {
             write(&format!("hf/{name}.json"), "{}");
         }
         match text {

@@ -228,6 +228,8 @@ recipe! {
         pub minutes_share: f64 = 1.0,
         /// Multiplies `optimizer.lr`.
         pub lr_scale: f64 = 1.0,
+        /// Replaces `schedule.warmup_steps`.
+        pub warmup_steps: Option<u64>,
         /// How documents are laid into samples.
         pub packing: Packing = Packing::Cut,
         /// Documents do not see each other.

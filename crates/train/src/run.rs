@@ -68,8 +68,11 @@ pub trait Hooks {
     ) -> Result<()>;
 }
 
-/// Steps measured before the number of a timed stage's steps is decided.
-const PROBE_STEPS: u64 = 4;
+/// Steps measured before the number of a timed stage's steps is decided; fewer if they already took
+/// [`PROBE_SHARE`] of its time.
+const PROBE_STEPS: usize = 4;
+/// See [`PROBE_STEPS`].
+const PROBE_SHARE: f64 = 0.3;
 /// Points of a memory timeline.
 const TIMELINE_POINTS: usize = 600;
 
@@ -268,8 +271,8 @@ impl<'a> Run<'a> {
                 return Ok(Outcome::Interrupted);
             }
             self.step(running, hooks)?;
-            if running.steps.is_none() && self.progress.stage_step >= PROBE_STEPS {
-                running.steps = Some(self.decide(running)?);
+            if running.steps.is_none() {
+                running.steps = self.decide(running)?;
             }
             if running.steps.is_some() && self.save_is_due() {
                 self.read(running, hooks)?;
@@ -364,17 +367,23 @@ impl<'a> Run<'a> {
         Ok(decided.get(index).copied())
     }
 
-    fn decide(&self, running: &Running) -> Result<u64> {
-        let mut times = running.times[1..].to_vec();
-        times.sort_by(f64::total_cmp);
+    /// Decides it from the steps so far, if they are enough.
+    fn decide(&self, running: &Running) -> Result<Option<u64>> {
         let seconds = self.seconds.get(running.index).copied().unwrap_or(60.0);
-        let steps = ((seconds / times[times.len() / 2]) as u64).max(2 * PROBE_STEPS);
-        let mut decided: Vec<u64> =
-            (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
+        let spent: f64 = running.times.iter().sum();
+        if running.times.len() < PROBE_STEPS && spent < PROBE_SHARE * seconds {
+            return Ok(None);
+        }
+        // The first step touches fresh memory and is slower than the rest.
+        let mut times = running.times[usize::from(running.times.len() > 1)..].to_vec();
+        times.sort_by(f64::total_cmp);
+        let more = ((seconds - spent).max(0.0) / times[times.len() / 2]) as u64;
+        let steps = self.progress.stage_step + more;
+        let mut decided: Vec<u64> = (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
         decided.push(steps);
         let path = self.folder.join("steps.json");
         crate::checkpoint::publish(&path, serde_json::json!(decided).to_string().as_bytes())?;
-        Ok(steps)
+        Ok(Some(steps))
     }
 
     fn save_is_due(&self) -> bool {

@@ -67,7 +67,7 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
         decay: table.decay,
         peak: recipe.optimizer.lr * recipe.stage[index].lr_scale,
         final_share: table.final_share,
-        warmup_steps: table.warmup_steps.min(steps / 2),
+        warmup_steps: recipe.stage[index].warmup_steps.unwrap_or(table.warmup_steps),
         decay_share: table.decay_share,
         total_steps: steps,
     }
