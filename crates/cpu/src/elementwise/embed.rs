@@ -71,52 +71,56 @@ impl<T: Float, U: Float> Kernel for Gather<'_, T, U> {
     }
 }
 
-struct Scatter<'a, T> {
-    ids: &'a [i32],
-    dy: Mat,
-    scale: f32,
-    dtable: MatMut,
-    types: PhantomData<fn(T)>,
+/// `dtable[ids[t]] += scale * dy[t]` in ascending t.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedBackward<'a> {
+    /// A row of the table for each row of `dy`.
+    pub ids: &'a [i32],
+    /// Rows of the table.
+    pub vocab: usize,
+    /// Columns.
+    pub cols: usize,
+    /// `[ids, cols]`.
+    pub dy: Mat,
+    /// Multiplies each row.
+    pub scale: f32,
+    /// f32 `[vocab, cols]`.
+    pub dtable: MatMut,
 }
 
-/// `dtable[ids[t]] += scale * dy[t]` in ascending t; `dtable` is f32 `[vocab, cols]`. Parallel over columns.
+struct Scatter<'a, T>(&'a EmbedBackward<'a>, PhantomData<fn(T)>);
+
+/// Adds to `op.dtable`. Parallel over columns.
 ///
 /// # Safety
 /// See the module's text.
 ///
 /// # Panics
 /// If an id is not a row of the table.
-pub unsafe fn embed_backward(
-    place: Place<'_>,
-    ids: &[i32],
-    vocab: usize,
-    cols: usize,
-    dy: Mat,
-    scale: f32,
-    dtable: MatMut,
-) {
-    check_ids("embed backward", ids, vocab);
-    assert!(dtable.elem == Elem::F32, "embed backward: the table's gradient is f32");
-    let bytes = ids.len() * (dy.elem.bytes() + 8);
-    let grain = cols.div_ceil(place.threads.count()).next_multiple_of(16);
+pub unsafe fn embed_backward(place: Place<'_>, op: &EmbedBackward<'_>) {
+    check_ids("embed backward", op.ids, op.vocab);
+    assert!(op.dtable.elem == Elem::F32, "embed backward: the table's gradient is f32");
+    let bytes = op.ids.len() * (op.dy.elem.bytes() + 8);
+    let grain = op.cols.div_ceil(place.threads.count()).next_multiple_of(16);
     // SAFETY: the caller's promise; columns are disjoint.
-    by_elem!(dy.elem, T => unsafe {
-        run(place, &Scatter::<T> { ids, dy, scale, dtable, types: PhantomData }, cols, grain, bytes)
+    by_elem!(op.dy.elem, T => unsafe {
+        run(place, &Scatter::<T>(op, PhantomData), op.cols, grain, bytes)
     });
 }
 
 impl<T: Float> Kernel for Scatter<'_, T> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
-        for (row, id) in self.ids.iter().enumerate() {
+        let op = self.0;
+        for (row, id) in op.ids.iter().enumerate() {
             // SAFETY: the ids were checked; these columns belong to this call, and no slice reaches beyond them.
             let (dy, to) = unsafe {
-                let dy = &self.dy.row::<T>(row, part.end)[part.start..];
-                let at = *id as usize * self.dtable.stride + part.start;
-                (dy, std::slice::from_raw_parts_mut(self.dtable.ptr.cast::<f32>().add(at), part.len()))
+                let dy = &op.dy.row::<T>(row, part.end)[part.start..];
+                let at = *id as usize * op.dtable.stride + part.start;
+                (dy, std::slice::from_raw_parts_mut(op.dtable.ptr.cast::<f32>().add(at), part.len()))
             };
             for (to, dy) in to.iter_mut().zip(dy) {
-                *to = madd::<L>(self.scale, dy.wide(), *to);
+                *to = madd::<L>(op.scale, dy.wide(), *to);
             }
         }
     }

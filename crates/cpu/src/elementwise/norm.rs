@@ -75,7 +75,7 @@ impl<T: Float, W: Float> Kernel for Forward<'_, T, W> {
                 } else {
                     stats[group] = inverse;
                 }
-                apply::<T, W>(op.kind, x, weight, bias, mean, inverse, out);
+                apply(op.kind, x, (weight, bias), (mean, inverse), out);
             }
         }
     }
@@ -98,10 +98,8 @@ pub(super) fn factor(kind: NormKind, weight: f32) -> f32 {
 fn apply<T: Float, W: Float>(
     kind: NormKind,
     x: &[T],
-    weight: &[W],
-    bias: Option<&[W]>,
-    mean: f32,
-    inverse: f32,
+    (weight, bias): (&[W], Option<&[W]>),
+    (mean, inverse): (f32, f32),
     out: &mut [T],
 ) {
     match bias {

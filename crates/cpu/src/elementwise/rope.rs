@@ -104,11 +104,11 @@ impl<T: Float> Kernel for Rotate<'_, T> {
             let (cos, sin) = table.split_at(rot / 2);
             for (x, out) in x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
                 if op.accumulate {
-                    head::<L, T>(x, out, cos, sin, op.interleaved, sign, |old, new| {
+                    head::<L, T>(x, out, (cos, sin), op.interleaved, sign, |old, new| {
                         T::narrow(old.wide() + new)
                     });
                 } else {
-                    head::<L, T>(x, out, cos, sin, op.interleaved, sign, |_, new| T::narrow(new));
+                    head::<L, T>(x, out, (cos, sin), op.interleaved, sign, |_, new| T::narrow(new));
                 }
             }
         }
@@ -120,8 +120,7 @@ impl<T: Float> Kernel for Rotate<'_, T> {
 fn head<L: Level, T: Float>(
     x: &[T],
     out: &mut [T],
-    cos: &[f32],
-    sin: &[f32],
+    (cos, sin): (&[f32], &[f32]),
     interleaved: bool,
     sign: f32,
     put: impl Fn(T, f32) -> T,

@@ -36,7 +36,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     unit: 2,
     kc: 384,
     size: 2,
-    block: (252, 384),
+    block: (504, 768),
     group: 4,
     pack_first_bytes: 0,
     pack_a: pack512::bf16_a,
@@ -85,6 +85,10 @@ macro_rules! kernel {
                     for i in 0..R {
                         sum[i] = [_mm512_loadu_ps(c.add(i * NR)), _mm512_loadu_ps(c.add(i * NR + 16))];
                     }
+                }
+                // The next tile of C follows this one, often in a slower cache.
+                for line in 0..2 * MR {
+                    _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(MR * NR + line * 16).cast());
                 }
                 let (mut a, mut b) = (a, b);
                 for _ in 0..steps {

@@ -31,7 +31,7 @@ struct Plan {
 /// Balanced blocks within the kernel's limits: the cheapest of a few cuts by the time of the slowest thread,
 /// a block costing its area plus packing its two edges (in units of one product of a 64-product cycle).
 fn plan(kind: &Kind, threads: usize, m: usize, n: usize) -> Plan {
-    const EDGE: usize = 8;
+    const EDGE: usize = 14;
     let (high, wide) = (m.div_ceil(kind.mr), n.div_ceil(kind.nr));
     let (least_high, least_wide) =
         (high.div_ceil(kind.block.0 / kind.mr), wide.div_ceil(kind.block.1 / kind.nr));

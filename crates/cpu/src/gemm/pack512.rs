@@ -97,9 +97,14 @@ unsafe fn transpose_panel<const FORM: u8, const W: usize>(
             for step in (0..steps).step_by(16) {
                 let k = cut.k0 + step * unit(FORM);
                 let valid = if step < whole { usize::MAX } else { source.k.saturating_sub(k) };
-                let mut rows: [__m512i; 16] =
-                    std::array::from_fn(|i| load::<FORM>(rows_at[i].wrapping_add(k * size), valid));
-                transpose(&mut rows);
+                let rows = if FORM != WIDENED && step < whole {
+                    load_transposed(&rows_at, k * size)
+                } else {
+                    let mut rows =
+                        std::array::from_fn(|i| load::<FORM>(rows_at[i].wrapping_add(k * size), valid));
+                    transpose(&mut rows);
+                    rows
+                };
                 let to = dst.add(step * W + half);
                 if steps - step >= 16 {
                     for i in 0..16 {
@@ -113,6 +118,34 @@ unsafe fn transpose_panel<const FORM: u8, const W: usize>(
             }
         }
     }
+}
+
+/// 16 dwords of 16 rows, transposed: quarters of four rows are loaded into the four lanes of a register, so
+/// that only exchanges inside the lanes are left.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16] {
+    let mut out = [_mm512_setzero_si512(); 16];
+    for quarter in 0..4 {
+        let mut v = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            // SAFETY: each row has 64 bytes at `offset`.
+            let part = |lane: usize| unsafe {
+                _mm_loadu_si128(rows[4 * lane + i].wrapping_add(offset + 16 * quarter).cast())
+            };
+            let first = _mm512_castsi128_si512(part(0));
+            let two = _mm512_mask_broadcast_i32x4(first, 0x00f0, part(1));
+            let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, part(2));
+            v[i] = _mm512_mask_broadcast_i32x4(three, 0xf000, part(3));
+        }
+        let (a, b) = (_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpacklo_epi32(v[2], v[3]));
+        let (c, d) = (_mm512_unpackhi_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[2], v[3]));
+        out[4 * quarter] = _mm512_unpacklo_epi64(a, b);
+        out[4 * quarter + 1] = _mm512_unpackhi_epi64(a, b);
+        out[4 * quarter + 2] = _mm512_unpacklo_epi64(c, d);
+        out[4 * quarter + 3] = _mm512_unpackhi_epi64(c, d);
+    }
+    out
 }
 
 /// Sixteen dwords of one row, zero from element `valid` on.
@@ -159,53 +192,51 @@ fn first(count: usize) -> u32 {
     if count >= 32 { !0 } else { (1 << count) - 1 }
 }
 
-/// Panels from rows with contiguous outer index, k by k across all panels, so that the source is read in
-/// long runs. A 14-wide row is stored as 16 dwords, see [`transpose_panel`].
+/// Panels from rows with contiguous outer index, a few rows at a time for all panels, so that the source is
+/// read in long runs. Stores of 16 dwords run over the end of a 14-wide row as in [`transpose_panel`], except
+/// the last of a panel: the next panel's first row may be there already.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
-    let size = source.elem.bytes();
-    for step in 0..steps {
-        let k = cut.k0 + step * unit(FORM);
-        let row = source.ptr.wrapping_add(k * source.stride * size);
-        let below = row.wrapping_add(source.stride * size);
-        let (has_row, has_below) = (k < source.k, k + 1 < source.k);
+    const STEPS: usize = 16;
+    for from in (0..steps).step_by(STEPS) {
+        let end = (from + STEPS).min(steps);
         for panel in 0..cut.panels {
             for half in (0..W).step_by(16) {
                 let o = cut.o0 + panel * W + half;
                 let valid = source.outer.saturating_sub(o);
-                let (valid, under) = (if has_row { valid } else { 0 }, if has_below { valid } else { 0 });
-                // SAFETY: `valid` elements from `o` on lie in the row, if it exists; the stores lie in the
-                // panel or its slack.
+                // SAFETY: `valid` elements from `o` on lie in each row that exists; stores lie in the panel.
                 unsafe {
-                    let dwords = match FORM {
-                        F32 => load::<F32>(row.wrapping_add(o * size), valid),
-                        WIDENED => load::<WIDENED>(row.wrapping_add(o * size), valid),
-                        _ => {
-                            let low = load_half(row.wrapping_add(o * size), valid);
-                            let high = load_half(below.wrapping_add(o * size), under);
-                            let high = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high));
-                            _mm512_or_si512(_mm512_cvtepu16_epi32(low), high)
+                    let to = dst.add(panel * steps * W + half);
+                    for step in from..end {
+                        let dwords = load_across::<FORM>(source, o, valid, cut.k0 + step * unit(FORM));
+                        if W - half < 16 && step + 1 == steps {
+                            _mm512_mask_storeu_epi32(to.add(step * W), first(W - half) as u16, dwords);
+                        } else {
+                            _mm512_storeu_si512(to.add(step * W).cast(), dwords);
                         }
-                    };
-                    store_row::<W>(dst.add((panel * steps + step) * W + half), dwords, W - half);
+                    }
                 }
             }
         }
     }
 }
 
-/// Stores 16 dwords, or the `room` that are left in the row of a panel: rows of different panels are written
-/// in turn here, so running over would harm the next panel.
-#[target_feature(enable = "avx512f")]
+/// Sixteen dwords for the outer indices from `o` on, `valid` of which exist, at `k`.
+#[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn store_row<const W: usize>(to: *mut i32, dwords: __m512i, room: usize) {
-    // SAFETY: masked to the room.
+unsafe fn load_across<const FORM: u8>(source: &Source, o: usize, valid: usize, k: usize) -> __m512i {
+    let size = source.elem.bytes();
+    let row = source.ptr.wrapping_add((k * source.stride + o) * size);
+    let (here, below) = (if k < source.k { valid } else { 0 }, if k + 1 < source.k { valid } else { 0 });
+    // SAFETY: masked to the elements that exist.
     unsafe {
-        if room >= 16 {
-            _mm512_storeu_si512(to.cast(), dwords);
+        if FORM == PAIR {
+            let low = load_half(row, here);
+            let high = load_half(row.wrapping_add(source.stride * size), below);
+            _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)))
         } else {
-            _mm512_mask_storeu_epi32(to, first(room) as u16, dwords);
+            load::<FORM>(row, here)
         }
     }
 }
@@ -256,12 +287,6 @@ pub(super) unsafe fn pairs_along(source: &Source, o: usize, k: usize) -> [__m512
 #[inline]
 pub(super) unsafe fn pairs_across(source: &Source, o: usize, k: usize) -> [__m512i; 16] {
     let valid = source.outer.saturating_sub(o);
-    std::array::from_fn(|pair| {
-        let half = |k: usize| {
-            let at = source.ptr.wrapping_add((k * source.stride + o) * 2);
-            // SAFETY: masked to the operand.
-            unsafe { _mm512_cvtepu16_epi32(load_half(at, if k < source.k { valid } else { 0 })) }
-        };
-        _mm512_or_si512(half(k + 2 * pair), _mm512_slli_epi32::<16>(half(k + 2 * pair + 1)))
-    })
+    // SAFETY: masked to the operand.
+    std::array::from_fn(|pair| unsafe { load_across::<PAIR>(source, o, valid, k + 2 * pair) })
 }

@@ -34,9 +34,7 @@ struct Case {
 impl Case {
     fn new(
         kind: NormKind,
-        rows: usize,
-        groups: usize,
-        width: usize,
+        [rows, groups, width]: [usize; 3],
         elem: Elem,
         weight: Elem,
         biased: bool,
@@ -58,7 +56,7 @@ impl Case {
             ELEMS.into_iter().flat_map(move |elem| {
                 [(5, 1, 200, elem, false), (300, 1, 97, Elem::F32, true), (150, 3, 64, elem, false)].map(
                     |(rows, groups, width, weight, bias)| {
-                        Case::new(kind, rows, groups, width, elem, weight, bias)
+                        Case::new(kind, [rows, groups, width], elem, weight, bias)
                     },
                 )
             })

@@ -212,11 +212,18 @@ fn look_ups_and_their_gradient_agree_with_f64() {
             }
             for cut in [0, 200] {
                 let mut dtable = start.clone();
-                let to = dtable.mat_mut(0);
+                let whole = EmbedBackward {
+                    ids: &ids,
+                    vocab: 13,
+                    cols,
+                    dy: dy.mat(0),
+                    scale: 1.5,
+                    dtable: dtable.mat_mut(0),
+                };
                 // SAFETY: as above.
                 unsafe {
-                    embed_backward(place, &ids[..cut], 13, cols, dy.mat(0), 1.5, to);
-                    embed_backward(place, &ids[cut..], 13, cols, dy.mat(cut), 1.5, to);
+                    embed_backward(place, &EmbedBackward { ids: &ids[..cut], ..whole });
+                    embed_backward(place, &EmbedBackward { ids: &ids[cut..], dy: dy.mat(cut), ..whole });
                 }
                 bits.check("embed backward", place.isa, &dtable.bytes);
                 dtable.check("embed backward", &start, 1e-5, |row, col| {
