@@ -4,5 +4,7 @@
 
 mod bad_input;
 mod config;
+mod golden;
 mod golden_files;
 mod pieces;
+mod round_trip;

@@ -1,0 +1,151 @@
+//! Weights that are saved and loaded again are the same bits, whatever the number of files; new weights are the same
+//! for any number of threads.
+
+use std::path::{Path, PathBuf};
+
+use fathom_grad::Params;
+use fathom_model::{
+    FolderOptions, INDEX, LlamaSizes, Model, SINGLE, SaveOptions, Spec, SpecialIds, initialise, load, open,
+    save, save_hf,
+};
+use fathom_tensor::{DType, Device};
+
+use crate::golden::cpu;
+use crate::golden_files::{cases, name, root};
+
+fn loaded(device: &Device, folder: &Path, dtype: DType) -> (Model, Params) {
+    let folder = open(folder).unwrap();
+    let (model, mut params) = Model::declare(device, &folder.spec, dtype);
+    load(device, &model, &mut params, &folder.source).unwrap();
+    (model, params)
+}
+
+fn bits(device: &Device, params: &Params) -> Vec<Vec<u8>> {
+    params.iter().map(|(_, param)| device.machine.read(&param.tensor).wait()).collect()
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_exported_is_imported_bit_for_bit() {
+    let device = cpu(2, None);
+    for case in cases() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let (model, params) = loaded(&device, &case, dtype);
+            let out = tempfile::tempdir().unwrap();
+            let special = SpecialIds { bos: Some(1), eos: vec![2, 3], pad: None };
+            let options = FolderOptions { weights: SaveOptions::new(dtype), special: &special, copy: &[] };
+            save_hf(&device, &model, &params, out.path(), options).unwrap();
+            assert_eq!(files(out.path()), ["config.json", "generation_config.json", SINGLE]);
+            let again = open(out.path()).unwrap();
+            assert_eq!((again.spec, again.special), (model.spec, special));
+            let (_, back) = loaded(&device, out.path(), dtype);
+            assert_eq!(bits(&device, &params), bits(&device, &back), "{}", name(&case));
+        }
+    }
+}
+
+#[test]
+fn the_bf16_copy_and_the_sharded_copy_are_the_same_model() {
+    let device = cpu(2, None);
+    let [whole, sharded] =
+        ["llama2", "llama2_sharded"].map(|case| loaded(&device, &root().join(case), DType::F32).1);
+    assert_eq!(bits(&device, &whole), bits(&device, &sharded));
+    // Stored as bf16: nothing is lost on the way through f32.
+    let (model, narrow) = loaded(&device, &root().join("llama2_bf16"), DType::Bf16);
+    let (_, wide) = loaded(&device, &root().join("llama2_bf16"), DType::F32);
+    let out = tempfile::tempdir().unwrap();
+    save(&device, &model, &wide, out.path(), SaveOptions::new(DType::Bf16)).unwrap();
+    std::fs::copy(root().join("llama2_bf16/config.json"), out.path().join("config.json")).unwrap();
+    let (_, back) = loaded(&device, out.path(), DType::Bf16);
+    assert_eq!(bits(&device, &narrow), bits(&device, &back));
+}
+
+#[test]
+fn shards_follow_the_limit_and_replace_each_other() {
+    let device = cpu(2, None);
+    let (model, params) = loaded(&device, &root().join("gpt_neox"), DType::F32);
+    let out = tempfile::tempdir().unwrap();
+    let special = SpecialIds::default();
+    let tokenizer: PathBuf = root().join("llama2/golden.json");
+    let mut counts = Vec::new();
+    for max_shard_bytes in [1, 20_000, u64::MAX] {
+        let weights = SaveOptions { dtype: DType::F32, max_shard_bytes };
+        let options = FolderOptions { weights, special: &special, copy: std::slice::from_ref(&tokenizer) };
+        save_hf(&device, &model, &params, out.path(), options).unwrap();
+        let names = files(out.path());
+        counts.push(names.iter().filter(|name| name.ends_with(".safetensors")).count());
+        assert_eq!(names.contains(&INDEX.to_string()), max_shard_bytes != u64::MAX);
+        assert!(
+            names.contains(&"golden.json".to_string()) && !names.iter().any(|name| name.ends_with(".tmp"))
+        );
+        let (_, back) = loaded(&device, out.path(), DType::F32);
+        assert_eq!(bits(&device, &params), bits(&device, &back));
+    }
+    assert_eq!((counts[0], counts[2]), (28, 1));
+    assert!((2..28).contains(&counts[1]));
+}
+
+#[test]
+fn names_may_lack_the_prefix() {
+    // GPT-2's published file has no `transformer.`, and buffers that nobody needs.
+    let device = cpu(1, None);
+    let (model, params) = loaded(&device, &root().join("gpt2"), DType::F32);
+    let bytes = std::fs::read(root().join("gpt2").join(SINGLE)).unwrap();
+    let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let header = String::from_utf8(bytes[8..8 + length].to_vec()).unwrap();
+    let end = bytes.len() - 8 - length;
+    let buffer = format!(
+        "{{\"h.0.attn.bias\":{{\"dtype\":\"BOOL\",\"shape\":[1,1,2,2],\"data_offsets\":[{end},{}]}},",
+        end + 4
+    );
+    let header = header.replace("\"transformer.", "\"").replacen('{', &buffer, 1);
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(&bytes[8 + length..]);
+    file.extend([1, 0, 1, 1]);
+    let out = tempfile::tempdir().unwrap();
+    std::fs::write(out.path().join(SINGLE), file).unwrap();
+    std::fs::copy(root().join("gpt2/config.json"), out.path().join("config.json")).unwrap();
+    let (_, back) = loaded(&device, out.path(), DType::F32);
+    assert_eq!(model.pieces().len(), params.len());
+    assert_eq!(bits(&device, &params), bits(&device, &back));
+}
+
+#[test]
+fn new_weights_do_not_depend_on_threads() {
+    let sizes = LlamaSizes {
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        vocab: 300,
+        rope_theta: 1e4,
+        max_positions: 128,
+        tied: false,
+    };
+    let made = [1, 2].map(|threads| {
+        let device = cpu(threads, None);
+        let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
+        initialise(&device, &model, &mut params, 42);
+        let values: Vec<Vec<f32>> = params.iter().map(|(_, param)| device.to_f32(&param.tensor)).collect();
+        let deviation = |values: &[f32]| {
+            (values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+        };
+        assert!((deviation(&values[model.embed.index()]) - 0.02).abs() < 5e-4);
+        assert!((deviation(&values[model.blocks[1].down.weight.index()]) - 0.01).abs() < 5e-4);
+        assert!(values[model.final_norm.weight.index()].iter().all(|x| *x == 1.0));
+        assert_ne!(values[model.embed.index()][..64], values[model.head.index()][..64]);
+        values
+    });
+    assert_eq!(made[0], made[1]);
+}
