@@ -21,6 +21,8 @@ pub struct Model {
     pub final_norm: NormParams,
     /// [vocab, d]; the embedding if tied.
     pub head: ParamId,
+    /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
+    pub embed_scale: f32,
 }
 
 /// Declares weights in their fixed order: embedding, blocks, final norm, head.
@@ -85,13 +87,18 @@ impl Model {
         let final_norm = declare.norm("final_norm", spec.hidden, spec.norm_bias);
         let head =
             if spec.tied { embed } else { declare.push("head.weight".into(), spec.vocab, spec.hidden, true) };
-        (Model { spec: spec.clone(), embed, positions, blocks, final_norm, head }, declare.params)
+        let embed_scale = match dtype {
+            DType::Bf16 => half::bf16::from_f32(spec.embed_scale).to_f32(),
+            _ => spec.embed_scale,
+        };
+        let spec = spec.clone();
+        (Model { spec, embed, positions, blocks, final_norm, head, embed_scale }, declare.params)
     }
 
     /// Token ids of the batch to the hidden states before the head: [t, hidden].
     pub fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
         let s = &self.spec;
-        let embed = |cx: &mut Ctx<'a>, _: Val| cx.embed(self.embed, self.positions, s.embed_scale);
+        let embed = |cx: &mut Ctx<'a>, _: Val| cx.embed(self.embed, self.positions, self.embed_scale);
         let mut x_td = run.segment(-1, None, &embed);
         for (index, (layer, params)) in s.layers.iter().zip(&self.blocks).enumerate() {
             x_td = run.segment(index as i32, Some(x_td), &|cx, x_td| block(cx, s, layer, params, x_td));

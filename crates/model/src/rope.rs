@@ -79,6 +79,22 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeScaling {
+    /// Length before extension, if the setting names one.
+    pub fn original_positions(&self) -> Option<usize> {
+        match self {
+            RopeScaling::Default | RopeScaling::Linear { .. } | RopeScaling::Dynamic { .. } => None,
+            RopeScaling::Llama3 { original_max_position_embeddings, .. } => {
+                Some(*original_max_position_embeddings)
+            }
+            RopeScaling::Yarn { original_max_position_embeddings, .. }
+            | RopeScaling::Longrope { original_max_position_embeddings, .. } => {
+                *original_max_position_embeddings
+            }
+        }
+    }
+}
+
 /// Frequencies for sequences of some length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {

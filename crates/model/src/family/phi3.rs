@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::common::Dialect;
 use super::names::{Names, Qkv, Up};
 use super::{Family, common, names};
-use crate::config_rope::RopeKeys;
+use crate::config_rope::{RopeKeys, written};
 use crate::rope::RopeScaling;
 
 const DIALECT: Dialect = Dialect {
@@ -26,24 +26,25 @@ pub(super) static FAMILY: Family = Family {
     read: |c| {
         c.only("attention_bias", "false")?;
         let mut spec = common::read(c, &DIALECT)?;
+        let scaling = &spec.ropes[0].scaling;
+        if !matches!(scaling, RopeScaling::Default | RopeScaling::Longrope { .. }) {
+            let what = format!("is {}; Phi-3 knows \"longrope\" only", written(scaling));
+            return Err(c.refuse("rope_scaling", what));
+        }
         common::read_window(c, &mut spec, None)?;
         Ok(spec)
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
         common::write_window(s, map);
-        let original = match s.ropes.first().map(|rope| &rope.scaling) {
-            Some(RopeScaling::Longrope { original_max_position_embeddings, .. }) => {
-                *original_max_position_embeddings
-            }
-            _ => None,
-        };
-        map.insert("original_max_position_embeddings".into(), json!(original.unwrap_or(s.max_positions)));
+        let Some(scaling) = s.ropes.first().map(|rope| &rope.scaling) else { return };
+        let original = scaling.original_positions().unwrap_or(s.max_positions);
+        map.insert("original_max_position_embeddings".into(), json!(original));
         // Transformers 4 accepts exactly type, short_factor and long_factor here.
-        if let Some(scaling) = map.get_mut("rope_scaling").and_then(Value::as_object_mut) {
-            scaling.remove("original_max_position_embeddings");
-            if let Some(kind) = scaling.remove("rope_type") {
-                scaling.insert("type".into(), kind);
+        if let Some(written) = map.get_mut("rope_scaling").and_then(Value::as_object_mut) {
+            written.remove("original_max_position_embeddings");
+            if let Some(kind) = written.remove("rope_type") {
+                written.insert("type".into(), kind);
             }
         }
     },

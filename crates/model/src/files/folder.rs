@@ -111,6 +111,7 @@ pub fn save_hf(
     let file = folder.join("config.json");
     let mut config = Family::write(&file, &model.spec)?;
     config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
+    // An id that is absent here would be taken from the family's class: null says that there is none.
     let ids = special_values(options.special);
     config.extend(ids.clone());
     save(device, model, params, folder, options.weights)?;
@@ -123,7 +124,7 @@ pub fn save_hf(
         }
     }
     let mut generation = Map::from_iter([("_from_model_config".to_string(), json!(true))]);
-    generation.extend(ids);
+    generation.extend(ids.into_iter().filter(|(_, value)| !value.is_null()));
     write_file(&folder.join("generation_config.json"), &pretty(generation))?;
     write_file(&file, &pretty(config))
 }
@@ -136,9 +137,7 @@ fn special_values(special: &SpecialIds) -> Map<String, Value> {
     };
     let all =
         [("bos_token_id", json!(special.bos)), ("eos_token_id", eos), ("pad_token_id", json!(special.pad))];
-    Map::from_iter(
-        all.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_string(), value)),
-    )
+    Map::from_iter(all.map(|(key, value)| (key.to_string(), value)))
 }
 
 fn pretty(map: Map<String, Value>) -> Vec<u8> {

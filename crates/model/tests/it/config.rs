@@ -135,6 +135,8 @@ fn unsupported_rotary_settings_are_refused_by_name() {
     refused(json!({ "rope_theta": { "__float__": "Infinity" } }), &["rope_parameters.rope_theta"]);
     refused(json!({ "rope_type": "default", "partial_rotary_factor": 0.5 }), &["partial_rotary_factor"]);
     refused(json!("linear"), &["rope_parameters"]);
+    let yarn = json!({ "rope_type": "yarn", "factor": 4.0 });
+    check_refused("phi3", rope(yarn), &["`rope_scaling`", "yarn", "longrope"]);
     let factors = json!({ "rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0, 3.0] });
     check_refused("phi3", rope(factors), &["1 short", "3 long", "4 are needed"]);
     check_refused("gemma3", rope(json!({ "full_attention": {}, "other": {} })), &["rope_parameters.other"]);
