@@ -35,6 +35,11 @@ impl<I> Unique<I> {
         Unique { documents, sameness, seen: HashSet::new(), counters: Counters::default() }
     }
 
+    /// The documents below.
+    pub(crate) fn inner(&self) -> &I {
+        &self.documents
+    }
+
     /// What was handed on, and the duplicates.
     pub fn counters(&self) -> &Counters {
         &self.counters

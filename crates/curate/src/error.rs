@@ -1,4 +1,5 @@
-//! What stops a run: a path the user named that cannot be read, or nothing to read at all.
+//! What stops a run: a path the user named that cannot be read, nothing to read at all, or an output that cannot be
+//! written.
 
 use std::path::{Path, PathBuf};
 
@@ -48,11 +49,38 @@ pub enum Error {
         /// How many files there were and why none gave a document.
         outcome: String,
     },
+    /// A file of the corpus could not be written, or the folder could not be made.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Write {
+        /// What was tried: `create`, `write`, `rename`, `remove`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A setting of the corpus that cannot be.
+    #[error("corpus: `{key}` is {found}; {advice}")]
+    Setting {
+        /// The field of [`CorpusSpec`](crate::CorpusSpec).
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        advice: String,
+    },
+    /// The tokenizer or the token store.
+    #[error(transparent)]
+    Text(#[from] fathom_text::Error),
 }
 
 impl Error {
     /// A failure to read `path`.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
         Error::Read { path: path.to_path_buf(), source }
+    }
+    /// A failure to write `path`.
+    pub(crate) fn write(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+        Error::Write { action, path: path.to_path_buf(), source }
     }
 }

@@ -28,6 +28,11 @@ pub struct Joined<I> {
 }
 
 impl<I> Joined<I> {
+    /// The documents below; one that was being joined is lost.
+    pub(crate) fn into_inner(self) -> I {
+        self.documents
+    }
+
     /// Whether `next` may be appended to `open`.
     fn fits(&self, open: &Document, next: &Document) -> bool {
         let length = open.text.len() + SEPARATOR.len() + next.text.len();

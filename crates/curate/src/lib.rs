@@ -22,8 +22,11 @@
 //! never silent; only a path that the user named may stop the run. Memory holds the list of files and one
 //! record, whatever the size of a file.
 //!
-//! This crate knows nothing of tokens, tensors or the environment: folders are passed in.
+//! [`build`] goes all the way: from a [`CorpusSpec`] to a tokenizer and a token store on disk, ready to train on.
+//!
+//! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
+mod corpus;
 mod counters;
 mod dedup;
 mod document;
@@ -33,6 +36,10 @@ mod gather;
 mod join;
 mod read;
 
+pub use corpus::{
+    CorpusReport, CorpusSpec, Input, Phase, Progress, SYNTHETIC, Seconds, SourceTotals, TokenizerFrom,
+    Totals, build, held_out_documents, store_prefix, tokenizer_dir,
+};
 pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;

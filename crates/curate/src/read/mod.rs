@@ -138,6 +138,11 @@ impl Documents {
         self.files.as_slice().iter().map(|f| f.bytes).sum()
     }
 
+    /// Files that have not been opened yet.
+    pub(crate) fn remaining_files(&self) -> usize {
+        self.files.len()
+    }
+
     /// Opens the next file; a failure stops the run only if the user named the file.
     fn open_next(&mut self) -> Result<bool, Error> {
         for entry in self.files.by_ref() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod adapters;
+mod corpus;
 mod gathering;
 mod hostile;
 mod pages;

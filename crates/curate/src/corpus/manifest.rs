@@ -1,0 +1,102 @@
+//! The manifest: what the folder was made from. It is written last and removed first, so its presence means that the
+//! files beside it are whole and belong together.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use fathom_text::store::Store;
+use fathom_text::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+
+use super::report::CorpusReport;
+use super::spec::{CorpusSpec, TokenizerFrom};
+use super::{store_prefix, tokenizer_dir};
+use crate::error::Error;
+
+/// Raised when the same specification gives other bytes.
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    version: u32,
+    spec: CorpusSpec,
+    /// [`Tokenizer::hash`].
+    tokenizer_hash: String,
+    /// [`Store::fingerprint`] in hexadecimal.
+    store_fingerprint: String,
+    report: CorpusReport,
+}
+
+fn path_of(out: &Path) -> PathBuf {
+    out.join("corpus.json")
+}
+
+/// The report of a finished corpus in `spec.out` that was made from the same specification; `None` whenever
+/// anything is missing, torn or different, since making it again mends all of it.
+pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
+    let text = fs::read(path_of(&spec.out)).ok()?;
+    let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+    // Both sides come out of JSON, so a share that JSON rounds in its last bit still equals itself.
+    let wanted: CorpusSpec = serde_json::from_slice(&serde_json::to_vec(spec).ok()?).ok()?;
+    let same_spec = manifest.spec == wanted;
+    let (tokenizer_hash, store_fingerprint) = identify(&spec.out).ok()?;
+    let whole =
+        (tokenizer_hash, store_fingerprint) == (manifest.tokenizer_hash.clone(), manifest.store_fingerprint);
+    let same_tokenizer = match &spec.tokenizer {
+        TokenizerFrom::Train { .. } => true,
+        TokenizerFrom::File(path) => {
+            let given = if path.is_dir() { Tokenizer::from_dir(path) } else { Tokenizer::from_file(path) };
+            given.and_then(|tokenizer| tokenizer.hash()).ok()? == manifest.tokenizer_hash
+        }
+    };
+    (manifest.version == VERSION && same_spec && whole && same_tokenizer).then_some(manifest.report)
+}
+
+/// Makes the folder and takes an older manifest away, durably, before the files that it speaks of change.
+pub(super) fn begin(out: &Path) -> Result<(), Error> {
+    fs::create_dir_all(tokenizer_dir(out)).map_err(|e| Error::write("create", &tokenizer_dir(out), e))?;
+    match fs::remove_file(path_of(out)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::write("remove", &path_of(out), error))
+        }
+        Err(_) => Ok(()),
+        Ok(()) => sync_folder(out),
+    }
+}
+
+/// Writes the manifest: temporary name, flush to disk, rename.
+pub(super) fn publish(spec: &CorpusSpec, report: &CorpusReport) -> Result<(), Error> {
+    let (tokenizer_hash, store_fingerprint) = identify(&spec.out)?;
+    let manifest = Manifest {
+        version: VERSION,
+        spec: spec.clone(),
+        tokenizer_hash,
+        store_fingerprint,
+        report: report.clone(),
+    };
+    let path = path_of(&spec.out);
+    let temporary = spec.out.join("corpus.json.tmp");
+    let mut text =
+        serde_json::to_vec_pretty(&manifest).map_err(|e| Error::write("write", &path, e.into()))?;
+    text.push(b'\n');
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(&text)?;
+        file.sync_all()
+    };
+    write().map_err(|e| Error::write("write", &temporary, e))?;
+    fs::rename(&temporary, &path).map_err(|e| Error::write("rename", &path, e))?;
+    sync_folder(&spec.out)
+}
+
+/// The names of what lies in the folder: the tokenizer's hash and the store's fingerprint.
+fn identify(out: &Path) -> Result<(String, String), fathom_text::Error> {
+    let tokenizer = Tokenizer::from_dir(tokenizer_dir(out))?.hash()?;
+    let fingerprint = Store::open(store_prefix(out))?.fingerprint();
+    Ok((tokenizer, fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| Error::write("flush", folder, e))
+}

@@ -1,0 +1,111 @@
+//! The texts of a corpus in order: read, each once, within the budget.
+
+use crate::corpus::spec::{CorpusSpec, Input};
+use crate::counters::{Counters, Reason};
+use crate::dedup::{Sameness, Unique};
+use crate::document::Document;
+use crate::error::Error;
+use crate::gather::{GatherOptions, gather};
+use crate::join::{Joined, group_documents};
+use crate::read::{Documents, ReadOptions, open};
+
+/// Documents as they lie on disk, exact repetitions dropped, up to `max_bytes`.
+pub(super) struct Texts {
+    documents: Unique<Documents>,
+    max_bytes: u64,
+    given_bytes: u64,
+    ended: bool,
+    over_budget: Counters,
+}
+
+impl Texts {
+    pub(super) fn open(spec: &CorpusSpec) -> Result<Texts, Error> {
+        let documents = match &spec.input {
+            Input::Default { roots, fallback } => {
+                let options = GatherOptions { max_bytes: spec.max_bytes, seed: spec.seed };
+                gather(roots, fallback.as_deref(), &options)?
+            }
+            Input::Paths(paths) => {
+                let options = ReadOptions { field: spec.text_field.clone(), ..ReadOptions::default() };
+                open(paths, &options)?
+            }
+        };
+        Ok(Texts {
+            documents: Unique::new(documents, Sameness::Bytes),
+            max_bytes: spec.max_bytes,
+            given_bytes: 0,
+            ended: false,
+            over_budget: Counters::default(),
+        })
+    }
+
+    /// Bytes still to come, judged by the sizes of the files.
+    pub(super) fn estimated_bytes(&self) -> u64 {
+        self.documents.inner().remaining_bytes().min(self.max_bytes - self.given_bytes.min(self.max_bytes))
+    }
+
+    /// Neighbours of one group joined.
+    pub(super) fn joined<'t>(&'t mut self, spec: &CorpusSpec) -> JoinedTexts<'t> {
+        JoinedTexts { joined: group_documents(self, spec.document_bytes) }
+    }
+
+    /// What was read and dropped by all stages.
+    fn counters(&self) -> Counters {
+        let read = self.documents.inner().counters().clone();
+        let kept = self.documents.counters();
+        let mut all = read.then(kept).then(&self.over_budget);
+        // The last document over the budget was handed on by the stages before, but not by this one.
+        let left = self.over_budget.dropped.get(&Reason::OverBudget).copied().unwrap_or_default();
+        let not_given = u64::from(left.documents > 0);
+        all.read_documents = kept.read_documents - not_given.min(kept.read_documents);
+        all.read_bytes = self.given_bytes;
+        all
+    }
+}
+
+impl Iterator for Texts {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let document = match self.documents.next() {
+            Some(Ok(document)) => document,
+            other => {
+                self.ended = true;
+                return other;
+            }
+        };
+        let length = document.text.len() as u64;
+        // The first text is taken whatever its size: a corpus of nothing helps nobody.
+        if self.given_bytes > 0 && self.given_bytes + length > self.max_bytes {
+            self.ended = true;
+            let rest = self.documents.inner();
+            let (files, bytes) = (rest.remaining_files() as u64, rest.remaining_bytes());
+            self.over_budget.drop_documents(Reason::OverBudget, 1 + files, length + bytes);
+            return None;
+        }
+        self.given_bytes += length;
+        Some(Ok(document))
+    }
+}
+
+/// The joined documents, and in the end the account of everything.
+pub(super) struct JoinedTexts<'t> {
+    joined: Joined<&'t mut Texts>,
+}
+
+impl JoinedTexts<'_> {
+    pub(super) fn into_counters(self) -> Counters {
+        self.joined.into_inner().counters()
+    }
+}
+
+impl Iterator for JoinedTexts<'_> {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.joined.next()
+    }
+}
