@@ -277,9 +277,11 @@ impl Machine for Cpu {
     fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor) {
         expect("embed_backward", "dy", dy, [ids.cols(), dtable.cols()]);
         let [vocab, cols] = dtable.shape();
+        let (dy, dtable) = (mat(dy), mat_mut(dtable));
         // SAFETY: see the module; the kernel checks ids against the vocabulary.
         unsafe {
-            elementwise::embed_backward(self.place(), i32s(ids), vocab, cols, mat(dy), scale, mat_mut(dtable))
+            let call = elementwise::EmbedBackward { ids: i32s(ids), vocab, cols, dy, scale, dtable };
+            elementwise::embed_backward(self.place(), &call)
         }
     }
 
