@@ -49,8 +49,7 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
     let mut row = 0;
     while row < p.rows {
         let left = p.rows - row;
-        // 8 rows are two tiles of 4: a tile of 2 rows waits for its own sums.
-        row += if S::TILE.0 >= 6 && left >= 6 && left != 8 {
+        row += if S::TILE.0 >= 6 && left >= 6 {
             tile::<S, 6, C>(p, row, panel)
         } else if S::TILE.0 >= 4 && left >= 4 {
             tile::<S, 4, C>(p, row, panel)
@@ -79,7 +78,10 @@ unsafe fn tile<S: Simd, const R: usize, const C: usize>(p: &Product, row: usize,
     let mut acc = [[S::splat(0.0); C]; R];
     if p.add {
         for r in 0..R {
+            // The tile below is next: its sums come closer while this one computes.
+            let next = c[r].wrapping_add(R * p.ldc);
             for j in 0..C {
+                S::prefetch(next.wrapping_add(j * LANES).cast());
                 acc[r][j] = S::load(c[r].add(j * LANES));
             }
         }

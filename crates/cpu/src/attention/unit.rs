@@ -132,3 +132,42 @@ unit!(
         functions! { [inline] product(Product) = amx::product; }
     }
 );
+
+#[cfg(test)]
+pub mod checked {
+    //! Families that take products only in the granules of AMX tiles, and say so: the block structure of `AmxUnit`
+    //! on any processor.
+
+    use super::*;
+
+    /// The generic product after a check of the granules; it computes the padded rows too, as tiles do.
+    unsafe fn product<S: Simd>(p: &Product) {
+        assert!(p.depth > 0 && p.depth.is_multiple_of(16), "a tile is 16 words deep, not {}", p.depth);
+        assert!([p.lda, p.ldb, p.ldc].iter().all(|ld| ld.is_multiple_of(16)), "a tile row is a cache line");
+        assert!(p.a.cast::<u8>().addr().is_multiple_of(64) && p.b.cast::<u8>().addr().is_multiple_of(64));
+        let rows = p.rows.next_multiple_of(32);
+        // SAFETY: the contract of `amx::product`, which gives room for whole tiles.
+        unsafe { product::product::<S>(&Product { rows, ..*p }) }
+    }
+
+    unit!(
+        /// f32 words in tiles.
+        TiledPortable, Portable, [inline], (32, 16),
+        { functions! { [inline] product(Product) = product::<Portable>; } }
+    );
+
+    #[cfg(target_arch = "x86_64")]
+    unit!(
+        /// bf16 words in tiles: `AmxUnit` but for the instructions of the product.
+        TiledBf16,
+        Avx512<true>,
+        [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")],
+        (32, 16),
+        {
+            functions! {
+                [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+                product(Product) = product::<Avx512<true>>;
+            }
+        }
+    );
+}

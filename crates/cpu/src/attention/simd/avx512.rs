@@ -28,7 +28,8 @@ static HIGH: [u16; 32] = interleave(16);
 unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
     type V = V;
     const PAIRS: bool = PAIRS;
-    const TILE: (usize, usize) = (6, 4);
+    // Sixteen sums cover the latency of two products a cycle, and 4 divides every row count but the last.
+    const TILE: (usize, usize) = (4, 4);
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> V {
@@ -152,6 +153,10 @@ unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
             rows[i] = _mm512_castsi512_ps(_mm512_shuffle_i32x4::<0x88>(t[i], t[i + 8]));
             rows[i + 8] = _mm512_castsi512_ps(_mm512_shuffle_i32x4::<0xdd>(t[i], t[i + 8]));
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
     unsafe fn dot(acc: V, a: *const u32, b: V) -> V {

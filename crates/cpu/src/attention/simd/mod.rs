@@ -60,6 +60,11 @@ pub unsafe trait Simd: 'static {
     unsafe fn narrow(p: *mut u16, v: Self::V);
     /// Transposes 16 x 16 words.
     unsafe fn transpose(rows: &mut [Self::V; LANES]);
+    /// A hint that the line of `p` is needed soon; any address.
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        let _ = p;
+    }
     /// `acc + a . b`: the word at `a` with each word of `b`.
     unsafe fn dot(acc: Self::V, a: *const u32, b: Self::V) -> Self::V;
     /// Two runs of 16 f32 as one run of 32 bf16. Only with `PAIRS`.

@@ -1,5 +1,7 @@
 //! Attention against a naive f64 reference on every kernel family of this processor, and the order rules bit by bit.
 
+#[cfg(target_arch = "x86_64")]
+mod granules;
 mod order;
 mod reference;
 
@@ -114,6 +116,29 @@ impl Problem {
 
     /// Forward and backward.
     pub fn run(&self, isa: Isa, threads: usize) -> Results {
+        self.run_with(
+            threads,
+            |threads, slices| {
+                (
+                    workspace_bytes_forward(isa, threads, &self.shape, self.elem, slices),
+                    workspace_bytes_backward(isa, threads, &self.shape, self.elem, slices),
+                )
+            },
+            // SAFETY: `run_with` gives buffers of the extents.
+            |pool, op, work| unsafe { forward(pool, isa, op, work) },
+            // SAFETY: as above.
+            |pool, op, work| unsafe { backward(pool, isa, op, work) },
+        )
+    }
+
+    /// Forward and backward by any kernels; `bytes` gives their workspaces.
+    pub fn run_with(
+        &self,
+        threads: usize,
+        bytes: impl Fn(usize, usize) -> (usize, usize),
+        forward: impl Fn(&Threads, &Forward<'_>, *mut u8),
+        backward: impl Fn(&Threads, &Backward<'_>, *mut u8),
+    ) -> Results {
         let (shape, elem) = (self.shape, self.elem);
         let (qw, kw) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let pool = Threads::new(threads);
@@ -121,9 +146,9 @@ impl Problem {
         let [k, v] = [&self.k, &self.v].map(|x| Strided::new(x, kw, elem));
         let mut out = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let mut lse = vec![7.0; shape.q_tokens * shape.heads];
-        let count = self.slices.len();
         // Garbage in the workspace must not matter: NaN everywhere.
-        let mut work = vec![0xffu8; workspace_bytes_forward(isa, threads, &shape, elem, count)];
+        let (bytes_forward, bytes_backward) = bytes(threads, self.slices.len());
+        let mut work = vec![0xffu8; bytes_forward];
         let forward_pass = Forward {
             shape,
             elem,
@@ -136,12 +161,11 @@ impl Problem {
             out: out.rows_mut(),
             lse: lse.as_mut_ptr(),
         };
-        // SAFETY: every buffer has the extents of `shape`.
-        unsafe { forward(&pool, isa, &forward_pass, work.as_mut_ptr()) };
+        forward(&pool, &forward_pass, work.as_mut_ptr());
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let [mut dk, mut dv] = [&self.k, &self.v].map(|x| Strided::new(&vec![7.0; x.len()], kw, elem));
         let mut d_sinks = vec![0.0; shape.heads];
-        let mut work = vec![0xffu8; workspace_bytes_backward(isa, threads, &shape, elem, count)];
+        let mut work = vec![0xffu8; bytes_backward];
         let backward_pass = Backward {
             shape,
             elem,
@@ -159,8 +183,7 @@ impl Problem {
             dv: dv.rows_mut(),
             d_sinks: d_sinks.as_mut_ptr(),
         };
-        // SAFETY: every buffer has the extents of `shape`.
-        unsafe { backward(&pool, isa, &backward_pass, work.as_mut_ptr()) };
+        backward(&pool, &backward_pass, work.as_mut_ptr());
         let [out, dq, dk, dv] = [out, dq, dk, dv].map(|x| x.values());
         Results { out, lse, dq, dk, dv, d_sinks }
     }

@@ -1,0 +1,202 @@
+//! The backward pass: a task is some key blocks of a key head against ascending query blocks.
+//!
+//! It works on transposed scores (keys x queries): probabilities and score gradients come out as the left operands of
+//! `dV = P^T dO` and `dK = dS^T Q`, and the numbers per query are row vectors. `dQ^T = K^T dS` is added in turn, key
+//! block after key block, into an f32 buffer (`wavefront.rs`). Query rows are heads of tokens, so a group of heads
+//! that share keys is one longer head. Five products, no score is computed twice.
+#![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
+
+mod layout;
+mod task;
+
+use super::mask::{self, Cover, Span};
+use super::pack::View;
+use super::softmax::Delta;
+use super::unit::Unit;
+use super::wavefront::Wavefront;
+use super::workspace::{Shared, aligned, padded};
+use super::{Backward, KEYS, Shape};
+use crate::threads::Threads;
+use layout::Layout;
+use std::sync::atomic::AtomicU32;
+use task::Task;
+
+/// Most key blocks of a task.
+const BLOCKS: usize = 4;
+/// Query rows of a block.
+const QUERIES: usize = KEYS;
+/// Log-sum-exp, in log2 units, of rows without keys: makes every probability zero.
+const NEVER: f32 = 1e30;
+
+/// Bytes of workspace.
+pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usize {
+    padded(Layout::new::<U>(shape, threads, slices).total)
+}
+
+/// The whole pass.
+///
+/// # Safety
+/// As `attention::backward`.
+pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace: *mut u8) {
+    let layout = Layout::new::<U>(&op.shape, threads.count(), op.mask.slices.len());
+    let pass = Pass { op: *op, layout, base: aligned(workspace), wavefront: Wavefront::default() };
+    pass.spans();
+    let shared = Shared::new(&pass);
+    threads.run(layout.query_blocks, &|block, _| {
+        // SAFETY: each task writes its own hull.
+        unsafe { shared.get().hull(block) }
+    });
+    threads.run(layout.query_blocks * op.shape.kv_heads, &|task, _| {
+        // SAFETY: each task writes its own rows.
+        unsafe { shared.get().prepare::<U>(task / layout.query_blocks, task % layout.query_blocks) }
+    });
+    if let (Some(sinks), false) = (op.sinks, op.d_sinks.is_null()) {
+        threads.run(op.shape.heads, &|head, _| {
+            // SAFETY: each task writes the gradient of its own sink.
+            unsafe { shared.get().sink(sinks, head) }
+        });
+    }
+    threads.run(layout.order.tasks(), &|task, thread| {
+        let pass = *shared.get();
+        let _guard = pass.wavefront.guard();
+        let (head, step) = layout.order.task(task);
+        // SAFETY: tasks write disjoint rows of dk and dv and take turns in dq; threads have disjoint slots.
+        unsafe {
+            U::begin();
+            Task::<U>::new(pass, thread, head, step).compute();
+            U::end();
+        }
+    });
+}
+
+struct Pass<'a> {
+    op: Backward<'a>,
+    layout: Layout,
+    base: *mut u8,
+    wavefront: Wavefront,
+}
+
+impl Pass<'_> {
+    unsafe fn at<T>(&self, offset: usize) -> *mut T {
+        self.base.add(offset).cast()
+    }
+
+    /// Query rows of a key head.
+    fn rows(&self) -> usize {
+        self.op.shape.q_tokens * self.layout.group
+    }
+
+    /// Rows of a query block.
+    fn block_rows(&self, block: usize) -> usize {
+        QUERIES.min(self.rows() - block * QUERIES)
+    }
+
+    /// The query rows of a key head of some tensor.
+    fn queries(&self, data: *const u8, stride: usize, head: usize) -> View {
+        let group = self.layout.group;
+        self.op.shape.view(data.cast_mut(), stride, self.op.elem, head * group, group)
+    }
+
+    unsafe fn spans(&self) {
+        let (shape, layout) = (&self.op.shape, &self.layout);
+        let keys = self.at::<Span>(layout.key_spans);
+        for block in 0..layout.key_blocks {
+            let start = block * KEYS;
+            keys.add(block).write(Span::of(self.op.mask.pos_k, start, (start + KEYS).min(shape.k_tokens)));
+        }
+        let queries = self.at::<Span>(layout.query_spans);
+        for block in 0..layout.query_blocks {
+            let (start, end) = (block * QUERIES, block * QUERIES + self.block_rows(block));
+            let span = Span::of(self.op.mask.pos_q, start / layout.group, end.div_ceil(layout.group));
+            queries.add(block).write(span);
+        }
+        for head in 0..shape.kv_heads {
+            self.at::<AtomicU32>(layout.done).add(head).write(AtomicU32::new(0));
+        }
+    }
+
+    /// The first and last step whose keys the query block may see; `(1, 0)` if none.
+    unsafe fn hull(&self, block: usize) {
+        let (layout, mask) = (&self.layout, &self.op.mask);
+        let keys = std::slice::from_raw_parts(self.at::<Span>(layout.key_spans), layout.key_blocks);
+        let query = &*self.at::<Span>(layout.query_spans).add(block);
+        let every = Span { start: 0, end: self.op.shape.k_tokens, least: i32::MIN, most: i32::MAX };
+        let (mut first, mut last) = (layout.key_blocks, 0);
+        for slice in mask.slices {
+            if mask::cover_of(slice, query, &every) == Cover::None {
+                continue;
+            }
+            let start = slice.k_start.max(0) as usize / KEYS;
+            let end = (slice.k_end.max(0) as usize).div_ceil(KEYS).min(layout.key_blocks);
+            let seen = |block: &usize| mask::cover_of(slice, query, &keys[*block]) != Cover::None;
+            if let Some(low) = (start..end.min(first)).find(seen) {
+                first = low;
+            }
+            if let Some(high) = (start.max(last)..end).rev().find(seen) {
+                last = high;
+            }
+        }
+        let hull = if first < layout.key_blocks {
+            // A slice below `first` was not searched above it, so `last` may still be 0.
+            ((first / layout.blocks) as u32, (last.max(first) / layout.blocks) as u32)
+        } else {
+            (1, 0)
+        };
+        self.at::<(u32, u32)>(layout.hulls).add(block).write(hull);
+    }
+
+    /// Log-sum-exp and delta of a query block of a key head; its turn; zeros where it sees no key.
+    unsafe fn prepare<U: Unit>(&self, head: usize, block: usize) {
+        let (op, layout) = (&self.op, &self.layout);
+        let (first, rows) = (block * QUERIES, self.block_rows(block));
+        let at = (head * layout.query_blocks + block) * QUERIES;
+        let (lse2, delta) = (self.at::<f32>(layout.lse2).add(at), self.at::<f32>(layout.delta).add(at));
+        for r in 0..QUERIES {
+            *delta.add(r) = 0.0;
+            *lse2.add(r) = NEVER;
+            if r < rows {
+                let (token, inner) = ((first + r) / layout.group, (first + r) % layout.group);
+                let lse = *op.lse.add(token * op.shape.heads + head * layout.group + inner);
+                if lse != f32::NEG_INFINITY {
+                    *lse2.add(r) = lse * std::f32::consts::LOG2_E;
+                }
+            }
+        }
+        U::delta(&Delta {
+            out: self.queries(op.out.data, op.out.stride, head),
+            dout: self.queries(op.dout.data, op.dout.stride, head),
+            first,
+            rows,
+            cols: op.shape.head_dim,
+            to: delta,
+        });
+        let hull = *self.at::<(u32, u32)>(layout.hulls).add(block);
+        let turn = self.at::<AtomicU32>(layout.turns).add(head * layout.query_blocks + block);
+        turn.write(AtomicU32::new(hull.0));
+        if hull.0 > hull.1 {
+            let dq = self.queries(op.dq.data, op.dq.stride, head);
+            for r in 0..rows {
+                std::ptr::write_bytes(dq.row(first + r), 0, op.shape.head_dim * op.elem.bytes());
+            }
+        }
+    }
+
+    /// `d sink = - sum over rows of exp(sink - lse) delta`, in ascending chunks of 128 tokens.
+    unsafe fn sink(&self, sinks: &[f32], head: usize) {
+        let (key_head, inner) = (head / self.layout.group, head % self.layout.group);
+        let at = key_head * self.layout.query_blocks * QUERIES + inner;
+        let logit = sinks[head] * std::f32::consts::LOG2_E;
+        let tokens = self.op.shape.q_tokens;
+        let mut total = 0.0f32;
+        for chunk in (0..tokens).step_by(128) {
+            let mut sum = 0.0f32;
+            for token in chunk..(chunk + 128).min(tokens) {
+                let row = at + token * self.layout.group;
+                let share = (logit - *self.at::<f32>(self.layout.lse2).add(row)).exp2();
+                sum += share * *self.at::<f32>(self.layout.delta).add(row);
+            }
+            total += sum;
+        }
+        *self.op.d_sinks.add(head) -= total;
+    }
+}
