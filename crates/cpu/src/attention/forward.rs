@@ -34,11 +34,10 @@ impl Tiling {
     fn new<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
         let splits = shape.group().div_ceil(TILE_HEADS);
         let heads = shape.group().div_ceil(splits);
-        // Queries and outputs of a tile take about 200 KiB of L2; more rows share one packing of the keys.
+        // Queries and outputs of a tile take at most 400 KiB of L2; more rows share one packing of the keys.
         let mut rows = match shape.head_dim {
-            0..=64 => TILE_ROWS,
-            65..=128 => TILE_ROWS / 2,
-            _ => TILE_ROWS / 4,
+            0..=128 => TILE_ROWS,
+            _ => TILE_ROWS / 2,
         };
         // Few rows in all: smaller tiles, so that every thread has some.
         while rows > SUB && shape.q_tokens * shape.heads / rows < 3 * threads {
