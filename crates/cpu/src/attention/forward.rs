@@ -25,6 +25,8 @@ struct Tiling {
     /// Tiles along the heads of a group, and along the tokens.
     splits: usize,
     tiles: usize,
+    /// Columns (a key head with one split of its group) of a task.
+    columns: usize,
     /// Words of a head, f32 of an output row.
     depth: usize,
     width: usize,
@@ -44,16 +46,22 @@ impl Tiling {
             rows /= 2;
         }
         let tokens = (rows / heads).max(1);
+        let tiles = shape.q_tokens.div_ceil(tokens);
+        // Few queries read many keys once: key heads side by side in a task, so that memory is read in long runs.
+        let few = tiles == 1 && shape.q_tokens * heads <= SUB;
+        let columns = if few { (shape.kv_heads * splits).div_ceil(threads) } else { 1 };
         Tiling {
             heads,
             tokens,
             splits,
-            tiles: shape.q_tokens.div_ceil(tokens),
+            tiles,
+            columns,
             depth: shape.head_dim.div_ceil(U::STEP).next_multiple_of(U::DEPTH),
             width: shape.head_dim.next_multiple_of(LANES),
         }
     }
 
+    /// Rows of a tile, with padding.
     fn rows(&self) -> usize {
         (self.heads * self.tokens).next_multiple_of(SUB)
     }
@@ -82,15 +90,15 @@ impl Layout {
         let mut shared = Carve::default();
         let spans = shared.take::<Span>(shape.k_tokens.div_ceil(KEYS));
         let mut own = Carve::default();
-        let rows = tiling.rows();
+        let state = tiling.rows() * tiling.columns;
         let mut layout = Layout {
             spans,
             threads: shared.bytes(),
             slot: 0,
-            q: own.take::<u32>(rows * tiling.depth),
-            o: own.take::<f32>(rows * tiling.width),
-            m: own.take::<f32>(rows),
-            l: own.take::<f32>(rows * LANES),
+            q: own.take::<u32>(state * tiling.depth),
+            o: own.take::<f32>(state * tiling.width),
+            m: own.take::<f32>(state),
+            l: own.take::<f32>(state * LANES),
             s: own.take::<f32>(SUB * KEYS),
             p: own.take::<u32>(SUB * KEYS),
             k: own.take::<u32>(KEYS * tiling.depth),
@@ -133,7 +141,7 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
         base: base.add(layout.threads),
         layout,
     });
-    let columns = shape.kv_heads * tiling.splits;
+    let columns = (shape.kv_heads * tiling.splits).div_ceil(tiling.columns);
     threads.run(columns * tiling.tiles, &|task, thread| {
         let pass = pass.get();
         // The last tokens first: under a causal mask they are the longest tasks.
@@ -155,10 +163,13 @@ struct Pass<'a> {
     layout: Layout,
 }
 
-/// One tile and the memory of the thread that computes it.
+/// One tile of one column, and the memory of the thread that computes it.
 struct Tile<'a, U: Unit> {
     pass: &'a Pass<'a>,
     slot: *mut u8,
+    /// Columns of the task: the first, one past the last, and this one.
+    columns: (usize, usize),
+    column: usize,
     /// First query head, heads, and their key head.
     head: usize,
     heads: usize,
@@ -180,26 +191,50 @@ struct Strip {
 }
 
 impl<'a, U: Unit> Tile<'a, U> {
-    unsafe fn new(pass: &'a Pass<'a>, thread: usize, tile: usize, column: usize) -> Tile<'a, U> {
+    unsafe fn new(pass: &'a Pass<'a>, thread: usize, tile: usize, task: usize) -> Tile<'a, U> {
         let (op, tiling) = (&pass.op, &pass.tiling);
         let slot = pass.base.add(thread * pass.layout.slot);
-        let (key_head, split) = (column / tiling.splits, column % tiling.splits);
-        let heads = tiling.heads.min(op.shape.group() - split * tiling.heads);
         let start = tile * tiling.tokens;
         let tokens = Span::of(op.mask.pos_q, start, (start + tiling.tokens).min(op.shape.q_tokens));
         let every = Span { start: 0, end: op.shape.k_tokens, least: i32::MIN, most: i32::MAX };
         let list = mask::touching(op.mask.slices, &tokens, &every, slot.add(pass.layout.list).cast());
-        Tile {
+        let first = task * tiling.columns;
+        let columns = (first, (first + tiling.columns).min(op.shape.kv_heads * tiling.splits));
+        let unit = std::marker::PhantomData;
+        let tile = Tile {
             pass,
             slot,
-            head: key_head * op.shape.group() + split * tiling.heads,
+            columns,
+            column: first,
+            head: 0,
+            heads: 0,
+            key_head: 0,
+            tokens,
+            rows: 0,
+            list,
+            unit,
+        };
+        tile.of(first)
+    }
+
+    /// This tile of another column.
+    fn of(&self, column: usize) -> Tile<'a, U> {
+        let (group, tiling) = (self.pass.op.shape.group(), &self.pass.tiling);
+        let (key_head, split) = (column / tiling.splits, column % tiling.splits);
+        let heads = tiling.heads.min(group - split * tiling.heads);
+        Tile {
+            column,
+            head: key_head * group + split * tiling.heads,
             heads,
             key_head,
-            rows: (tokens.end - tokens.start) * heads,
-            tokens,
-            list,
-            unit: std::marker::PhantomData,
+            rows: (self.tokens.end - self.tokens.start) * heads,
+            ..*self
         }
+    }
+
+    /// Room for what a column keeps from one key block to the next: `size` values a row.
+    unsafe fn kept<T>(&self, offset: usize, size: usize) -> *mut T {
+        self.at::<T>(offset).add((self.column - self.columns.0) * self.pass.tiling.rows() * size)
     }
 
     unsafe fn at<T>(&self, offset: usize) -> *mut T {
@@ -221,6 +256,24 @@ impl<'a, U: Unit> Tile<'a, U> {
     }
 
     unsafe fn compute(&self) {
+        for column in self.columns.0..self.columns.1 {
+            self.of(column).start();
+        }
+        for key in self.pass.spans {
+            if mask::cover(self.pass.op.mask.slices, self.list, &self.tokens, key) != Cover::None {
+                self.touch(key);
+                for column in self.columns.0..self.columns.1 {
+                    self.of(column).key_block(key);
+                }
+            }
+        }
+        for column in self.columns.0..self.columns.1 {
+            self.of(column).finish();
+        }
+    }
+
+    /// Packs the queries; no key is seen yet.
+    unsafe fn start(&self) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         U::rows(&Pack {
             from: self.queries(op.q.data.cast_mut(), op.q.stride),
@@ -228,59 +281,68 @@ impl<'a, U: Unit> Tile<'a, U> {
             rows: self.rows,
             padded: self.rows.next_multiple_of(U::ROWS),
             cols: op.shape.head_dim,
-            to: self.at(layout.q),
+            to: self.kept(layout.q, tiling.depth),
             depth: tiling.depth,
         });
         let rows = tiling.rows();
-        std::ptr::write_bytes(self.at::<f32>(layout.o), 0, rows * tiling.width);
-        std::ptr::write_bytes(self.at::<f32>(layout.l), 0, rows * LANES);
-        std::slice::from_raw_parts_mut(self.at::<f32>(layout.m), rows).fill(NONE);
-        let strips = self.rows.div_ceil(SUB);
-        let mut spans = [self.tokens; TILE_ROWS / SUB];
-        for (strip, span) in spans.iter_mut().enumerate().take(strips) {
-            let (first, end) = (strip * SUB, (strip * SUB + SUB).min(self.rows));
-            let start = self.tokens.start;
-            *span = Span::of(op.mask.pos_q, start + first / self.heads, start + end.div_ceil(self.heads));
-        }
-        for key in self.pass.spans {
-            if mask::cover(op.mask.slices, self.list, &self.tokens, key) != Cover::None {
-                self.key_block(key, &spans[..strips]);
-            }
-        }
-        self.finish();
+        std::ptr::write_bytes(self.kept::<f32>(layout.o, tiling.width), 0, rows * tiling.width);
+        std::ptr::write_bytes(self.kept::<f32>(layout.l, LANES), 0, rows * LANES);
+        std::slice::from_raw_parts_mut(self.kept::<f32>(layout.m, 1), rows).fill(NONE);
     }
 
     /// All strips against one key block; the block is packed when the first strip needs it.
-    unsafe fn key_block(&self, key: &Span, spans: &[Span]) {
+    unsafe fn key_block(&self, key: &Span) {
+        let strips = self.rows.div_ceil(SUB);
         let mut packed = false;
-        for (index, span) in spans.iter().enumerate() {
-            let Some(strip) = self.strip(index, span, key) else { continue };
+        for index in 0..strips {
+            let Some(strip) = self.strip(index, key) else { continue };
             if !packed {
                 self.pack_keys(key);
                 packed = true;
             }
+            self.prefetch(key, index, strips);
             self.attend(&strip);
-            // While one strip computes, a share of the next key block comes closer.
-            let share = KEYS.div_ceil(spans.len());
-            self.prefetch(key.end + index * share, share);
         }
     }
 
-    unsafe fn prefetch(&self, first: usize, rows: usize) {
-        let op = &self.pass.op;
-        for rows_of in [op.k, op.v] {
-            let view = self.keys(rows_of);
-            pack::prefetch(&view, first, rows, op.shape.k_tokens, view.head);
+    /// Columns side by side have their keys side by side.
+    unsafe fn touch(&self, key: &Span) {
+        let (first, end) = self.columns;
+        if end - first > 1 {
+            let heads = (end - 1) / self.pass.tiling.splits + 1 - first / self.pass.tiling.splits;
+            for rows in [self.pass.op.k, self.pass.op.v] {
+                let view = self.keys(rows);
+                pack::touch(&view, key.start, key.end - key.start, view.head * heads);
+            }
         }
+    }
+
+    /// While one strip of many computes, a share of the next key block comes closer.
+    unsafe fn prefetch(&self, key: &Span, strip: usize, strips: usize) {
+        let op = &self.pass.op;
+        let share = KEYS.div_ceil(strips);
+        if self.columns.1 - self.columns.0 == 1 {
+            for rows in [op.k, op.v] {
+                let view = self.keys(rows);
+                pack::prefetch(&view, key.end + strip * share, share, op.shape.k_tokens, view.head);
+            }
+        }
+    }
+
+    /// The tokens of a strip.
+    fn span(&self, index: usize) -> Span {
+        let (first, end) = (index * SUB, (index * SUB + SUB).min(self.rows));
+        let start = self.tokens.start;
+        Span::of(self.pass.op.mask.pos_q, start + first / self.heads, start + end.div_ceil(self.heads))
     }
 
     /// What of the key block a strip sees; fills the bits if not all.
-    unsafe fn strip(&self, index: usize, span: &Span, key: &Span) -> Option<Strip> {
+    unsafe fn strip(&self, index: usize, key: &Span) -> Option<Strip> {
         let op = &self.pass.op;
         let first = index * SUB;
         let rows = SUB.min(self.rows - first);
         let whole = key.end - key.start == KEYS;
-        match mask::cover(op.mask.slices, self.list, span, key) {
+        match mask::cover(op.mask.slices, self.list, &self.span(index), key) {
             Cover::None => return None,
             Cover::All if whole => return Some(Strip { first, rows, cols: (0, KEYS), masked: false }),
             Cover::All | Cover::Some => {}
@@ -322,7 +384,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         let rows = strip.rows.next_multiple_of(U::ROWS);
         let (s, p) = (self.at::<f32>(layout.s), self.at::<u32>(layout.p));
         U::product(&Product {
-            a: self.at::<u32>(layout.q).add(strip.first * tiling.depth),
+            a: self.kept::<u32>(layout.q, tiling.depth).add(strip.first * tiling.depth),
             lda: tiling.depth,
             b: self.at::<u32>(layout.k).add(start * tiling.depth),
             ldb: LANES * tiling.depth,
@@ -333,15 +395,15 @@ impl<'a, U: Unit> Tile<'a, U> {
             panels: (end - start) / LANES,
             add: false,
         });
-        let o = self.at::<f32>(layout.o).add(strip.first * tiling.width);
+        let o = self.kept::<f32>(layout.o, tiling.width).add(strip.first * tiling.width);
         U::softmax(&Softmax {
             s,
             p,
             ldp: KEYS / U::STEP,
             rows: strip.rows,
             cols: strip.cols,
-            m: self.at::<f32>(layout.m).add(strip.first),
-            l: self.at::<f32>(layout.l).add(strip.first * LANES),
+            m: self.kept::<f32>(layout.m, 1).add(strip.first),
+            l: self.kept::<f32>(layout.l, LANES).add(strip.first * LANES),
             o,
             ldo: tiling.width,
             scores: Scores::of(&self.pass.op.options),
@@ -365,9 +427,9 @@ impl<'a, U: Unit> Tile<'a, U> {
         let (op, layout) = (&self.pass.op, &self.pass.layout);
         let lse = if op.lse.is_null() { op.lse } else { op.lse.add(self.head) };
         U::finish(&Finish {
-            m: self.at(layout.m),
-            l: self.at(layout.l),
-            o: self.at(layout.o),
+            m: self.kept(layout.m, 1),
+            l: self.kept(layout.l, LANES),
+            o: self.kept(layout.o, self.pass.tiling.width),
             ldo: self.pass.tiling.width,
             rows: self.rows,
             cols: op.shape.head_dim,

@@ -97,6 +97,23 @@ pub struct Edge<'a> {
     pub pos: &'a [i32],
 }
 
+impl Edge<'_> {
+    /// The position of every row; zeros past the last.
+    #[inline(always)]
+    fn positions(&self) -> [i32; KEYS] {
+        let mut positions = [0i32; KEYS];
+        let (mut token, mut head) = (self.first / self.group, self.first % self.group);
+        for at in &mut positions[..self.rows] {
+            *at = self.pos[token];
+            head += 1;
+            if head == self.group {
+                (token, head) = (token + 1, 0);
+            }
+        }
+        positions
+    }
+}
+
 /// A block whose bits are wanted: up to `KEYS` rows by up to `KEYS` columns.
 pub struct Bits<'a> {
     pub rows: Edge<'a>,
@@ -115,10 +132,7 @@ pub struct Bits<'a> {
 /// `to` has room for the rows.
 #[inline(always)]
 pub unsafe fn bits<S: Simd>(b: &Bits<'_>) {
-    let mut pos = [0i32; KEYS];
-    for (c, pos) in pos.iter_mut().enumerate().take(b.cols.rows) {
-        *pos = b.cols.pos[(b.cols.first + c) / b.cols.group];
-    }
+    let (cols_at, rows_at) = (b.cols.positions(), b.rows.positions());
     std::ptr::write_bytes(b.to, 0, b.rows.rows * MASK_WORDS);
     for &index in b.list {
         let s = &b.slices[index as usize];
@@ -131,11 +145,11 @@ pub unsafe fn bits<S: Simd>(b: &Bits<'_>) {
             continue;
         }
         for r in rows.0..rows.1 {
-            let at = i64::from(b.rows.pos[(b.rows.first + r) / b.rows.group]);
+            let at = i64::from(rows_at[r]);
             let (lo, hi) = if b.rows_are_queries { (at + s.lo, at + s.hi) } else { (at - s.hi, at - s.lo) };
             let (lo, hi) = (narrow(lo), narrow(hi));
             for word in cols.0 / LANES..cols.1.div_ceil(LANES) {
-                let found = S::between(pos.as_ptr().add(word * LANES), lo, hi);
+                let found = S::between(cols_at.as_ptr().add(word * LANES), lo, hi);
                 *b.to.add(r * MASK_WORDS + word) |= found & lanes(cols, word * LANES);
             }
         }

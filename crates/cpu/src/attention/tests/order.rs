@@ -51,7 +51,8 @@ fn rows_alone_equal_rows_together(name: &str, p: &Problem) {
     for isa in families() {
         let whole = p.run(isa, 2);
         for (from, count) in [(0, 1), (1, 1), (131, 1), (299, 1), (255, 2), (100, 57), (3, 290)] {
-            let got = part(p, from, count).run(isa, 2);
+            // One thread: the key heads of a short part then share a task.
+            let got = part(p, from, count).run(isa, 1);
             let what = format!("{name}, {}, {:?}, rows {from}+{count}", isa.name(), p.elem);
             let rows = from * width..(from + count) * width;
             assert_eq!(bits(&whole.out[rows.clone()]), bits(&got.out), "{what}: out");
