@@ -14,8 +14,8 @@ use crate::family::Family;
 use crate::model::Model;
 use crate::pieces::Piece;
 
-/// Bytes that one read aims at.
-pub(super) const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes that one read aims at: what was read is still in the second cache when it is converted and written.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
 /// One piece, with where it comes from and goes to.
 struct Job {
