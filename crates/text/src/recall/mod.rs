@@ -73,13 +73,16 @@ impl Fact {
     }
 }
 
-/// How much of a document is what.
-struct Mix {
-    /// Share of lines that are filler.
-    filler: f64,
-    /// Share of the other lines that are new facts; the rest are questions.
-    facts: f64,
-}
+/// New facts of a section, drawn evenly from these.
+const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
+/// Questions until a section is over.
+const QUESTIONS_PER_SECTION: usize = 20;
+/// Share of questions that may be about any earlier fact of the document.
+const LOOK_BACK: f64 = 0.15;
+/// Facts of a document at most; their second words stay distinct.
+const MOST_FACTS: usize = NOUNS.len() / 2;
+/// Filler lines between two questions of a haystack.
+const LINES_PER_QUESTION: usize = 12;
 
 impl RecallGenerator {
     /// A generator without filler text of its own; plain made-up sentences take its place.
@@ -95,12 +98,12 @@ impl RecallGenerator {
 
     /// A document of about `target_bytes` (at least a few lines). By index in turn: two dense ones, in which every
     /// line is a fact or a question; one in which half the lines are filler; one of filler with few facts, asked
-    /// for at the end, as in a needle test.
+    /// for now and then and at the end, as in a needle test.
     pub fn document(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(1, index);
         match index % 4 {
-            0 | 2 => self.mixed(&mut rng, target_bytes, &Mix { filler: 0.0, facts: 0.3 }),
-            1 => self.mixed(&mut rng, target_bytes, &Mix { filler: 0.5, facts: 0.3 }),
+            0 | 2 => self.sections(&mut rng, target_bytes, 0.0),
+            1 => self.sections(&mut rng, target_bytes, 0.5),
             _ => self.haystack(&mut rng, target_bytes),
         }
     }
@@ -166,49 +169,72 @@ impl RecallGenerator {
         }
     }
 
-    fn mixed(&self, rng: &mut Rng, target_bytes: usize, mix: &Mix) -> String {
-        let most_facts = NOUNS.len() / 2;
-        let (mut facts, mut used) = (Vec::new(), Vec::new());
+    /// Sections of one to four new facts and some twenty questions, mostly about these facts.
+    ///
+    /// Few facts at a time is what makes it learnable. In single runs a decoder of three layers, 128 wide, answered
+    /// 80 % of the questions after 150 steps of 2048 tokens with one, two or four facts (most often two) per 256
+    /// tokens; with three or four facts in every passage it answered none after 400 to 500 steps.
+    fn sections(&self, rng: &mut Rng, target_bytes: usize, filler_share: f64) -> String {
+        let (mut facts, mut used): (Vec<Fact>, _) = (Vec::new(), Vec::new());
         let mut filler = Filler::new(&self.filler, rng);
         let mut text = String::new();
         while text.len() < target_bytes {
-            if rng.unit() < mix.filler {
-                push_line(&mut text, &filler.line(rng));
-            } else if facts.len() < 2 || (facts.len() < most_facts && rng.unit() < mix.facts) {
+            let old = facts.len();
+            let new = if old + 4 <= MOST_FACTS { *rng.pick(&FACTS_PER_SECTION) } else { 0 };
+            for _ in 0..new {
                 let fact = self.fact(rng, &mut used);
                 push_line(&mut text, &fact.statement());
                 facts.push(fact);
-            } else {
-                // Ranks back from the newest fact, log-uniform: near and far ones are asked for equally often.
-                let back = (facts.len() as f64).powf(rng.unit()) as usize;
-                let fact: &Fact = &facts[facts.len() - back.clamp(1, facts.len())];
+            }
+            let mut questions = QUESTIONS_PER_SECTION;
+            while questions > 0 && text.len() < target_bytes {
+                if rng.unit() < filler_share {
+                    push_line(&mut text, &filler.line(rng));
+                    continue;
+                }
+                let look_back = new == 0 || (old > 0 && rng.unit() < LOOK_BACK);
+                let fact = if look_back { rng.pick(&facts) } else { rng.pick(&facts[old..]) };
                 push_line(&mut text, &fact.answered());
+                questions -= 1;
             }
         }
         text
     }
 
-    /// Filler with one to four facts anywhere, all asked for at the end, in random order.
+    /// Filler with one to three facts in it, each asked for at random places after it and at the end.
     fn haystack(&self, rng: &mut Rng, target_bytes: usize) -> String {
         let mut used = Vec::new();
-        let mut facts: Vec<Fact> = (0..1 + rng.index(4)).map(|_| self.fact(rng, &mut used)).collect();
-        let room =
-            target_bytes.saturating_sub(facts.iter().map(|f| f.statement().len() + f.answered().len()).sum());
+        let mut facts: Vec<Fact> = (0..1 + rng.index(3)).map(|_| self.fact(rng, &mut used)).collect();
+        let closing: usize = facts.iter().map(|f| f.statement().len() + f.answered().len()).sum();
         let mut filler = Filler::new(&self.filler, rng);
-        let (mut lines, mut bytes) = (Vec::new(), 0);
-        while bytes < room {
+        // A slot is a filler line and what follows it.
+        let (mut slots, mut bytes) = (vec![String::new()], closing);
+        let mut due = LINES_PER_QUESTION;
+        let mut planted: Vec<(usize, usize)> = Vec::new();
+        while bytes < target_bytes {
             let line = filler.line(rng);
             bytes += line.len() + 1;
-            lines.push(line);
+            due -= 1;
+            if due == 0 {
+                // Which fact is asked for here is decided once it is known where the facts lie.
+                due = LINES_PER_QUESTION;
+                planted.push((slots.len(), rng.index(facts.len())));
+                bytes += facts[0].answered().len() + 1;
+            }
+            slots.push(line + "\n");
         }
-        for fact in &facts {
-            lines.insert(rng.index(lines.len() + 1), fact.statement());
+        let places: Vec<usize> = facts.iter().map(|_| rng.index(slots.len())).collect();
+        for (slot, fact) in planted {
+            if places[fact] < slot {
+                push_line(&mut slots[slot], &facts[fact].answered());
+            }
+        }
+        for (place, fact) in places.iter().zip(&facts) {
+            push_line(&mut slots[*place], &fact.statement());
         }
         rng.shuffle(&mut facts);
-        lines.extend(facts.iter().map(Fact::answered));
-        let mut text = String::with_capacity(target_bytes);
-        lines.iter().for_each(|line| push_line(&mut text, line));
-        text
+        facts.iter().for_each(|fact| slots.push(fact.answered() + "\n"));
+        slots.concat()
     }
 }
 
