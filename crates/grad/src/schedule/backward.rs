@@ -121,10 +121,10 @@ impl<'a> Backward<'a> {
         (own, true)
     }
 
-    /// True if another value, whose producer has yet to read it, has the same slot.
+    /// True if another value, whose producer has yet to read it or is this very node, has the same slot.
     fn shared(&self, node: usize, val: Val, slot: u32) -> bool {
         let waits =
-            |other: &Val| self.analysis.graph.values[other.index()].producer.is_some_and(|made| made < node);
+            |other: &Val| self.analysis.graph.values[other.index()].producer.is_some_and(|made| made <= node);
         let input = self.analysis.graph.input;
         self.grads
             .iter()
