@@ -1,6 +1,6 @@
 //! Softmax attention under the batch's masks (flash attention: Dao et al., 2022; never a score matrix).
 
-use fathom_tensor::{Attention as Call, AttentionBackward, Tensor};
+use fathom_tensor::{Attention as Call, AttentionBackward, Category, Tensor};
 
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
@@ -64,6 +64,11 @@ impl Attention {
     }
 }
 
+/// Room for a gradient that nobody reads.
+fn scratch(x: &Exec<'_>, like: &Tensor) -> Tensor {
+    x.device.empty(like.rows(), like.cols(), like.dtype(), Category::Workspace)
+}
+
 impl Op for Attention {
     fn name(&self) -> &'static str {
         "attention"
@@ -111,18 +116,20 @@ impl Op for Attention {
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
-        if let (Some(dout), [Some(dq), Some(dk), Some(dv)]) = (&dy[0], dx) {
-            self.backward(x, saved, dout, [&dq.tensor, &dk.tensor, &dv.tensor], None);
-        }
+        let Some(dout) = &dy[0] else { return };
+        // All three come together; what nobody wants (v, where only a norm of q is trained) goes to scratch.
+        let target = |index: usize| match &dx[index] {
+            Some(dx) => dx.tensor.clone(),
+            None => scratch(x, saved.input(index)),
+        };
+        let [dq, dk, dv] = [0, 1, 2].map(target);
+        self.backward(x, saved, dout, [&dq, &dk, &dv], None);
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
         // The sinks' gradient comes with that of the inputs; asked for alone, those go to scratch.
         if let (Some(dout), Some(Some(dsinks))) = (&dy[0], dw.first()) {
-            let scratch = |like: &Tensor| {
-                x.device.empty(like.rows(), like.cols(), like.dtype(), fathom_tensor::Category::Workspace)
-            };
-            let [dq, dk, dv] = [0, 1, 2].map(|index| scratch(saved.input(index)));
+            let [dq, dk, dv] = [0, 1, 2].map(|index| scratch(x, saved.input(index)));
             self.backward(x, saved, dout, [&dq, &dk, &dv], Some(dsinks));
         }
     }
