@@ -2,7 +2,7 @@
 //!
 //! The weight may be narrower than x: each group of its width is then normalised alone (per-head q and k norms).
 
-use fathom_tensor::{Norm as Call, NormBackward, NormKind, Tensor};
+use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tensor};
 
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
@@ -88,9 +88,14 @@ impl Op for Norm {
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
         let dbias = dw.get(1).and_then(Option::as_ref);
-        if let (Some(dy), Some(dweight)) = (&dy[0], &dw[0]) {
-            x.device.machine.norm_backward_weight(&self.backward(saved, dy), dweight, dbias);
-        }
+        // Both come together; where the bias alone is trained, the weight's gradient goes to scratch.
+        let scratch = || {
+            let width = saved.params[0].cols();
+            x.device.zeros(1, width, DType::F32, Category::Workspace)
+        };
+        let dweight = dw[0].clone().unwrap_or_else(scratch);
+        x.device.machine.norm_backward_weight(&self.backward(saved, dy), &dweight, dbias);
     }
 }
