@@ -187,7 +187,6 @@ impl Pass<'_> {
         let at = key_head * self.layout.query_blocks * QUERIES + inner;
         let logit = sinks[head] * std::f32::consts::LOG2_E;
         let tokens = self.op.shape.q_tokens;
-        let mut total = 0.0f32;
         for chunk in (0..tokens).step_by(128) {
             let mut sum = 0.0f32;
             for token in chunk..(chunk + 128).min(tokens) {
@@ -195,8 +194,8 @@ impl Pass<'_> {
                 let share = (logit - *self.at::<f32>(self.layout.lse2).add(row)).exp2();
                 sum += share * *self.at::<f32>(self.layout.delta).add(row);
             }
-            total += sum;
+            // Continues what is there, so that micro batches of whole chunks add up to the same bits as one batch.
+            *self.op.d_sinks.add(head) -= sum;
         }
-        *self.op.d_sinks.add(head) -= total;
     }
 }
