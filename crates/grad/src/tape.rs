@@ -99,13 +99,20 @@ impl<'a> Tape<'a> {
         &self.scope
     }
 
-    /// The reverse pass from the gradient of the last segment's output; adds to `grads`. Storage is released segment
-    /// by segment.
-    pub fn backward(mut self, dy: Tensor, grads: &mut Grads) {
+    /// The same tape, whose reverse pass returns the gradient of the first segment's input.
+    pub fn with_input_gradient(mut self) -> Tape<'a> {
+        self.input_grad = true;
+        self
+    }
+
+    /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
+    /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
+    pub fn backward(mut self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
         let mut dy = Some(dy);
-        while let (Some(done), Some(grad)) = (self.done.pop(), dy.take()) {
-            dy = self.backward_segment(done, grad, grads);
+        while let Some(done) = self.done.pop() {
+            dy = self.backward_segment(done, dy?, grads);
         }
+        dy
     }
 
     fn backward_segment(&self, done: Done, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
