@@ -10,6 +10,9 @@ use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Tensor};
 use crate::params::{Grads, ParamId};
 use crate::tape::Scope;
 
+#[cfg(test)]
+mod tests;
+
 /// What happens to logits on the way to the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadUse {

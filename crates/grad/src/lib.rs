@@ -16,6 +16,8 @@ mod params;
 mod places;
 mod run;
 mod tape;
+#[cfg(test)]
+mod testing;
 
 pub mod ops;
 pub mod schedule;

@@ -7,6 +7,9 @@ use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale,
 
 use crate::params::{Grads, ParamId, Params};
 
+#[cfg(test)]
+mod tests;
+
 /// Hyperparameters of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWSettings {

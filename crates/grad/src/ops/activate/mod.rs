@@ -6,6 +6,11 @@ use super::only;
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct Activate {
     name: &'static str,
     kind: Activation,
@@ -36,7 +41,11 @@ impl Op for Activate {
     #[track_caller]
     fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
         let cols = ins[0].cols;
-        assert!(!self.gated || cols.is_multiple_of(2), "activate {}: x [t, {cols}] has no two halves", self.name);
+        assert!(
+            !self.gated || cols.is_multiple_of(2),
+            "activate {}: x [t, {cols}] has no two halves",
+            self.name
+        );
         vec![Out::new(self.name, if self.gated { cols / 2 } else { cols }, ins[0].dtype)]
     }
 

@@ -6,6 +6,11 @@ use super::{like, only};
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct Add {
     name: &'static str,
 }

@@ -5,6 +5,11 @@ use fathom_tensor::{Attention as Call, AttentionBackward, Category, Tensor};
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 /// How a layer attends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionUse {

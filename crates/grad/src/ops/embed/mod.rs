@@ -6,6 +6,11 @@ use super::only;
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct Embed {
     dtype: fathom_tensor::DType,
     scale: f32,

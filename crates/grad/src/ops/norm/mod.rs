@@ -7,6 +7,11 @@ use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tenso
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct Norm {
     /// Names of the output and of its statistics.
     names: [&'static str; 2],

@@ -8,6 +8,11 @@ use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::ops::rope::RopeUse;
 use crate::{Batch, Ctx, Val};
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct Split {
     names: [&'static str; 3],
     widths: [usize; 3],

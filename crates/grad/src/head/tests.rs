@@ -1,0 +1,227 @@
+//! The fused loss against its definition: `f = softcap(scale x W^T)`, `lse = log sum exp f`, and a token's loss
+//! `lse - f[label] + z lse^2` (z-loss: Chowdhery et al., 2022, section 5; cap: Gemma 2, 2024, section 2).
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
+
+use super::*;
+use crate::testing::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
+use crate::{Counted, Counters, Grads};
+
+/// One head.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    tokens: usize,
+    hidden: usize,
+    vocab: usize,
+    how: HeadUse,
+    weighted: bool,
+}
+
+/// Inputs rounded to the type under test.
+struct Numbers {
+    x: Matrix,
+    weight: Matrix,
+    labels: Vec<i32>,
+    weights: Option<Matrix>,
+}
+
+struct Results {
+    losses: Matrix,
+    dx: Matrix,
+    dw: Matrix,
+}
+
+impl Case {
+    fn numbers(&self, dtype: DType) -> Numbers {
+        let Case { tokens, hidden, vocab, .. } = *self;
+        let label = |t: usize| match t % 5 {
+            // Every fifth token is not trained on.
+            3 => -100,
+            _ => (uniform(9, t as u64) * vocab as f64) as i32,
+        };
+        let weights =
+            Matrix::new(1, tokens, |_, t| if t % 7 == 2 { 0.0 } else { uniform(8, t as u64) - 0.3 });
+        Numbers {
+            x: Matrix::random(tokens, hidden, 1).rounded(dtype),
+            weight: Matrix::random(vocab, hidden, 2).times(1.5 / (hidden as f64).sqrt()).rounded(dtype),
+            labels: (0..tokens).map(label).collect(),
+            weights: self.weighted.then(|| weights.rounded(DType::F32)),
+        }
+    }
+}
+
+/// Loss and gradient by the transformed logits of one token.
+fn token(how: HeadUse, logits: &[f64], label: usize) -> (f64, Vec<f64>) {
+    let (scale, cap, z) = (f64::from(how.scale), f64::from(how.softcap), f64::from(how.z_loss));
+    let transform = |x: f64| if cap == 0.0 { scale * x } else { cap * (scale * x / cap).tanh() };
+    let loss = |logits: &[f64]| {
+        let f: Vec<f64> = logits.iter().map(|x| transform(*x)).collect();
+        let most = f.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lse = most + f.iter().map(|f| (f - most).exp()).sum::<f64>().ln();
+        lse - f[label] + z * lse * lse
+    };
+    let mut moved = logits.to_vec();
+    let slope = |at: usize| {
+        let mut at_x = |x: f64| {
+            moved[at] = x;
+            loss(&moved)
+        };
+        let slope = (at_x(logits[at] + 1e-5) - at_x(logits[at] - 1e-5)) / 2e-5;
+        at_x(logits[at]);
+        slope
+    };
+    (loss(logits), (0..logits.len()).map(slope).collect())
+}
+
+/// Losses, and gradients of their weighted sum: by logits through central differences, then through the product.
+fn reference(case: &Case, numbers: &Numbers) -> Results {
+    let Case { tokens, hidden, vocab, .. } = *case;
+    let Numbers { x, weight, labels, weights } = numbers;
+    let (mut losses, mut dx, mut dw) =
+        (Matrix::zeros(1, tokens), Matrix::zeros(tokens, hidden), Matrix::zeros(vocab, hidden));
+    for t in (0..tokens).filter(|t| labels[*t] >= 0) {
+        let logits: Vec<f64> =
+            (0..vocab).map(|v| (0..hidden).map(|c| x[(t, c)] * weight[(v, c)]).sum()).collect();
+        let (loss, slopes) = token(case.how, &logits, labels[t] as usize);
+        losses[(0, t)] = loss;
+        for (v, slope) in slopes.iter().enumerate() {
+            let slope = slope * weights.as_ref().map_or(1.0, |weights| weights[(0, t)]);
+            for c in 0..hidden {
+                dx[(t, c)] += slope * weight[(v, c)];
+                dw[(v, c)] += slope * x[(t, c)];
+            }
+        }
+    }
+    Results { losses, dx, dw }
+}
+
+fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counted) {
+    let device = &Device::new(machine, 1 << 30);
+    let (params, ids) = weights(device, std::slice::from_ref(&numbers.weight), dtype);
+    let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
+    let mut grads = Grads::zeros(device, &params);
+    let counters = Counters::default();
+    let scope = &Scope { device, params: &params, batch: &batch, counters: &counters };
+    let x = upload(device, &numbers.x, dtype, Category::Data, false);
+    let labels = Labels {
+        ids: device.from_i32(&numbers.labels, Category::Data),
+        weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
+    };
+    let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
+    let head = Head { weight: ids[0], how: case.how };
+    let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
+    let found = Results {
+        losses: download(device, &losses),
+        dx: download(device, &dx),
+        dw: download(device, grads.get(ids[0]).unwrap()),
+    };
+    let counted = counters.get();
+
+    // The two halves of the general path give the same bits.
+    let again = device.empty(1, case.tokens, DType::F32, Category::Data);
+    head.losses(scope, &x, &labels, &again);
+    assert_eq!(download(device, &again), found.losses);
+    grads.clear(device);
+    let again = head.weighted_backward(scope, &x, &labels, &mut grads);
+    assert_eq!(download(device, &again), found.dx);
+    assert_eq!(download(device, grads.get(ids[0]).unwrap()), found.dw);
+    drop((dx, again));
+    let usage = device.pool.usage();
+    assert_eq!(usage.by_category[Category::Activations as usize], 0, "{case:?}: activations are left");
+    (found, usage, counted)
+}
+
+#[track_caller]
+fn check(case: &Case) {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::Bf16, 2e-2)] {
+        let numbers = case.numbers(dtype);
+        let expected = reference(case, &numbers);
+        for isa in levels() {
+            let at = format!("{case:?}, {dtype:?}, {}", isa.name());
+            let machine = Arc::new(Cpu::new(2, Some(isa)));
+            let plan = Arc::new(Meta::new(machine.profile().clone()));
+            let (found, usage, counted) = run(case, &numbers, dtype, machine);
+            for (what, found, expected) in [
+                ("losses", &found.losses, &expected.losses),
+                ("gradient of x", &found.dx, &expected.dx),
+                ("gradient of the weight", &found.dw, &expected.dw),
+            ] {
+                assert_close(&at, what, &found.data, &expected.data, tolerance, 0.0);
+            }
+            let (_, planned, planned_counted) = run(case, &numbers, dtype, plan);
+            assert_eq!((usage, counted.hardware_flops), (planned, planned_counted.hardware_flops), "{at}");
+        }
+    }
+}
+
+const PLAIN: Case = Case {
+    tokens: 23,
+    hidden: 16,
+    vocab: 61,
+    how: HeadUse { scale: 1.0, softcap: 0.0, z_loss: 0.0 },
+    weighted: false,
+};
+
+#[test]
+fn sizes() {
+    for (tokens, hidden, vocab) in [(1, 8, 3), (130, 17, 33), (7, 48, 129), (300, 5, 7)] {
+        check(&Case { tokens, hidden, vocab, ..PLAIN });
+    }
+}
+
+#[test]
+fn every_transform() {
+    for scale in [1.0, 0.25] {
+        for softcap in [0.0, 2.5] {
+            for z_loss in [0.0, 0.01] {
+                for weighted in [false, true] {
+                    check(&Case { how: HeadUse { scale, softcap, z_loss }, weighted, ..PLAIN });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inspected_logits_are_those_of_the_loss() {
+    let case = Case { how: HeadUse { scale: 0.5, softcap: 3.0, z_loss: 0.0 }, ..PLAIN };
+    let numbers = case.numbers(DType::F32);
+    let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    let (params, ids) = weights(device, std::slice::from_ref(&numbers.weight), DType::F32);
+    let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
+    let counters = Counters::default();
+    let scope = &Scope { device, params: &params, batch: &batch, counters: &counters };
+    let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
+    let logits = download(device, &Head { weight: ids[0], how: case.how }.logits(scope, &x));
+    let expected = Matrix::new(case.tokens, case.vocab, |t, v| {
+        let dot: f64 = (0..case.hidden).map(|c| numbers.x[(t, c)] * numbers.weight[(v, c)]).sum();
+        3.0 * (0.5 * dot / 3.0).tanh()
+    });
+    assert_close("logits", "logits", &logits.data, &expected.data, 1e-5, 0.0);
+}
+
+/// A vocabulary so wide that one tile is 128 tokens: tiles change no bit.
+#[test]
+fn tiles_change_nothing() {
+    let vocab = 100_000;
+    assert_eq!((Head::tile_rows(vocab), Head::tile_rows(61)), (128, 137_472));
+    let case = Case { tokens: 200, hidden: 4, vocab, ..PLAIN };
+    let numbers = case.numbers(DType::F32);
+    let half = |range: Range<usize>| Numbers {
+        x: Matrix::new(range.len(), case.hidden, |t, c| numbers.x[(range.start + t, c)]),
+        weight: numbers.weight.clone(),
+        labels: numbers.labels[range].to_vec(),
+        weights: None,
+    };
+    let machine: Arc<dyn Machine> = Arc::new(Cpu::new(2, None));
+    let whole = run(&case, &numbers, DType::F32, machine.clone()).0;
+    let parts = [0..128, 128..200]
+        .map(|range| run(&Case { tokens: range.len(), ..case }, &half(range), DType::F32, machine.clone()).0);
+    let dx: Vec<f64> = parts.iter().flat_map(|part| part.dx.data.iter().copied()).collect();
+    assert_eq!(whole.dx.data, dx);
+    let losses: Vec<f64> = parts.iter().flat_map(|part| part.losses.data.iter().copied()).collect();
+    assert_eq!(whole.losses.data, losses);
+}

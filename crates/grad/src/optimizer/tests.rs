@@ -1,0 +1,198 @@
+//! AdamW against Loshchilov and Hutter (2019), algorithm 2, in f64.
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_tensor::{Category, DType, Device, Machine, Meta};
+
+use super::*;
+use crate::Param;
+use crate::testing::{Matrix, assert_close, download, levels, upload};
+
+/// The weights of a test: a matrix that decays, a vector that does not, and a frozen one.
+const SHAPES: [[usize; 2]; 3] = [[37, 19], [1, 53], [3, 5]];
+
+struct Setup {
+    device: Device,
+    params: Params,
+    grads: Grads,
+    loss: Tensor,
+    count: Tensor,
+}
+
+impl Setup {
+    fn new(machine: Arc<dyn Machine>, dtype: DType) -> Setup {
+        let device = Device::new(machine, 1 << 28);
+        let mut params = Params::default();
+        for (index, [rows, cols]) in SHAPES.into_iter().enumerate() {
+            let values = Matrix::random(rows, cols, index as u64);
+            let tensor = upload(&device, &values, dtype, Category::Params, false);
+            params.push(Param {
+                name: format!("w{index}"),
+                tensor,
+                decays: index == 0,
+                trainable: index < 2,
+            });
+        }
+        let grads = Grads::zeros(&device, &params);
+        let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
+        let (loss, count) = (scalar(), scalar());
+        Setup { device, params, grads, loss, count }
+    }
+
+    fn write(&self, to: &Tensor, values: &Matrix) {
+        let bytes: Vec<u8> = values.data.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        self.device.machine.write(to, &bytes);
+    }
+
+    fn set(&self, step: u64, loss: f64, count: f64) {
+        for (id, grad) in self.grads.iter() {
+            self.write(grad, &gradient(id.index(), step));
+        }
+        self.write(&self.loss, &Matrix::new(1, 1, |_, _| loss));
+        self.write(&self.count, &Matrix::new(1, 1, |_, _| count));
+    }
+
+    fn update(&mut self, optimizer: &mut AdamW, settings: &AdamWSettings) -> (f32, f32) {
+        let update = Update { loss: &self.loss, count: &self.count };
+        let report = optimizer.update(&self.device, &mut self.params, &self.grads, update, settings);
+        (report.norm.wait_f32(), report.skipped.wait_f32())
+    }
+
+    /// Every byte that an update may change.
+    fn bytes(&self, optimizer: &AdamW) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        for (id, param) in self.params.iter() {
+            let state = optimizer.state(id).into_iter();
+            let moments = state.flat_map(|state| [Some(&state.m), Some(&state.v), state.master.as_ref()]);
+            let tensors = std::iter::once(&param.tensor).chain(moments.flatten());
+            all.extend(tensors.map(|tensor| self.device.machine.read(tensor).wait()));
+        }
+        all
+    }
+}
+
+/// The gradient of the sum: some elements are zero, as for tokens that never occur.
+fn gradient(param: usize, step: u64) -> Matrix {
+    let [rows, cols] = SHAPES[param];
+    let values = Matrix::random(rows, cols, 100 * step + param as u64).times(30.0).rounded(DType::F32);
+    Matrix::new(rows, cols, |row, col| if (row + col) % 11 == 0 { 0.0 } else { values[(row, col)] })
+}
+
+/// One weight with its moments.
+struct Reference {
+    weight: Matrix,
+    m: Matrix,
+    v: Matrix,
+}
+
+/// Updates the weights and returns the norm of the mean's gradient.
+fn reference(states: &mut [Reference], settings: &AdamWSettings, step: u64, count: f64) -> f64 {
+    let [lr, beta1, beta2, eps] = [settings.lr, settings.beta1, settings.beta2, settings.eps].map(f64::from);
+    let squares: f64 = (0..states.len()).flat_map(|index| gradient(index, step).data).map(|g| g * g).sum();
+    let norm = squares.sqrt() / count;
+    let max_norm = f64::from(settings.max_norm);
+    let clip = if max_norm > 0.0 && norm > max_norm { max_norm / norm } else { 1.0 };
+    for (index, Reference { weight, m, v }) in states.iter_mut().enumerate() {
+        let decay = if index == 0 { f64::from(settings.weight_decay) } else { 0.0 };
+        for (at, g) in gradient(index, step).data.iter().enumerate() {
+            let g = g * clip / count;
+            m.data[at] = beta1 * m.data[at] + (1.0 - beta1) * g;
+            v.data[at] = beta2 * v.data[at] + (1.0 - beta2) * g * g;
+            let (m, v) =
+                (m.data[at] / (1.0 - beta1.powi(step as i32)), v.data[at] / (1.0 - beta2.powi(step as i32)));
+            weight.data[at] -= lr * (m / (v.sqrt() + eps) + decay * weight.data[at]);
+        }
+    }
+    norm
+}
+
+#[track_caller]
+fn check(settings: &AdamWSettings, dtype: DType) {
+    for isa in levels() {
+        let at = format!("{settings:?}, {dtype:?}, {}", isa.name());
+        let machine = Arc::new(Cpu::new(2, Some(isa)));
+        let plan = Setup::new(Arc::new(Meta::new(machine.profile().clone())), dtype);
+        let mut setup = Setup::new(machine, dtype);
+        let mut optimizer = AdamW::new(&setup.device, &setup.params);
+        let _planned = AdamW::new(&plan.device, &plan.params);
+        assert_eq!(setup.device.pool.usage(), plan.device.pool.usage(), "{at}");
+        let mut expected: Vec<Reference> = (0..2)
+            .map(|index| {
+                let [rows, cols] = SHAPES[index];
+                let weight = Matrix::random(rows, cols, index as u64).rounded(dtype);
+                Reference { weight, m: Matrix::zeros(rows, cols), v: Matrix::zeros(rows, cols) }
+            })
+            .collect();
+        let frozen = download(&setup.device, setup.params.tensor(ParamId(2)));
+        for step in 1..=3 {
+            setup.set(step, 5.0, 64.0);
+            let (norm, skipped) = setup.update(&mut optimizer, settings);
+            let expected_norm = reference(&mut expected, settings, step, 64.0);
+            assert_close(&at, "norm", &[f64::from(norm)], &[expected_norm], 1e-5, 0.0);
+            assert_eq!(skipped, 0.0, "{at}");
+            for (index, expected) in expected.iter().enumerate() {
+                let id = ParamId(index as u32);
+                let state = optimizer.state(id).unwrap();
+                let weight = setup.params.tensor(id);
+                let exact = download(&setup.device, state.master.as_ref().unwrap_or(weight));
+                assert_eq!(state.master.is_some(), dtype != DType::F32);
+                for (what, found, expected) in [
+                    ("weight", exact.clone(), &expected.weight),
+                    ("m", download(&setup.device, &state.m), &expected.m),
+                    ("v", download(&setup.device, &state.v), &expected.v),
+                ] {
+                    let what = format!("{what} {index} after step {step}");
+                    assert_close(&at, &what, &found.data, &expected.data, 1e-5, 0.0);
+                }
+                let rounded = exact.rounded(dtype);
+                assert_eq!(download(&setup.device, weight), rounded, "{at}: weight is its rounded master");
+            }
+        }
+        assert!(optimizer.state(ParamId(2)).is_none());
+        assert_eq!(download(&setup.device, setup.params.tensor(ParamId(2))), frozen, "{at}: frozen");
+    }
+}
+
+#[test]
+fn three_steps() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
+        check(&settings, dtype);
+        check(&AdamWSettings { max_norm: 0.0, ..settings }, dtype);
+        check(
+            &AdamWSettings { max_norm: 1e6, weight_decay: 0.0, beta2: 0.999, eps: 1e-3, ..settings },
+            dtype,
+        );
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_nothing() {
+    let settings = AdamWSettings::default();
+    for dtype in [DType::F32, DType::Bf16] {
+        for isa in levels() {
+            let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), dtype);
+            let mut optimizer = AdamW::new(&setup.device, &setup.params);
+            setup.set(1, 1.0, 64.0);
+            assert_eq!(setup.update(&mut optimizer, &settings).1, 0.0);
+            let before = setup.bytes(&optimizer);
+            for bad in [f64::NAN, f64::INFINITY] {
+                setup.set(2, bad, 64.0);
+                assert_ne!(setup.update(&mut optimizer, &settings).1, 0.0);
+                assert!(setup.bytes(&optimizer) == before, "{dtype:?}, {}: loss {bad}", isa.name());
+                for id in [ParamId(0), ParamId(1)] {
+                    setup.set(2, 1.0, 64.0);
+                    let mut values = gradient(id.index(), 2);
+                    *values.data.last_mut().unwrap() = bad;
+                    setup.write(setup.grads.get(id).unwrap(), &values);
+                    assert_ne!(setup.update(&mut optimizer, &settings).1, 0.0);
+                    assert!(setup.bytes(&optimizer) == before, "{dtype:?}, {}: gradient {bad}", isa.name());
+                }
+            }
+            setup.set(2, 1.0, 0.0);
+            assert_ne!(setup.update(&mut optimizer, &settings).1, 0.0);
+            assert!(setup.bytes(&optimizer) == before, "{dtype:?}, {}: no valid token", isa.name());
+        }
+    }
+}

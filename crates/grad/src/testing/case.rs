@@ -1,0 +1,196 @@
+//! Graphs of one operation on every instruction set against its reference. Gradients are held against central
+//! differences of the reference, so that no reference has a backward pass of its own.
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
+
+use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
+use crate::op::{Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
+
+/// Puts the columns of its inputs side by side, so that one output carries the gradient of several.
+struct Join;
+
+impl Op for Join {
+    fn name(&self) -> &'static str {
+        "join"
+    }
+
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        vec![Out::new("join", ins.iter().map(|desc| desc.cols).sum(), ins[0].dtype)]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        let mut start = 0;
+        for part in ins {
+            x.device.machine.copy(part, &outs[0].view_cols(start..start + part.cols()));
+            start += part.cols();
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        let mut start = 0;
+        for part in dx.iter().flatten() {
+            let end = start + part.tensor.cols();
+            if let Some(dy) = &dy[0] {
+                x.device.machine.copy(&dy.view_cols(start..end), &part.tensor);
+            }
+            start = end;
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}
+
+/// The values side by side.
+pub(crate) fn join(cx: &mut Ctx<'_>, parts: &[Val]) -> Val {
+    cx.apply(Join, parts, &[])[0]
+}
+
+/// A small graph and what it should compute.
+pub(crate) struct Case<'a> {
+    pub what: String,
+    /// The input's columns; 0 for none.
+    pub cols: usize,
+    pub params: Vec<Matrix>,
+    /// Weights stay f32 in a bf16 graph.
+    pub wide_params: bool,
+    pub stream: Stream,
+    pub record: &'a dyn Fn(&mut Ctx<'_>, Val, &[ParamId]) -> Val,
+    pub reference: &'a dyn Fn(&Matrix, &[Matrix]) -> Matrix,
+}
+
+/// Output, gradient of the input, gradients of the weights.
+#[derive(Clone, Debug)]
+struct Results {
+    y: Matrix,
+    dx: Option<Matrix>,
+    dw: Vec<Matrix>,
+}
+
+/// A case's numbers, rounded to the type under test.
+struct Numbers {
+    dtype: DType,
+    x: Matrix,
+    params: Vec<Matrix>,
+    dy: Matrix,
+}
+
+/// Gradients are checked at this many elements of each tensor.
+const SAMPLES: usize = 48;
+
+/// Runs the case on every instruction set, in f32 and bf16, with contiguous and strided input and gradient, and
+/// compares output and gradients with the reference and its central differences. The plan must use the same memory.
+#[track_caller]
+pub(crate) fn check(case: &Case<'_>) {
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::Bf16, 2e-2)] {
+        let wide = if case.wide_params { DType::F32 } else { dtype };
+        let x = Matrix::random(case.stream.tokens(), case.cols, 1).rounded(dtype);
+        let params: Vec<Matrix> = case.params.iter().map(|param| param.rounded(wide)).collect();
+        let y = (case.reference)(&x, &params);
+        let dy = Matrix::random(y.rows, y.cols, 2).rounded(dtype);
+        let numbers = Numbers { dtype, x, params, dy };
+        let samples = sample(&numbers);
+        let expected = differences(case, &numbers, &samples);
+        for (isa, strided) in levels().flat_map(|isa| [(isa, false), (isa, true)]) {
+            let machine = Arc::new(Cpu::new(2, Some(isa)));
+            let plan = Arc::new(Meta::new(machine.profile().clone()));
+            let (found, usage) = run(case, &numbers, machine, strided);
+            let at = format!("{}, {dtype:?}, {}, strided {strided}", case.what, isa.name());
+            assert_close(&at, "output", &found.y.data, &y.data, tolerance, 0.0);
+            compare(&at, &found, &expected, &samples, tolerance);
+            assert_eq!(usage, run(case, &numbers, plan, strided).1, "{at}: memory differs from the plan's");
+        }
+    }
+}
+
+/// Elements whose gradient is looked at: of the input, then of each weight.
+fn sample(numbers: &Numbers) -> Vec<Vec<usize>> {
+    let pick = |(tensor, matrix): (usize, &Matrix)| -> Vec<usize> {
+        let len = matrix.data.len();
+        let draw = |at: usize| (uniform(1000 + tensor as u64, at as u64) * len as f64) as usize;
+        if len <= SAMPLES { (0..len).collect() } else { (0..SAMPLES).map(draw).collect() }
+    };
+    std::iter::once(&numbers.x).chain(&numbers.params).enumerate().map(pick).collect()
+}
+
+/// d sum(dy y) / d element by central differences of the reference, at the sampled elements.
+fn differences(case: &Case<'_>, numbers: &Numbers, samples: &[Vec<usize>]) -> Vec<Vec<f64>> {
+    let mut tensors: Vec<Matrix> = std::iter::once(&numbers.x).chain(&numbers.params).cloned().collect();
+    let mut all = Vec::new();
+    for (tensor, elements) in samples.iter().enumerate() {
+        let mut gradients = Vec::new();
+        for &element in elements {
+            let middle = tensors[tensor].data[element];
+            let step = 1e-5 * middle.abs().max(0.1);
+            let mut at = |x: f64| {
+                tensors[tensor].data[element] = x;
+                (case.reference)(&tensors[0], &tensors[1..])
+            };
+            let (up, down) = (at(middle + step), at(middle - step));
+            at(middle);
+            // Subtracting before summing keeps what does not depend on the element out of the rounding.
+            let change = up.data.iter().zip(&down.data).zip(&numbers.dy.data);
+            gradients.push(change.map(|((up, down), dy)| (up - down) * dy).sum::<f64>() / (2.0 * step));
+        }
+        all.push(gradients);
+    }
+    all
+}
+
+#[track_caller]
+fn compare(at: &str, found: &Results, expected: &[Vec<f64>], samples: &[Vec<usize>], tolerance: f64) {
+    let floor = 1e-3 * expected.iter().flatten().fold(0.0, |most: f64, x| x.abs().max(most));
+    let pick = |matrix: &Matrix, elements: &[usize]| -> Vec<f64> {
+        elements.iter().map(|at| matrix.data[*at]).collect()
+    };
+    if let Some(dx) = &found.dx {
+        assert_close(at, "gradient of the input", &pick(dx, &samples[0]), &expected[0], tolerance, floor);
+    }
+    for (index, dw) in found.dw.iter().enumerate() {
+        let what = format!("gradient of weight {index}");
+        assert_close(at, &what, &pick(dw, &samples[index + 1]), &expected[index + 1], tolerance, floor);
+    }
+}
+
+fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: bool) -> (Results, Usage) {
+    let device = &Device::new(machine, 1 << 30);
+    let dtype = numbers.dtype;
+    let wide = if case.wide_params { DType::F32 } else { dtype };
+    let (params, ids) = weights(device, &numbers.params, wide);
+    let batch = case.stream.upload(device);
+    let mut grads = Grads::zeros(device, &params);
+    let counters = Counters::default();
+    let places = Places::none();
+    let x = (case.cols > 0).then(|| upload(device, &numbers.x, dtype, Category::Data, strided));
+    let dy = upload(device, &numbers.dy, dtype, Category::Data, strided);
+    let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+    let mut tape = Tape::new(scope, &places).with_input_gradient();
+    let y = tape.segment(0, x, &|cx, x| (case.record)(cx, x, &ids));
+    let found = download(device, &y);
+    drop(y);
+    let dx = tape.backward(dy, &mut grads).map(|dx| download(device, &dx));
+    let dw = grads.iter().map(|(_, grad)| download(device, grad)).collect();
+    let usage = device.pool.usage();
+    assert_eq!(usage.by_category[Category::Activations as usize], 0, "{}: activations are left", case.what);
+    assert_eq!(usage.by_category[Category::Workspace as usize], 0, "{}: workspace is left", case.what);
+    (Results { y: found, dx, dw }, usage)
+}

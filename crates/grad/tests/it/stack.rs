@@ -1,0 +1,435 @@
+//! A miniature decoder over the operations, in the arrangements that exercise the sharing of gradients.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use fathom_cpu::Cpu;
+use fathom_cpu::isa::Isa;
+use fathom_grad::{
+    AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Param,
+    ParamId, Params, Places, RopeUse, Scope, Segments, Tape, Update, Val,
+};
+use fathom_tensor::{
+    Activation, Category, DType, Device, Extent, Machine, Mask, Meta, NormKind, RopeTable, Slice, Tensor,
+    Usage,
+};
+
+pub const LAYERS: usize = 3;
+const HIDDEN: usize = 32;
+const HEAD_DIM: usize = 16;
+const HEADS: usize = 2;
+const KV_HEADS: usize = 1;
+const FFN: usize = 40;
+const VOCAB: usize = 67;
+const MAX_DOCS: usize = 8;
+
+/// How a block is put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Norms before the sub-layers, gated (Llama).
+    Pre,
+    /// Both sub-layers read the block's input; LayerNorm, biases, learned positions, no rotation (GPT-NeoX, GPT-2).
+    Parallel,
+    /// Norms after the sub-layers (OLMo 2).
+    Post,
+    /// Norms before and after, scaled residuals, caps, sinks, every second layer windowed (Gemma 2, gpt-oss).
+    Sandwich,
+    /// Per-head norms of q and k before the rotation (Qwen 3).
+    QkNorm,
+}
+
+impl Variant {
+    pub const ALL: [Variant; 5] =
+        [Variant::Pre, Variant::Parallel, Variant::Post, Variant::Sandwich, Variant::QkNorm];
+
+    fn norm_before(self) -> bool {
+        self != Variant::Post
+    }
+
+    fn norm_after(self) -> bool {
+        matches!(self, Variant::Post | Variant::Sandwich)
+    }
+
+    fn plain(self) -> bool {
+        self == Variant::Parallel
+    }
+
+    fn kind(self) -> NormKind {
+        let (centred, plus_one) = (self.plain(), self == Variant::Sandwich);
+        NormKind { centred, plus_one, round_first: !plus_one, eps: 1e-5 }
+    }
+
+    fn residual_scale(self) -> f32 {
+        if self == Variant::Sandwich { 0.7 } else { 1.0 }
+    }
+
+    fn softcap(self) -> f32 {
+        if self == Variant::Sandwich { 20.0 } else { 0.0 }
+    }
+}
+
+/// Weight and bias.
+#[derive(Clone, Copy)]
+struct Pair(ParamId, Option<ParamId>);
+
+struct Block {
+    attn_norm: Option<Pair>,
+    qkv: Pair,
+    q_norm: Option<Pair>,
+    k_norm: Option<Pair>,
+    sinks: Option<ParamId>,
+    attn_out: Pair,
+    attn_post_norm: Option<Pair>,
+    mlp_norm: Option<Pair>,
+    up: Pair,
+    down: Pair,
+    mlp_post_norm: Option<Pair>,
+}
+
+struct Model {
+    variant: Variant,
+    embed: ParamId,
+    positions: Option<ParamId>,
+    blocks: Vec<Block>,
+    final_norm: Pair,
+    head: ParamId,
+}
+
+/// A number in -1..1 for every element of every weight (SplitMix64).
+fn noise(seed: u64, index: u64) -> f32 {
+    let mut z = (seed << 32).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+struct Declare<'a> {
+    device: &'a Device,
+    dtype: DType,
+    params: Params,
+    trainable: &'a dyn Fn(&str) -> bool,
+}
+
+impl Declare<'_> {
+    fn push(
+        &mut self,
+        name: String,
+        [rows, cols]: [usize; 2],
+        middle: f32,
+        spread: f32,
+        dtype: DType,
+    ) -> ParamId {
+        let seed = self.params.len() as u64;
+        let values: Vec<f32> = (0..rows * cols).map(|at| middle + spread * noise(seed, at as u64)).collect();
+        let wide = self.device.from_f32(rows, cols, &values, Category::Data);
+        let tensor = self.device.empty(rows, cols, dtype, Category::Params);
+        self.device.machine.copy(&wide, &tensor);
+        let (decays, trainable) = (rows > 1, (self.trainable)(&name));
+        self.params.push(Param { name, tensor, decays, trainable })
+    }
+
+    fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> Pair {
+        let (dtype, spread) = (self.dtype, 1.7 / (inner as f32).sqrt());
+        let weight = self.push(format!("{name}.weight"), [out, inner], 0.0, spread, dtype);
+        Pair(weight, bias.then(|| self.push(format!("{name}.bias"), [1, out], 0.0, 0.3, dtype)))
+    }
+
+    fn norm(&mut self, name: &str, width: usize, variant: Variant) -> Pair {
+        let middle = if variant.kind().plus_one { 0.0 } else { 1.0 };
+        let weight = self.push(format!("{name}.weight"), [1, width], middle, 0.3, self.dtype);
+        let bias = variant.plain();
+        Pair(weight, bias.then(|| self.push(format!("{name}.bias"), [1, width], 0.0, 0.3, self.dtype)))
+    }
+
+    fn block(&mut self, variant: Variant, layer: usize) -> Block {
+        let at = |part: &str| format!("blocks.{layer}.{part}");
+        let (q, kv, plain) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, variant.plain());
+        let (before, after, qk) = (variant.norm_before(), variant.norm_after(), variant == Variant::QkNorm);
+        let sinks = variant == Variant::Sandwich;
+        let up = if plain { FFN } else { 2 * FFN };
+        Block {
+            attn_norm: before.then(|| self.norm(&at("attn_norm"), HIDDEN, variant)),
+            qkv: self.linear(&at("qkv"), q + 2 * kv, HIDDEN, plain),
+            q_norm: qk.then(|| self.norm(&at("q_norm"), HEAD_DIM, variant)),
+            k_norm: qk.then(|| self.norm(&at("k_norm"), HEAD_DIM, variant)),
+            sinks: sinks.then(|| self.push(at("sinks"), [1, HEADS], 0.0, 1.0, DType::F32)),
+            attn_out: self.linear(&at("attn_out"), HIDDEN, q, plain),
+            attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), HIDDEN, variant)),
+            mlp_norm: before.then(|| self.norm(&at("mlp_norm"), HIDDEN, variant)),
+            up: self.linear(&at("up"), up, HIDDEN, plain),
+            down: self.linear(&at("down"), HIDDEN, FFN, plain),
+            mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), HIDDEN, variant)),
+        }
+    }
+}
+
+impl Model {
+    fn declare(
+        device: &Device,
+        variant: Variant,
+        dtype: DType,
+        trainable: &dyn Fn(&str) -> bool,
+    ) -> (Model, Params) {
+        let mut declare = Declare { device, dtype, params: Params::default(), trainable };
+        let embed = declare.push("embed".to_string(), [VOCAB, HIDDEN], 0.0, 1.0, dtype);
+        let learned = variant.plain();
+        let positions =
+            learned.then(|| declare.push("positions".to_string(), [600, HIDDEN], 0.0, 0.5, dtype));
+        let blocks = (0..LAYERS).map(|layer| declare.block(variant, layer)).collect();
+        let final_norm = declare.norm("final_norm", HIDDEN, variant);
+        let head = declare.linear("head", VOCAB, HIDDEN, false).0;
+        (Model { variant, embed, positions, blocks, final_norm, head }, declare.params)
+    }
+
+    fn norm(&self, cx: &mut Ctx<'_>, names: [&'static str; 2], x: Val, norm: Option<Pair>) -> Val {
+        norm.map_or(x, |Pair(weight, bias)| cx.norm(names, x, self.variant.kind(), weight, bias))
+    }
+
+    fn heads(&self, cx: &mut Ctx<'_>, p: &Block, h_td: Val) -> [Val; 3] {
+        let widths = [HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM];
+        let rope =
+            (!self.variant.plain()).then_some(RopeUse { table: 0, head_dim: HEAD_DIM, interleaved: false });
+        let qkv = cx.linear("attn.qkv", h_td, p.qkv.0, p.qkv.1);
+        let (Some(_), Some(rope)) = (p.q_norm, rope) else {
+            return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
+        };
+        let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
+        let q_te = self.norm(cx, ["attn.q.norm", "attn.q.norm.stats"], q_te, p.q_norm);
+        let k_tk = self.norm(cx, ["attn.k.norm", "attn.k.norm.stats"], k_tk, p.k_norm);
+        [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk]
+    }
+
+    fn mlp(&self, cx: &mut Ctx<'_>, p: &Block, h_td: Val) -> Val {
+        let u_tf = cx.linear("mlp.up", h_td, p.up.0, p.up.1);
+        let m_tf = match self.variant.plain() {
+            true => cx.activate("mlp.act", Activation::GeluErf, u_tf),
+            false => cx.gate("mlp.act", Activation::Silu, u_tf),
+        };
+        cx.linear("mlp.down", m_tf, p.down.0, p.down.1)
+    }
+
+    fn block(&self, cx: &mut Ctx<'_>, layer: usize, x_td: Val) -> Val {
+        let p = &self.blocks[layer];
+        let [q_te, k_tk, v_tk] = cx.rows(|cx| {
+            let h_td = self.norm(cx, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
+            self.heads(cx, p, h_td)
+        });
+        let mask = usize::from(self.variant == Variant::Sandwich && layer % 2 == 1);
+        let how = AttentionUse { mask, head_dim: HEAD_DIM, scale: 0.25, softcap: self.variant.softcap() };
+        let o_te = cx.attention(q_te, k_tk, v_tk, how, p.sinks);
+        cx.rows(|cx| {
+            let a_td = cx.linear("attn.proj", o_te, p.attn_out.0, p.attn_out.1);
+            let a_td = self.norm(cx, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
+            let a_td = cx.scale("attn.scaled", a_td, self.variant.residual_scale());
+            let y_td = cx.add("block.mid", x_td, a_td);
+            let m_td = if self.variant == Variant::Parallel { x_td } else { y_td };
+            let m_td = self.norm(cx, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
+            let m_td = self.mlp(cx, p, m_td);
+            let m_td = self.norm(cx, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);
+            let m_td = cx.scale("mlp.scaled", m_td, self.variant.residual_scale());
+            cx.add("block.out", y_td, m_td)
+        })
+    }
+
+    fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
+        let mut x_td = run.segment(-1, None, &|cx, _| cx.embed(self.embed, self.positions, 1.5));
+        for layer in 0..LAYERS {
+            x_td = run.segment(layer as i32, Some(x_td), &|cx, x_td| self.block(cx, layer, x_td));
+        }
+        let names = ["final.norm", "final.norm.stats"];
+        run.segment(-1, Some(x_td), &|cx, x_td| {
+            cx.rows(|cx| self.norm(cx, names, x_td, Some(self.final_norm)))
+        })
+    }
+}
+
+/// A machine with a thread count and the highest instruction set allowed, made once.
+pub fn cpu(threads: usize, isa: Isa) -> Arc<dyn Machine> {
+    static ALL: OnceLock<Vec<Arc<Cpu>>> = OnceLock::new();
+    let make = || {
+        let one = |isa: Isa| (1..=3).map(move |threads| Arc::new(Cpu::new(threads, Some(isa))));
+        Isa::ALL.into_iter().flat_map(one).collect()
+    };
+    ALL.get_or_init(make)[isa as usize * 3 + threads - 1].clone()
+}
+
+/// Instruction sets of this processor.
+pub fn levels() -> Vec<Isa> {
+    Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()).collect()
+}
+
+/// What is run, and where.
+#[derive(Clone)]
+pub struct Setup {
+    pub variant: Variant,
+    pub dtype: DType,
+    pub machine: Arc<dyn Machine>,
+    pub places: Places,
+}
+
+impl Setup {
+    pub fn new(variant: Variant, dtype: DType) -> Setup {
+        Setup { variant, dtype, machine: cpu(2, Isa::detect()), places: Places::none() }
+    }
+
+    /// The same on the machine without data.
+    pub fn plan(&self) -> Setup {
+        Setup { machine: Arc::new(Meta::new(self.machine.profile().clone())), ..self.clone() }
+    }
+
+    pub fn build(&self, trainable: &dyn Fn(&str) -> bool) -> Stack {
+        let device = Device::new(self.machine.clone(), 1 << 30);
+        let (model, params) = Model::declare(&device, self.variant, self.dtype, trainable);
+        let grads = Grads::zeros(&device, &params);
+        let optimizer = AdamW::new(&device, &params);
+        let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
+        let (loss, count, counters) = (scalar(), scalar(), Counters::default());
+        let places = self.places.clone();
+        Stack { device, model, params, grads, optimizer, loss, count, counters, places }
+    }
+
+    /// One accumulation with everything trained.
+    pub fn run(&self, micro_batches: &[Range<usize>], docs: &[usize]) -> Outcome {
+        let mut stack = self.build(&|_| true);
+        stack.accumulate(micro_batches, docs);
+        stack.outcome()
+    }
+}
+
+/// A model with what training keeps between steps.
+pub struct Stack {
+    pub device: Device,
+    model: Model,
+    pub params: Params,
+    pub grads: Grads,
+    optimizer: AdamW,
+    loss: Tensor,
+    count: Tensor,
+    counters: Counters,
+    places: Places,
+}
+
+/// What an accumulation left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub loss: Vec<u8>,
+    /// By name.
+    pub grads: Vec<(String, Vec<u8>)>,
+    pub usage: Usage,
+    /// Of the model, and all.
+    pub flops: [u64; 2],
+    pub replayed: u64,
+}
+
+impl Stack {
+    /// Clears the gradients and runs the micro batches, each a range of the tokens of documents of these lengths.
+    pub fn accumulate(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
+        self.grads.clear(&self.device);
+        self.device.machine.zero(&self.loss);
+        for rows in micro_batches {
+            self.micro_batch(rows.clone(), docs);
+        }
+    }
+
+    /// An accumulation and its update.
+    pub fn step(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
+        self.accumulate(micro_batches, docs);
+        self.device.machine.write(&self.count, &200f32.to_le_bytes());
+        let (loss, count) = (&self.loss, &self.count);
+        let (update, settings) = (Update { loss, count }, AdamWSettings::default());
+        self.optimizer.update(&self.device, &mut self.params, &self.grads, update, &settings);
+    }
+
+    fn micro_batch(&mut self, rows: Range<usize>, docs: &[usize]) {
+        let device = &self.device;
+        device.pool.enter("batch", -1);
+        let batch = batch(device, rows.clone(), docs);
+        let label = |at: usize| if at % 6 == 4 { -1 } else { token(at + 1) };
+        let ids: Vec<i32> = rows.clone().map(label).collect();
+        let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None };
+        let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
+        let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
+        let mut tape = Tape::new(scope, &self.places);
+        let hidden = self.model.forward(&mut tape);
+        let head = Head { weight: self.model.head, how: HeadUse { z_loss: 1e-3, ..HeadUse::default() } };
+        let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
+        drop(hidden);
+        device.machine.sum(&losses, &self.loss);
+        tape.backward(dhidden, &mut self.grads);
+    }
+
+    /// The hidden states before the head, by an evaluation pass and by a tape.
+    pub fn hidden_states(&self, docs: &[usize], tile_rows: Option<usize>) -> [Vec<u8>; 2] {
+        let device = &self.device;
+        let batch = batch(device, 0..docs.iter().sum(), docs);
+        let scope = || Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
+        let evaluated = self.model.forward(&mut fathom_grad::Eval::new(scope(), tile_rows, None));
+        let taped = self.model.forward(&mut Tape::new(scope(), &self.places));
+        [evaluated, taped].map(|hidden| device.machine.read(&hidden).wait())
+    }
+
+    pub fn outcome(&self) -> Outcome {
+        let read = |tensor: &Tensor| self.device.machine.read(tensor).wait();
+        let named = |(id, grad): (ParamId, &Tensor)| (self.params.get(id).name.clone(), read(grad));
+        let Counted { model_flops, hardware_flops, replayed, .. } = self.counters.get();
+        Outcome {
+            loss: read(&self.loss),
+            grads: self.grads.iter().map(named).collect(),
+            usage: self.device.pool.usage(),
+            flops: [model_flops, hardware_flops],
+            replayed,
+        }
+    }
+}
+
+fn token(at: usize) -> i32 {
+    ((noise(99, at as u64) + 1.0) / 2.0 * VOCAB as f32) as i32
+}
+
+/// The tokens `rows` of a stream of documents; a document is cut only where `rows` begins or ends.
+fn batch(device: &Device, rows: Range<usize>, docs: &[usize]) -> Batch {
+    let mut parts = Vec::new();
+    let mut positions = Vec::new();
+    let mut start = 0;
+    for length in docs {
+        let part = start.max(rows.start)..(start + length).min(rows.end);
+        if part.start < part.end {
+            positions.extend(part.clone().map(|at| (at - start) as i32));
+            parts.push(part.start - rows.start..part.end - rows.start);
+        }
+        start += length;
+    }
+    let ids: Vec<i32> = rows.clone().map(token).collect();
+    let ids = device.from_i32(&ids, Category::Data);
+    let positions = device.from_i32(&positions, Category::Data);
+    let masks = [None, Some(19)].map(|window| mask(device, &parts, window, &positions)).to_vec();
+    let inv_freq: Vec<f32> =
+        (0..HEAD_DIM / 2).map(|pair| 1e4f32.powf(-2.0 * pair as f32 / HEAD_DIM as f32)).collect();
+    let inv_freq = device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data);
+    let table = device.empty(rows.len(), HEAD_DIM, DType::F32, Category::Data);
+    let rope = RopeTable { positions: &positions, inv_freq: &inv_freq, factor: 1.0, out: &table };
+    device.machine.rope_table(&rope);
+    Batch { tokens: rows.len(), ids, positions, masks, ropes: vec![table] }
+}
+
+fn mask(device: &Device, parts: &[Range<usize>], window: Option<usize>, positions: &Tensor) -> Mask {
+    let table = device.empty(MAX_DOCS, 6, DType::I64, Category::Data);
+    let fields = |part: &Range<usize>| {
+        let Slice { q_start, q_end, k_start, k_end, lo, hi } =
+            Slice::causal(part.clone(), part.clone(), window);
+        [q_start, q_end, k_start, k_end, lo, hi]
+    };
+    let mut bytes: Vec<u8> = parts.iter().flat_map(fields).flat_map(i64::to_le_bytes).collect();
+    bytes.resize(MAX_DOCS * 48, 0);
+    device.machine.write(&table, &bytes);
+    let count = device.from_i32(&[parts.len() as i32], Category::Data);
+    let reach = |at: usize| window.map_or(at + 1, |window| window.min(at + 1)) as u64;
+    let pairs = parts.iter().flat_map(|part| 0..part.len()).map(reach).sum();
+    let slices = Extent::UpTo { cap: MAX_DOCS, count };
+    Mask { table, slices, pos_q: positions.clone(), pos_k: positions.clone(), pairs }
+}
+
+/// All tokens of the documents as one micro batch.
+pub fn whole(docs: &[usize]) -> Vec<Range<usize>> {
+    std::iter::once(0..docs.iter().sum()).collect()
+}
