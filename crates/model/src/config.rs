@@ -27,8 +27,10 @@ const MAX_LAYERS: usize = 4096;
 const HARMLESS: &[&str] = &[
     "_attn_implementation_autoset",
     "_name_or_path",
+    "_num_labels",
     "architectures",
     "attention_dropout",
+    "attention_probs_dropout_prob",
     "attn_pdrop",
     "auto_map",
     "bad_words_ids",
@@ -52,6 +54,7 @@ const HARMLESS: &[&str] = &[
     "forced_eos_token_id",
     "gradient_checkpointing",
     "hidden_dropout",
+    "hidden_dropout_prob",
     "id2label",
     "initializer_range",
     "is_decoder",
@@ -113,6 +116,7 @@ const ONLY: &[(&str, &str)] = &[
     ("quantization_config", "null"),
     ("rope_interleaved", "false"),
     ("tie_encoder_decoder", "false"),
+    ("use_mrope", "false"),
 ];
 
 impl<'a> Config<'a> {
@@ -177,11 +181,11 @@ impl<'a> Config<'a> {
         match name.as_str() {
             "silu" | "swish" => Ok(Activation::Silu),
             "gelu" => Ok(Activation::GeluErf),
-            "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::GeluTanh),
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
             "relu" => Ok(Activation::Relu),
             "relu2" => Ok(Activation::Relu2),
             other => {
-                let known = "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2";
+                let known = "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, relu2";
                 Err(self.refuse(key, format!("is \"{other}\"; supported: {known}")))
             }
         }
@@ -205,7 +209,10 @@ impl<'a> Config<'a> {
     /// Refuses keys that nobody read.
     pub(crate) fn finish(&self, model_type: &str) -> Result<()> {
         for (key, wanted) in ONLY {
-            self.only(key, wanted)?;
+            // A family that read the key itself has decided.
+            if !self.read.borrow().contains(key) {
+                self.only(key, wanted)?;
+            }
         }
         let read = self.read.borrow();
         for (key, value) in self.map {

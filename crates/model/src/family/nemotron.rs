@@ -27,7 +27,14 @@ pub(super) static FAMILY: Family = Family {
     architecture: "NemotronForCausalLM",
     read: |c| {
         let bias = common::read_biases(c, true)?;
-        Ok(Spec { bias, ..common::read(c, &DIALECT)? })
+        let spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        // Published files repeat the head size under the training code's name, which Transformers ignores.
+        match c.nullable::<usize>("kv_channels", None)? {
+            Some(size) if size != spec.head_dim => {
+                Err(c.refuse("kv_channels", format!("is {size}, but a head has {} columns", spec.head_dim)))
+            }
+            _ => Ok(spec),
+        }
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);

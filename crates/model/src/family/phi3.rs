@@ -20,11 +20,20 @@ const DIALECT: Dialect = Dialect {
     ..common::LLAMA
 };
 
+/// Keys of published files, with the only values that mean this model.
+const ONLY: [(&str, &str); 5] = [
+    ("attention_bias", "false"),
+    ("full_attn_mod", "1"),
+    ("interpolate_factor", "1"),
+    ("lm_head_bias", "false"),
+    ("mlp_bias", "false"),
+];
+
 pub(super) static FAMILY: Family = Family {
     model_type: "phi3",
     architecture: "Phi3ForCausalLM",
     read: |c| {
-        c.only("attention_bias", "false")?;
+        ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
         let mut spec = common::read(c, &DIALECT)?;
         let scaling = &spec.ropes[0].scaling;
         if !matches!(scaling, RopeScaling::Default | RopeScaling::Longrope { .. }) {

@@ -33,6 +33,7 @@ pub(super) static FAMILY: Family = Family {
         let slides: bool = c.or("use_sliding_window", false)?;
         // Written by Transformers 4 and used by nothing.
         let _: Option<usize> = c.nullable("max_window_layers", None)?;
+        let _: Option<usize> = c.nullable("pretraining_tp", None)?;
         let has_window = slides && c.nullable::<usize>("sliding_window", None)?.is_some();
         common::read_layer_types(c, &mut spec, None, |layer| has_window && rotates[layer] == 0)?;
         for (layer, rotates) in spec.layers.iter_mut().zip(rotates) {

@@ -118,6 +118,8 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     check_refused("gemma2", json!({ "query_pre_attn_scalar": 0 }), &["query_pre_attn_scalar"]);
     check_refused("gpt2", json!({ "scale_attn_by_inverse_layer_idx": true }), &["inverse_layer_idx"]);
     check_refused("gpt2", json!({ "rope_theta": 1e4 }), &["`rope_theta`"]);
+    check_refused("nemotron", json!({ "kv_channels": 8 }), &["`kv_channels`", "16"]);
+    check_refused("phi3", json!({ "lm_head_bias": true }), &["`lm_head_bias`"]);
     check_refused("granite", json!({ "logits_scaling": 0.0 }), &["`logits_scaling`"]);
     check_refused("smollm3", json!({ "no_rope_layers": [1] }), &["`no_rope_layers`"]);
 }
@@ -164,6 +166,20 @@ fn published_files_are_read() {
     let mut su = object(&root().join("phi3/config_v4.json"));
     su["rope_scaling"]["type"] = json!("su");
     assert_eq!(read(&su).unwrap(), case("phi3", json!({})));
+    // Hub files of other families.
+    let same = |name: &str, change: Value| assert_eq!(case(name, change), case(name, json!({})), "{name}");
+    same("qwen2", json!({ "use_mrope": false }));
+    same("smollm3", json!({ "pretraining_tp": 2, "max_window_layers": 28 }));
+    same("nemotron", json!({ "kv_channels": 16 }));
+    same(
+        "phi3",
+        json!({ "lm_head_bias": false, "full_attn_mod": 1, "attention_bias": false, "auto_map": {} }),
+    );
+    same(
+        "gpt2",
+        json!({ "n_ctx": 1024, "task_specific_params": { "text-generation": {} }, "_num_labels": 1 }),
+    );
+    same("gpt_neox", json!({ "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0 }));
     let stack = json!({ "mlp_type": "default", "norm_type": "layer_norm", "layer_norm_epsilon": 1e-5 });
     assert_eq!(case("starcoder2", stack), case("starcoder2", json!({})));
 }
