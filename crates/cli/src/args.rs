@@ -1,0 +1,308 @@
+//! The verbs and their flags. Settings of a run are recipe keys, given as `path=value`, not flags.
+
+use std::path::PathBuf;
+
+use clap::{Args as Group, Parser, Subcommand};
+
+/// Trains, adapts and serves language models over millions of tokens, on the hardware you have.
+#[derive(Parser)]
+#[command(name = "fathom", version, max_term_width = 110)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// From raw text to a model that answers: gathers, trains, extends, measures, exports, reports.
+    Quickstart(Quickstart),
+    /// Lists, shows or copies the recipes inside this binary.
+    Recipes {
+        /// Which.
+        #[command(subcommand)]
+        action: Recipes,
+    },
+    /// Trains by a recipe. Run again on the same folder, it resumes.
+    Train(Train),
+    /// Tells what a run will need, to the byte, without data or memory: the same program on the machine `meta`.
+    Plan(Plan),
+    /// Measures a model: bits per byte, loss by position, needle.
+    Eval(Eval),
+    /// Continues a prompt.
+    Generate(Generate),
+    /// Measures this machine; one JSON object a line.
+    Bench(Bench),
+    /// Writes a run's or checkpoint's model as a Hugging Face folder.
+    Export(Convert),
+    /// Reads a Hugging Face folder and writes it in Fathom's own spelling, streamed.
+    Import(Convert),
+    /// Looks inside: logits, gradients, activations.
+    Inspect {
+        /// What to look at.
+        #[command(subcommand)]
+        what: Inspect,
+    },
+    /// Two runs side by side, and the first step where their bits differ.
+    Diff {
+        /// A run's folder.
+        left: PathBuf,
+        /// Another.
+        right: PathBuf,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What this machine can do, and whether Fathom works on it.
+    Doctor,
+}
+
+/// `fathom quickstart`.
+#[derive(Group)]
+pub struct Quickstart {
+    /// Time for everything.
+    #[arg(long, default_value_t = 10.0)]
+    pub minutes: f64,
+    /// Steps of each stage instead of a time; two such runs are identical.
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Folder of the run.
+    #[arg(long, default_value = "out/quickstart")]
+    pub out: PathBuf,
+    /// Your own text: files or folders of .txt .md .rs .html .jsonl .jsonl.zst .jsonl.gz .parquet.
+    #[arg(long, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE", last = false)]
+    pub settings: Vec<String>,
+}
+
+/// `fathom recipes`.
+#[derive(Subcommand)]
+pub enum Recipes {
+    /// Lists them.
+    Ls,
+    /// Prints one, resolved, with each value's source.
+    Show {
+        /// Its name.
+        name: String,
+        /// Recipe keys.
+        #[arg(value_name = "PATH=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Copies one to a file.
+    Cp {
+        /// Its name.
+        name: String,
+        /// The file; `NAME.toml` if not given.
+        file: Option<PathBuf>,
+    },
+}
+
+/// `fathom train`.
+#[derive(Group)]
+pub struct Train {
+    /// A shipped recipe's name, or a file.
+    pub recipe: String,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// cpu, or meta for a plan.
+    #[arg(long)]
+    pub machine: Option<String>,
+}
+
+/// `fathom plan`.
+#[derive(Group)]
+pub struct Plan {
+    /// A shipped recipe's name, or a file.
+    pub recipe: String,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// One JSON object a stage.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Sampling flags.
+#[derive(Group)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the most likely token.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f64,
+    /// Keeps the k most likely tokens; 0 keeps all.
+    #[arg(long, default_value_t = 0)]
+    pub top_k: usize,
+    /// Keeps the smallest set that reaches this probability.
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f64,
+    /// Drops tokens less likely than this share of the most likely one.
+    #[arg(long, default_value_t = 0.0)]
+    pub min_p: f64,
+    /// Penalises tokens already seen; 1 changes nothing.
+    #[arg(long, default_value_t = 1.0)]
+    pub repetition_penalty: f64,
+    /// Same seed, same text.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Most tokens to write.
+    #[arg(long, default_value_t = 256)]
+    pub max_tokens: usize,
+    /// Ends where this text would appear.
+    #[arg(long)]
+    pub stop: Vec<String>,
+}
+
+/// `fathom generate`.
+#[derive(Group)]
+pub struct Generate {
+    /// A run's folder, or a Hugging Face folder.
+    pub model: PathBuf,
+    /// The prompt; from standard input if not given.
+    pub prompt: Option<String>,
+    /// How to choose tokens.
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Tokens of prompt and answer together.
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// f32 or bf16.
+    #[arg(long)]
+    pub precision: Option<String>,
+    /// Only the answer's token ids.
+    #[arg(long)]
+    pub ids: bool,
+    /// Threads; 0 for all cores.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+}
+
+/// `fathom eval`.
+#[derive(Group)]
+pub struct Eval {
+    /// A run's folder, or a Hugging Face folder.
+    pub model: PathBuf,
+    /// Text to measure on; the run's held-out documents if not given.
+    #[arg(long, num_args = 1..)]
+    pub data: Vec<PathBuf>,
+    /// Longest sequence.
+    #[arg(long)]
+    pub tokens: Option<usize>,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fathom export` and `fathom import`.
+#[derive(Group)]
+pub struct Convert {
+    /// Where the model is.
+    pub from: PathBuf,
+    /// The Hugging Face folder to write.
+    pub to: PathBuf,
+    /// f32 or bf16.
+    #[arg(long)]
+    pub precision: Option<String>,
+    /// Most bytes of one file.
+    #[arg(long, default_value_t = 5_000_000_000)]
+    pub max_shard_bytes: u64,
+}
+
+/// `fathom inspect`.
+#[derive(Subcommand)]
+pub enum Inspect {
+    /// `logits` [tokens, vocab] f32 for given ids.
+    Logits(InspectModel),
+    /// The loss gradient of every parameter under its Hugging Face name.
+    Gradients(InspectModel),
+    /// Every activation's name, shape, bytes and place.
+    Activations(Plan),
+}
+
+/// What to run a model on.
+#[derive(Group)]
+pub struct InspectModel {
+    /// A run's folder, or a Hugging Face folder.
+    pub model: PathBuf,
+    /// Token ids, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub ids: Vec<u32>,
+    /// A safetensors file to write.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// f32 or bf16.
+    #[arg(long, default_value = "f32")]
+    pub precision: String,
+}
+
+/// `fathom bench`.
+#[derive(Group)]
+pub struct Bench {
+    /// gemm, attention, step, decode or load.
+    pub what: String,
+    /// One JSON object a line (the only output there is).
+    #[arg(long)]
+    pub json: bool,
+    /// f32 or bf16.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: String,
+    /// Threads; 0 for all cores.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Repeats; the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub repeat: usize,
+    /// Rows of C.
+    #[arg(long)]
+    pub m: Option<usize>,
+    /// Columns of C.
+    #[arg(long)]
+    pub n: Option<usize>,
+    /// The summed size.
+    #[arg(long)]
+    pub k: Option<usize>,
+    /// Weights kept packed.
+    #[arg(long)]
+    pub packed: bool,
+    /// Tokens of a sequence.
+    #[arg(long)]
+    pub tokens: Option<usize>,
+    /// Columns of the residual stream.
+    #[arg(long, default_value_t = 512)]
+    pub hidden: usize,
+    /// Blocks.
+    #[arg(long, default_value_t = 8)]
+    pub layers: usize,
+    /// Query heads.
+    #[arg(long, default_value_t = 8)]
+    pub heads: usize,
+    /// Key and value heads.
+    #[arg(long)]
+    pub kv_heads: Option<usize>,
+    /// Columns of one head.
+    #[arg(long)]
+    pub head_dim: Option<usize>,
+    /// Columns inside the MLP.
+    #[arg(long, default_value_t = 1408)]
+    pub ffn: usize,
+    /// Rows of the embedding.
+    #[arg(long, default_value_t = 32_000)]
+    pub vocab: usize,
+    /// none, linear or full recompute.
+    #[arg(long, default_value = "none")]
+    pub places: String,
+    /// cpu or meta.
+    #[arg(long, default_value = "cpu")]
+    pub machine: String,
+    /// forward or forward_backward.
+    #[arg(long)]
+    pub pass: Option<String>,
+    /// A model's folder, for decode and load.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Instruction set to stay below: portable, avx2, avx512, avx512_bf16, amx.
+    #[arg(long)]
+    pub isa: Option<String>,
+}

@@ -1,0 +1,67 @@
+//! `fathom generate`: continues a prompt, streaming.
+
+use std::io::{IsTerminal, Read, Write};
+
+use anyhow::{Context, Result};
+use fathom_base::{Flow, Generate, GenerateRequest, Prompt, Sampling};
+use fathom_engine::{Engine, Limits};
+use fathom_train::recipe::Machine;
+
+use crate::{args, device};
+
+/// Runs the verb.
+pub fn run(args: &args::Generate) -> Result<()> {
+    let folder = device::model_folder(&args.model)?;
+    let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
+    let device = device::cpu(&Machine { threads: args.threads, ..Machine::default() })?;
+    let loaded = device::load(&device, &folder, dtype)?;
+    let tokenizer = device::tokenizer(&folder)?;
+    let context_tokens = args.context.unwrap_or(loaded.model.spec.max_positions);
+    let limits = Limits { context_tokens, ..Limits::default() };
+    let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
+    let request = GenerateRequest { prompt: Prompt::Text(prompt(args)?), sampling: sampling(&args.sampling) };
+    let mut out = std::io::stdout();
+    let mut stream = |text: &str| {
+        let written = args.ids || out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok();
+        if written { Flow::Continue } else { Flow::Stop }
+    };
+    let answer = engine.generate(&request, &mut stream)?;
+    if args.ids {
+        println!("{}", serde_json::json!(answer.ids));
+        return Ok(());
+    }
+    println!();
+    let decoded = answer.ids.len().saturating_sub(1) as f64 / answer.decode_s.max(1e-9);
+    eprintln!(
+        "[{} prompt tokens in {:.2} s, {} new tokens at {decoded:.1} tokens/s]",
+        answer.prompt_tokens,
+        answer.prefill_s,
+        answer.ids.len()
+    );
+    Ok(())
+}
+
+fn prompt(args: &args::Generate) -> Result<String> {
+    if let Some(prompt) = &args.prompt {
+        return Ok(prompt.clone());
+    }
+    if std::io::stdin().is_terminal() {
+        eprintln!("prompt (end with ctrl-D):");
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read the prompt from standard input")?;
+    Ok(text)
+}
+
+fn sampling(args: &args::Sampling) -> Sampling {
+    Sampling {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
+        seed: args.seed,
+        max_tokens: args.max_tokens,
+        stop: args.stop.clone(),
+    }
+}

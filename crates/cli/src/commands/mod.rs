@@ -1,0 +1,37 @@
+//! One file a verb.
+
+mod bench;
+mod convert;
+mod diff;
+mod doctor;
+mod eval;
+mod generate;
+mod inspect;
+mod plan;
+mod recipes;
+mod train;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::{Args, Verb};
+
+/// Runs a verb.
+pub fn run(args: Args) -> Result<ExitCode> {
+    match args.verb {
+        Verb::Quickstart(args) => return train::quickstart(&args),
+        Verb::Train(args) => return train::train(&args),
+        Verb::Recipes { action } => recipes::run(&action)?,
+        Verb::Plan(args) => plan::run(&args)?,
+        Verb::Eval(args) => eval::run(&args)?,
+        Verb::Generate(args) => generate::run(&args)?,
+        Verb::Bench(args) => bench::run(&args)?,
+        Verb::Export(args) => convert::export(&args)?,
+        Verb::Import(args) => convert::import(&args)?,
+        Verb::Inspect { what } => inspect::run(&what)?,
+        Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
+        Verb::Doctor => doctor::run()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! `fathom train` and `fathom quickstart`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_train::Outcome;
+use fathom_train::recipe::Recipe;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+use crate::library::{LIBRARY, layers, load};
+use crate::{args, commands, pipeline};
+
+/// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
+const RESUME: u8 = 75;
+
+/// Runs `fathom train`.
+pub fn train(args: &args::Train) -> Result<ExitCode> {
+    let mut layers = layers(&args.recipe, &args.settings);
+    if let Some(machine) = &args.machine {
+        layers = layers.flag("--machine", "machine.kind", machine);
+    }
+    let loaded = load(layers)?;
+    if loaded.value.machine.kind == fathom_train::recipe::MachineKind::Meta {
+        let plan = args::Plan { recipe: args.recipe.clone(), settings: args.settings.clone(), json: false };
+        commands::plan::run(&plan)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    run(&loaded, &format!("fathom train {} {}", args.recipe, args.settings.join(" ")))
+}
+
+/// Runs `fathom quickstart`.
+pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
+    let mut layers: Layers<'_> = Layers::with_library(LIBRARY).recipe("quickstart");
+    let out = args.out.display().to_string();
+    layers = layers.flag("--out", "run.out", &out);
+    // A fixed number of steps and no clock: two such runs are identical.
+    let minutes = if args.steps.is_some() { "none".to_string() } else { args.minutes.to_string() };
+    layers = layers.flag("--minutes", "run.minutes", &minutes);
+    if !args.data.is_empty() {
+        let paths: Vec<String> = args.data.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+        layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
+    }
+    if let Some(steps) = args.steps {
+        for stage in 0..2 {
+            layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
+        }
+    }
+    let loaded = load(layers.sets(&args.settings))?;
+    run(&loaded, &format!("fathom quickstart --minutes {} --out {out}", args.minutes))
+}
+
+fn run(loaded: &Loaded<Recipe>, command: &str) -> Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGUSR1, SIGINT] {
+        // A second signal of the kind ends the process at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .context("cannot watch for signals")?;
+    }
+    match pipeline::run(loaded, command.trim(), &stop)? {
+        Outcome::Finished => Ok(ExitCode::SUCCESS),
+        Outcome::Interrupted => Ok(ExitCode::from(RESUME)),
+    }
+}

@@ -1,0 +1,99 @@
+//! Machines by name, and models from folders.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use fathom_cpu::isa::Isa;
+use fathom_cpu::{Cpu, profile};
+use fathom_grad::Params;
+use fathom_model::{Model, SafeTensors, Source};
+use fathom_tensor::{DType, Device, Profile};
+use fathom_text::Tokenizer;
+use fathom_train::recipe::{Machine, Precision};
+
+/// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
+pub fn isa_mask() -> Result<Option<Isa>> {
+    let Ok(name) = std::env::var("FATHOM_ISA") else { return Ok(None) };
+    let names: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();
+    let isa = Isa::from_name(&name);
+    if isa.is_none() {
+        bail!("FATHOM_ISA={name}: not one of {}", names.join(", "));
+    }
+    Ok(isa)
+}
+
+/// The processor with a memory budget: what the recipe says, or most of what is available.
+pub fn cpu(machine: &Machine) -> Result<Device> {
+    let cpu = Cpu::new(machine.threads, isa_mask()?);
+    let budget = machine.memory_bytes.unwrap_or_else(default_budget);
+    Ok(Device::new(Arc::new(cpu), budget))
+}
+
+/// The data sheet of this machine's processor.
+pub fn cpu_profile(machine: &Machine) -> Result<Profile> {
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = if machine.threads == 0 { all } else { machine.threads };
+    Ok(profile(threads, Isa::select(isa_mask()?)))
+}
+
+/// Nine tenths of the memory that the system calls available.
+pub fn default_budget() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|rest| rest.trim().split(' ').next()).and_then(|n| n.parse::<u64>().ok());
+    kib.map_or(8 << 30, |kib| kib * 1024 / 10 * 9)
+}
+
+/// f32 or bf16 by name.
+pub fn dtype(name: &str) -> Result<DType> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "bf16" => Ok(DType::Bf16),
+        other => bail!("precision `{other}` is not one of f32, bf16"),
+    }
+}
+
+/// The element type of a recipe's precision.
+pub fn precision(precision: Precision) -> DType {
+    match precision {
+        Precision::Bf16 => DType::Bf16,
+        Precision::F32 => DType::F32,
+    }
+}
+
+/// The Hugging Face folder of a path: the path itself, or the `model` folder of a run.
+pub fn model_folder(path: &Path) -> Result<PathBuf> {
+    [path.to_path_buf(), path.join("model")]
+        .into_iter()
+        .find(|folder| folder.join("config.json").is_file())
+        .with_context(|| format!("{}: neither a Hugging Face folder (config.json) nor a run with a `model` folder", path.display()))
+}
+
+/// A model with its weights.
+pub struct Loaded {
+    /// The architecture.
+    pub model: Model,
+    /// Its weights.
+    pub params: Params,
+}
+
+/// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
+pub fn load(device: &Device, folder: &Path, dtype: Option<DType>) -> Result<Loaded> {
+    let opened = fathom_model::open(folder)?;
+    let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
+    let (model, mut params) = Model::declare(device, &opened.spec, dtype);
+    fathom_model::load(device, &model, &mut params, &opened.source)?;
+    Ok(Loaded { model, params })
+}
+
+/// bf16 if every stored tensor is bf16, else f32.
+fn stored_dtype(source: &SafeTensors) -> DType {
+    let narrow = source.names().iter().all(|name| source.dtype(name) == Some(DType::Bf16));
+    if narrow { DType::Bf16 } else { DType::F32 }
+}
+
+/// The tokenizer of a model's folder.
+pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    Ok(Tokenizer::from_dir(folder)?)
+}

@@ -1,0 +1,91 @@
+//! What a run shows while it runs: a bar and a line on a terminal, plain lines otherwise.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use fathom_base::human;
+use fathom_base::metrics::events;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// The live line.
+pub struct Live {
+    bar: Option<ProgressBar>,
+    begun: Instant,
+    last: Option<Instant>,
+    stage: String,
+    /// Expected seconds for everything after the steps of the stage at hand.
+    pub later_s: f64,
+}
+
+/// Time between plain lines.
+const QUIET: Duration = Duration::from_secs(5);
+
+impl Live {
+    /// A live line on standard error.
+    pub fn new() -> Live {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{bar:24} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(1).with_style(style)
+        });
+        Live { bar, begun: Instant::now(), last: None, stage: String::new(), later_s: 0.0 }
+    }
+
+    /// A line that stays.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())),
+        }
+    }
+
+    /// A line that the next one replaces, on a terminal; dropped otherwise unless the last was long ago.
+    pub fn note(&mut self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_string());
+            bar.tick();
+        } else if self.last.is_none_or(|last| last.elapsed() > QUIET) {
+            self.last = Some(Instant::now());
+            self.say(text);
+        }
+    }
+
+    /// A stage begins.
+    pub fn stage(&mut self, stage: &events::Stage) {
+        self.stage = stage.name.clone();
+        self.last = None;
+        if let Some(bar) = &self.bar {
+            bar.set_length(stage.steps.max(1));
+            bar.set_position(0);
+        }
+    }
+
+    /// A step ended.
+    pub fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) {
+        let left = stage_steps.map(|steps| steps.saturating_sub(stage_step) as f64 * step.step_s + self.later_s);
+        let eta = left.map_or("...".to_string(), human::seconds);
+        let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
+        let text = format!(
+            "{} {stage_step}{of}  loss {:.3}  {} tokens/s  {:.3} TFLOP/s  {}  eta {eta}",
+            self.stage,
+            step.loss,
+            human::grouped(step.tokens_per_s as u64),
+            step.model_tflops,
+            human::bytes(step.pool_peak_bytes),
+        );
+        if let (Some(bar), Some(steps)) = (&self.bar, stage_steps) {
+            bar.set_length(steps);
+            bar.set_position(stage_step);
+        }
+        if self.bar.is_none() && stage_step <= 3 {
+            self.last = None;
+        }
+        self.note(&text);
+    }
+
+    /// The bar goes.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Measures a model in the middle of a run: loss by position, bits per byte, needles. Wiring of the engine into `eval`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use fathom_base::metrics::{Event, MetricsWriter, events};
+use fathom_curate::held_out_documents;
+use fathom_engine::{Engine, Limits as EngineLimits};
+use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, Windows, bits_per_byte, find_needles};
+use fathom_eval::{loss_by_position, loss_by_position_same_documents};
+use fathom_text::Tokenizer;
+use fathom_text::store::Store;
+use fathom_train::Trainer;
+use fathom_train::recipe::Recipe;
+
+/// What is measured on.
+pub struct Subject<'a> {
+    /// The model.
+    pub trainer: &'a Trainer,
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// The store with the held-out documents.
+    pub store: &'a Store,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    /// When it is, for the log.
+    pub moment: Moment,
+    /// Longest sequence.
+    pub tokens: usize,
+    /// Context of bits per byte.
+    pub context: usize,
+    /// Seconds for everything; none measures as much as the recipe says.
+    pub seconds: Option<f64>,
+}
+
+/// The figures.
+pub struct Figures {
+    /// Loss by position, by the same documents in every bucket where there are long ones.
+    pub position: Option<fathom_eval::ByPosition>,
+    /// Bits per byte.
+    pub bits: Option<fathom_eval::Bits>,
+    /// Needles.
+    pub needles: Option<fathom_eval::Needles>,
+}
+
+/// Measures and writes the events.
+pub fn measure(subject: &Subject<'_>, recipe: &Recipe, extent: &Extent, metrics: &mut MetricsWriter) -> Result<Figures> {
+    let trainer = subject.trainer;
+    let limits = EngineLimits { context_tokens: extent.tokens + 64, chunk_tokens: 1024 };
+    let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let mut documents = held_out(subject, recipe.data.held_out_share);
+    documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
+    let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
+
+    let long = documents.iter().filter(|ids| ids.len() >= extent.tokens).count();
+    let most = Limits { documents: (recipe.eval.tokens / extent.tokens).max(2), budget: share(0.3) };
+    let position = match (documents.is_empty(), long) {
+        (true, _) => None,
+        (false, 0) => Some(loss_by_position(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
+        (false, _) => Some(loss_by_position_same_documents(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
+    };
+    if let Some(position) = &position {
+        metrics.write(&Event::EvalPosition(position.to_event(&extent.moment)))?;
+    }
+    let bits = bits(&mut engine, subject, &documents, extent, share(0.15))?;
+    if let Some(bits) = &bits {
+        metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {}", extent.moment.when), &extent.moment)))?;
+    }
+    let needles = needles(&mut engine, subject, &documents, recipe, extent, share(0.55))?;
+    if let Some(needles) = &needles {
+        metrics.write(&Event::Needle(needles.to_event(&extent.moment)))?;
+    }
+    Ok(Figures { position, bits, needles })
+}
+
+/// The store's held-out documents of real text, ids without the end-of-text token.
+fn held_out(subject: &Subject<'_>, share: f64) -> Vec<Vec<u32>> {
+    let docs = held_out_documents(subject.store, share).into_iter();
+    docs.map(|doc| HeldOut::from_ids(subject.store.doc(doc), subject.tokenizer).ids).collect()
+}
+
+fn bits(
+    engine: &mut Engine<'_>,
+    subject: &Subject<'_>,
+    documents: &[Vec<u32>],
+    extent: &Extent,
+    budget: Option<Duration>,
+) -> Result<Option<fathom_eval::Bits>> {
+    if documents.is_empty() {
+        return Ok(None);
+    }
+    // In an order that does not depend on length, so that a short budget still measures a mixture.
+    let mut order: Vec<&Vec<u32>> = documents.iter().collect();
+    order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
+    let texts = order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
+    let limits = Limits { documents: usize::MAX, budget };
+    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, (extent.context, Windows::Apart), &limits)?))
+}
+
+fn needles(
+    engine: &mut Engine<'_>,
+    subject: &Subject<'_>,
+    documents: &[Vec<u32>],
+    recipe: &Recipe,
+    extent: &Extent,
+    budget: Option<Duration>,
+) -> Result<Option<fathom_eval::Needles>> {
+    let (trials, depths) = (recipe.eval.needle_trials, recipe.eval.needle_depths);
+    let lengths_tokens: Vec<usize> =
+        std::iter::successors(Some(256), |tokens| Some(tokens * 2)).take_while(|tokens| *tokens <= extent.tokens).collect();
+    if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
+        return Ok(None);
+    }
+    let filler: Vec<String> = documents
+        .iter()
+        .take(8)
+        .flat_map(|ids| subject.tokenizer.decode(ids).lines().map(str::to_string).collect::<Vec<_>>())
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let depths = (0..depths).map(|index| index as f64 / (depths.max(2) - 1) as f64).collect();
+    let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, budget };
+    Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
+}
+
+/// A greedy continuation of the beginning of a held-out document, for the report.
+pub fn sample(subject: &Subject<'_>, share: f64, step: u64) -> Result<Option<events::Sample>> {
+    let Some(ids) = held_out(subject, share).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
+    let trainer = subject.trainer;
+    let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
+    let engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let prompt = ids[..64].to_vec();
+    let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
+    let (prompt, text) = (subject.tokenizer.decode(&prompt), subject.tokenizer.decode(&answer));
+    Ok(Some(events::Sample { step, prompt, text }))
+}

@@ -1,0 +1,409 @@
+//! The main job: text to tokens, stages of training with measurements between them, a Hugging Face folder and a report.
+//! Every phase leaves its result in the run's folder, so running again resumes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use fathom_base::machine_facts::MachineFacts;
+use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
+use fathom_base::recipe::{Layers, Recipe as Loaded, diff};
+use fathom_base::{human, rss};
+use fathom_curate::{CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir};
+use fathom_eval::Moment;
+use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, SpecialIds, Spec, initialise, open_config, save_hf};
+use fathom_text::Tokenizer;
+use fathom_text::store::Store;
+use fathom_train::recipe::Recipe;
+use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Trainer};
+
+use crate::device;
+use crate::live::Live;
+use crate::measure::{Extent, Figures, Subject, measure, sample};
+
+/// Keys that may differ between a run and its resumption: they change no number.
+const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
+
+/// The specification that a recipe starts from.
+pub fn spec(recipe: &Recipe) -> Result<Spec> {
+    let table = &recipe.model;
+    if let Some(folder) = &table.from {
+        return Ok(open_config(&device::model_folder(folder)?)?.0);
+    }
+    let max_positions = recipe.stage.first().map_or(2048, |stage| stage.seq_tokens);
+    Ok(Spec::llama(LlamaSizes {
+        hidden: table.hidden,
+        layers: table.layers,
+        heads: table.heads,
+        kv_heads: table.kv_heads,
+        head_dim: table.head_dim,
+        ffn: table.ffn,
+        vocab: table.vocab,
+        rope_theta: table.rope_theta,
+        max_positions,
+        tied: table.tied,
+    }))
+}
+
+/// A run in progress.
+struct Job<'a> {
+    recipe: &'a Recipe,
+    loaded: &'a Loaded<Recipe>,
+    folder: PathBuf,
+    begun: Instant,
+    live: Live,
+}
+
+/// Runs a recipe to its end, or until `stop` is set.
+pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool) -> Result<Outcome> {
+    let recipe = &loaded.value;
+    let folder = recipe.run.out.clone();
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut job = Job { recipe, loaded, folder, begun: Instant::now(), live: Live::new() };
+    job.same_recipe()?;
+    if job.is_done() {
+        job.live.say(&format!("{} is finished already; its report is {}", job.folder.display(), job.folder.join("report.html").display()));
+        return Ok(Outcome::Finished);
+    }
+    let mut metrics = MetricsWriter::open(job.log())?;
+    job.begin(command, &mut metrics)?;
+    let (tokenizer, store) = job.corpus(&mut metrics)?;
+    job.train(metrics, &tokenizer, store, stop)
+}
+
+impl Job<'_> {
+    fn log(&self) -> PathBuf {
+        self.folder.join("metrics.jsonl")
+    }
+
+    /// Refuses a folder that another recipe made; writes the recipe into a new one.
+    fn same_recipe(&self) -> Result<()> {
+        let path = self.folder.join("recipe.toml");
+        if path.exists() {
+            let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
+            let free = |key: &str| FREE_KEYS.iter().any(|prefix| key.starts_with(prefix));
+            let changes: Vec<String> = diff(before.rows(), self.loaded.rows())
+                .into_iter()
+                .filter(|change| !free(&change.path))
+                .map(|change| format!("  {change}"))
+                .collect();
+            if !changes.is_empty() {
+                let (path, differences) = (self.folder.clone(), changes.join("\n"));
+                bail!(fathom_train::Error::OtherRecipe { path, differences });
+            }
+        }
+        std::fs::write(&path, self.loaded.text()).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn is_done(&self) -> bool {
+        let events = read_events(self.log()).unwrap_or_default();
+        events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_))))
+    }
+
+    fn begin(&self, command: &str, metrics: &mut MetricsWriter) -> Result<()> {
+        if !read_events(self.log())?.is_empty() {
+            return Ok(());
+        }
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        metrics.write(&Event::Run(events::Run {
+            name: self.recipe.run.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            start_unix_s: since.map_or(0, |since| since.as_secs()),
+            command: command.into(),
+            recipe: self.loaded.rows().to_vec(),
+            machine: MachineFacts::read(),
+        }))?;
+        Ok(())
+    }
+
+    /// Text to tokens, or what an earlier call left.
+    fn corpus(&mut self, metrics: &mut MetricsWriter) -> Result<(Tokenizer, Store)> {
+        let spec = self.corpus_spec()?;
+        let live = &mut self.live;
+        let report = build(&spec, &mut |progress| live.note(&describe_progress(progress)))?;
+        let event = report.to_event();
+        live.say(&format!(
+            "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
+            human::grouped(event.documents),
+            human::bytes(event.bytes),
+            human::grouped(event.tokens),
+            human::grouped(event.vocabulary),
+            human::percent(event.synthetic_share),
+        ));
+        let known = read_events(self.log())?;
+        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_)))) {
+            metrics.write(&Event::Data(event))?;
+        }
+        let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
+        let store = Store::open(store_prefix(&spec.out))?;
+        Ok((tokenizer, store))
+    }
+
+    fn corpus_spec(&self) -> Result<CorpusSpec> {
+        let data = &self.recipe.data;
+        let tokenizer = match (&data.tokenizer, &self.recipe.model.from) {
+            (Some(path), _) => TokenizerFrom::File(path.clone()),
+            (None, Some(folder)) => TokenizerFrom::File(device::model_folder(folder)?),
+            (None, None) => {
+                let sample_bytes = data.tokenizer_bytes as usize;
+                TokenizerFrom::Train { vocab: self.recipe.model.vocab, sample_bytes }
+            }
+        };
+        let input = match data.paths.as_slice() {
+            [] => Input::Default {
+                roots: cargo_home().map(|home| default_roots(&home)).unwrap_or_default(),
+                fallback: std::env::current_dir().ok(),
+            },
+            paths => Input::Paths(paths.to_vec()),
+        };
+        Ok(CorpusSpec {
+            text_field: data.text_field.clone(),
+            max_bytes: data.max_bytes,
+            document_bytes: data.document_bytes as usize,
+            recall_share: data.recall_share,
+            tokenizer,
+            held_out: data.held_out_share,
+            seed: self.recipe.run.seed,
+            ..CorpusSpec::new(input, self.folder.join("data"))
+        })
+    }
+
+    fn trainer(&self, tokenizer: &Tokenizer) -> Result<(Trainer, SpecialIds)> {
+        let recipe = self.recipe;
+        let device = device::cpu(&recipe.machine)?;
+        let dtype = device::precision(recipe.model.precision);
+        let mut special = SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None };
+        let (model, params) = match &recipe.model.from {
+            Some(folder) => {
+                let folder = device::model_folder(folder)?;
+                special = open_config(&folder)?.1;
+                let loaded = device::load(&device, &folder, Some(dtype))?;
+                (loaded.model, loaded.params)
+            }
+            None => {
+                let mut spec = spec(recipe)?;
+                spec.vocab = tokenizer.vocab_size().next_multiple_of(64);
+                let (model, mut params) = Model::declare(&device, &spec, dtype);
+                initialise(&device, &model, &mut params, recipe.run.seed);
+                (model, params)
+            }
+        };
+        let (have, need) = (params.shape(model.embed)[0], tokenizer.vocab_size());
+        if have < need {
+            bail!("the tokenizer has {need} tokens and the model's embedding {have} rows; give data.tokenizer the model's own");
+        }
+        Ok((Trainer::new(&device, model, params), special))
+    }
+
+    fn train(
+        mut self,
+        mut metrics: MetricsWriter,
+        tokenizer: &Tokenizer,
+        store: Store,
+        stop: &AtomicBool,
+    ) -> Result<Outcome> {
+        let store = Arc::new(store);
+        let (trainer, special) = self.trainer(tokenizer)?;
+        let known = read_events(self.log())?;
+        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
+            metrics.write(&Event::Model(model_event(&trainer)))?;
+        }
+        let seconds = self.stage_seconds();
+        let parts = Parts { recipe: self.recipe, folder: &self.folder, trainer, store: store.clone(), metrics, seconds, stop };
+        let mut run = Run::open(parts)?;
+        let begun = run.progress().clone();
+        if begun.step > 0 {
+            self.live.say(&format!("resumed after step {}", begun.step));
+        }
+        let measure_s = self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE);
+        let mut hooks = Watch {
+            recipe: self.recipe,
+            live: &mut self.live,
+            tokenizer,
+            store: &store,
+            measure_s,
+            stage_start: begun.step - begun.stage_step,
+        };
+        if begun.step == 0 && self.recipe.model.from.is_some() {
+            run.before(&mut |trainer, metrics| hooks.measure(trainer, "before_extension", 0, metrics))?;
+        }
+        let outcome = run.train(&mut hooks)?;
+        let progress = run.progress().clone();
+        self.live.finish();
+        if outcome == Outcome::Interrupted {
+            self.live.say(&format!("saved at step {}; run the same command again to go on", progress.step));
+            return Ok(outcome);
+        }
+        let (trainer, mut metrics) = run.finish();
+        let subject = Subject { trainer: &trainer, tokenizer, store: &store };
+        if let Some(sample) = sample(&subject, self.recipe.data.held_out_share, progress.step)? {
+            metrics.write(&Event::Sample(sample))?;
+        }
+        self.export(&trainer, &special)?;
+        metrics.write(&Event::Done(events::Done {
+            step: progress.step,
+            time_s: self.begun.elapsed().as_secs_f64(),
+            tokens_total: progress.tokens,
+            peak_rss_bytes: rss::peak_bytes().unwrap_or(0),
+            model_path: "model".into(),
+        }))?;
+        metrics.sync()?;
+        self.report()?;
+        Ok(outcome)
+    }
+
+    /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares.
+    fn stage_seconds(&self) -> Vec<f64> {
+        let stages = &self.recipe.stage;
+        let Some(minutes) = self.recipe.run.minutes else { return vec![60.0; stages.len()] };
+        let left = minutes * 60.0 * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - self.begun.elapsed().as_secs_f64();
+        let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
+        stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect()
+    }
+
+    fn export(&self, trainer: &Trainer, special: &SpecialIds) -> Result<()> {
+        let folder = self.folder.join("model");
+        let tokenizer = self.folder.join("data/tokenizer");
+        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| tokenizer.join(name));
+        let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
+        let dtype = trainer.params.tensor(trainer.model.embed).dtype();
+        let options = FolderOptions { weights: SaveOptions::new(dtype), special, copy: &copy };
+        save_hf(&trainer.device, &trainer.model, &trainer.params, &folder, options)?;
+        Ok(())
+    }
+
+    fn report(&self) -> Result<()> {
+        let page = self.folder.join("report.html");
+        fathom_report::html::write_page(&self.log(), &page)?;
+        let log = fathom_report::RunLog::read(self.log())?;
+        if self.recipe.run.tensorboard {
+            fathom_report::tensorboard::export(&log, &self.folder.join("tensorboard"))?;
+        }
+        for verdict in fathom_report::verdict::verdicts(&log) {
+            println!("  {verdict}");
+        }
+        println!("\nfinished in {}. What next:", human::seconds(self.begun.elapsed().as_secs_f64()));
+        let me = std::env::current_exe().map_or("fathom".to_string(), |path| path.display().to_string());
+        let out = self.folder.display();
+        println!("  read the report     {}", page.display());
+        println!("  talk to the model   {me} generate {out} \"The value of\" --temperature 0.7");
+        println!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")");
+        println!("  train longer        {me} quickstart --minutes 60 --out out/longer");
+        println!("  plan something big  {me} plan llama3-8b-1m");
+        Ok(())
+    }
+}
+
+/// Share of a timed run for the measurements after each of two stages.
+const MEASURE_SHARE: f64 = 0.09;
+/// Share of a timed run left for export, report and what takes longer than thought.
+const MARGIN_SHARE: f64 = 0.06;
+
+/// Shows steps and measures after stages.
+struct Watch<'a> {
+    recipe: &'a Recipe,
+    live: &'a mut Live,
+    tokenizer: &'a Tokenizer,
+    store: &'a Store,
+    measure_s: Option<f64>,
+    stage_start: u64,
+}
+
+impl Watch<'_> {
+    /// Measures up to the run's longest sequence.
+    fn measure(&mut self, trainer: &Trainer, when: &str, step: u64, metrics: &mut MetricsWriter) -> fathom_train::Result<()> {
+        if !self.recipe.eval.enabled {
+            return Ok(());
+        }
+        let stages = &self.recipe.stage;
+        let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
+        let context = stages[0].seq_tokens.min(tokens);
+        let moment = Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
+        let extent = Extent { moment, tokens, context, seconds: self.measure_s };
+        let subject = Subject { trainer, tokenizer: self.tokenizer, store: self.store };
+        self.live.note(&format!("measuring {}", when.replace('_', " ")));
+        let figures = measure(&subject, self.recipe, &extent, metrics).map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        self.live.say(&format!("{}: {}", when.replace('_', " "), describe(&figures, context)));
+        Ok(())
+    }
+}
+
+impl Hooks for Watch<'_> {
+    fn stage(&mut self, stage: &events::Stage, plan: &Plan) {
+        self.stage_start = stage.start_step;
+        self.live.later_s = self.measure_s.unwrap_or(0.0);
+        self.live.say(&format!(
+            "stage {}: {} tokens, {}; planned peak {}",
+            stage.name,
+            human::grouped(stage.seq_len_tokens),
+            stage.rope,
+            human::bytes(plan.usage.peak_live)
+        ));
+        self.live.stage(stage);
+    }
+
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) {
+        self.live.step(step, stage_step, stage_steps);
+    }
+
+    fn stage_done(&mut self, trainer: &mut Trainer, index: usize, step: u64, metrics: &mut MetricsWriter) -> fathom_train::Result<()> {
+        let last = index + 1 == self.recipe.stage.len();
+        let first = index == 0 && self.recipe.model.from.is_none();
+        match (first, last) {
+            (true, false) => self.measure(trainer, "before_extension", step, metrics),
+            (_, true) => self.measure(trainer, "after_extension", step, metrics),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the corpus builder is doing, in words.
+fn describe_progress(progress: Progress) -> String {
+    let doing = match progress.phase {
+        Phase::Read => "reading text",
+        Phase::Tokenizer => "training the tokenizer",
+        Phase::Encode => "turning text into tokens",
+    };
+    format!("{doing}: {} of {}", human::bytes(progress.done_bytes), human::bytes(progress.total_bytes))
+}
+
+/// Figures in a line.
+fn describe(figures: &Figures, short: usize) -> String {
+    let mut parts = Vec::new();
+    if let Some(bits) = &figures.bits {
+        parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
+    }
+    if let Some(position) = &figures.position {
+        let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
+        let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
+        parts.push(format!("loss by position {}", all.join(" ")));
+    }
+    if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
+        parts.push(format!("needle {} within {} tokens", human::percent(accuracy), human::grouped(short as u64)));
+    }
+    parts.join("; ")
+}
+
+fn model_event(trainer: &Trainer) -> events::Model {
+    let s = &trainer.model.spec;
+    let row = |name: &str, value: String| events::NameValue { name: name.into(), value };
+    let config = vec![
+        row("layers", s.layers.len().to_string()),
+        row("hidden", s.hidden.to_string()),
+        row("heads", s.heads.to_string()),
+        row("key-value heads", s.kv_heads.to_string()),
+        row("head size", s.head_dim.to_string()),
+        row("ffn", s.ffn.to_string()),
+        row("vocabulary", s.vocab.to_string()),
+        row("tied embedding", s.tied.to_string()),
+    ];
+    events::Model { family: s.family.to_string(), params: trainer.params.num_elements(), config }
+}
+
+/// Cargo's folder: `CARGO_HOME`, or `.cargo` in the user's folder.
+fn cargo_home() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+    std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
+}
