@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as Group, Parser, Subcommand};
+use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 
 /// Trains, adapts and serves language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
@@ -187,9 +187,15 @@ pub struct Eval {
     /// Text to measure on; the run's held-out documents if not given.
     #[arg(long, num_args = 1..)]
     pub data: Vec<PathBuf>,
-    /// Longest sequence.
+    /// Longest sequence; the model's own, up to 32768, if not given.
     #[arg(long)]
     pub tokens: Option<usize>,
+    /// Time for everything; without it all of the text is measured.
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Trials of each length and depth of the needle test; 0 leaves it out.
+    #[arg(long, default_value_t = 3)]
+    pub needle_trials: usize,
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
@@ -237,11 +243,28 @@ pub struct InspectModel {
     pub precision: String,
 }
 
+/// What `fathom bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Benchmark {
+    /// Matrix products `x W^T`, weights as given and kept packed.
+    Gemm,
+    /// Softmax attention, forward, and forward with backward.
+    Attention,
+    /// A training step of a Llama of the given sizes.
+    Step,
+    /// Generation of one sequence.
+    Decode,
+    /// From cold files to the first token, beside reading the files.
+    Load,
+    /// This machine's rates, as a plan wants them.
+    Profile,
+}
+
 /// `fathom bench`.
 #[derive(Group)]
 pub struct Bench {
-    /// gemm, attention, step, decode or load.
-    pub what: String,
+    /// What to measure.
+    pub what: Benchmark,
     /// One JSON object a line (the only output there is).
     #[arg(long)]
     pub json: bool,
@@ -254,55 +277,73 @@ pub struct Bench {
     /// Repeats; the median counts.
     #[arg(long, default_value_t = 5)]
     pub repeat: usize,
-    /// Rows of C.
+    /// Instruction set to stay below: portable, avx2, avx512, avx512_bf16, amx.
     #[arg(long)]
+    pub isa: Option<String>,
+    /// gemm: rows and columns of C, and the summed size; all shapes of the table if not given.
+    #[arg(long, value_name = "M,N,K", value_delimiter = ',')]
+    pub shape: Vec<usize>,
+    /// gemm: rows of C, instead of --shape.
+    #[arg(long, requires_all = ["n", "k"], conflicts_with = "shape")]
     pub m: Option<usize>,
-    /// Columns of C.
-    #[arg(long)]
+    /// gemm: columns of C.
+    #[arg(long, requires = "m")]
     pub n: Option<usize>,
-    /// The summed size.
-    #[arg(long)]
+    /// gemm: the summed size.
+    #[arg(long, requires = "m")]
     pub k: Option<usize>,
-    /// Weights kept packed.
+    /// gemm: only with weights kept packed; both if not given.
     #[arg(long)]
     pub packed: bool,
-    /// Tokens of a sequence.
+    /// attention, step: tokens of a sequence; 2048, 8192 and 16384 if not given.
+    #[arg(long, value_delimiter = ',')]
+    pub tokens: Vec<usize>,
+    /// attention: forward or forward_backward; both if not given.
     #[arg(long)]
-    pub tokens: Option<usize>,
+    pub pass: Option<String>,
+    /// attention: documents of equal length in the stream, each on its own.
+    #[arg(long, default_value_t = 1)]
+    pub docs: usize,
+    /// attention: columns of one head; 64 and 128 if not given. Otherwise hidden over heads.
+    #[arg(long, value_delimiter = ',')]
+    pub head_dim: Vec<usize>,
+    /// Query heads.
+    #[arg(long, default_value_t = 8)]
+    pub heads: usize,
+    /// Key and value heads; all for attention, half of the heads for a model, if not given.
+    #[arg(long)]
+    pub kv_heads: Option<usize>,
     /// Columns of the residual stream.
     #[arg(long, default_value_t = 512)]
     pub hidden: usize,
     /// Blocks.
     #[arg(long, default_value_t = 8)]
     pub layers: usize,
-    /// Query heads.
-    #[arg(long, default_value_t = 8)]
-    pub heads: usize,
-    /// Key and value heads.
-    #[arg(long)]
-    pub kv_heads: Option<usize>,
-    /// Columns of one head.
-    #[arg(long)]
-    pub head_dim: Option<usize>,
     /// Columns inside the MLP.
     #[arg(long, default_value_t = 1408)]
     pub ffn: usize,
     /// Rows of the embedding.
     #[arg(long, default_value_t = 32_000)]
     pub vocab: usize,
-    /// none, linear or full recompute.
+    /// step: none, linear or full recompute.
     #[arg(long, default_value = "none")]
     pub places: String,
-    /// cpu or meta.
+    /// step: tokens of a tile, a multiple of 128; no tiles if not given.
+    #[arg(long)]
+    pub tile_rows: Option<usize>,
+    /// step: cpu, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,
-    /// forward or forward_backward.
-    #[arg(long)]
-    pub pass: Option<String>,
-    /// A model's folder, for decode and load.
+    /// decode: tokens of the prompt.
+    #[arg(long, default_value_t = 128)]
+    pub prompt: usize,
+    /// decode: new tokens.
+    #[arg(long, default_value_t = 64)]
+    pub new: usize,
+    /// decode, load: a model's folder; random weights if not given.
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// Instruction set to stay below: portable, avx2, avx512, avx512_bf16, amx.
+    /// profile: a file for the rates.
     #[arg(long)]
-    pub isa: Option<String>,
+    pub out: Option<PathBuf>,
 }

@@ -1,5 +1,6 @@
 //! The binary `fathom`.
 
+mod alloc;
 mod args;
 mod commands;
 mod device;

@@ -1,6 +1,7 @@
 //! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
 mod arena;
 pub mod attention;
+mod counting;
 pub mod elementwise;
 pub mod gemm;
 pub mod isa;
@@ -8,4 +9,5 @@ mod machine;
 pub mod mat;
 pub mod threads;
 
-pub use machine::{Cpu, profile};
+pub use counting::Counting;
+pub use machine::{Cpu, Packed, profile};

@@ -1,6 +1,7 @@
 //! One file a verb.
 
 mod bench;
+mod check;
 mod convert;
 mod diff;
 mod doctor;

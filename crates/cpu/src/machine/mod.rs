@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod operands;
+mod packed;
 
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
@@ -17,6 +18,7 @@ use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use crate::{attention, gemm};
+pub use packed::Packed;
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar};
 
 /// Processor cores with one thread pool.

@@ -1,0 +1,138 @@
+//! Rates of causal attention. FLOPs count the pairs of the mask once: 4 per pair, head and column forward, 3.5 times
+//! that with backward.
+
+use anyhow::{Result, bail};
+use fathom_model::{causal_pairs, mask};
+use fathom_tensor::{Attention, AttentionBackward, Category, DType, Slice};
+
+use super::row::Row;
+use super::watch::{Timed, measure};
+use super::{Bed, tokens};
+use crate::args::Bench;
+
+const PASSES: [&str; 2] = ["forward", "forward_backward"];
+
+/// One attention to measure.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Tokens of the stream.
+    pub tokens: usize,
+    /// Documents of equal length.
+    pub docs: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Forward alone, or both.
+    pub backward: bool,
+}
+
+impl Case {
+    fn documents(&self) -> Vec<std::ops::Range<usize>> {
+        let start = |doc: usize| doc * self.tokens / self.docs;
+        (0..self.docs).map(|doc| start(doc)..start(doc + 1)).collect()
+    }
+
+    fn pairs(&self) -> u64 {
+        self.documents().into_iter().map(|doc| causal_pairs(doc.len(), None)).sum()
+    }
+
+    /// FLOPs of the pass, pairs counted once.
+    pub fn flops(&self) -> f64 {
+        let forward = 4.0 * self.pairs() as f64 * (self.heads * self.head_dim) as f64;
+        if self.backward { 3.5 * forward } else { forward }
+    }
+}
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    let bed = Bed::new(args)?;
+    let (heads, kv_heads) = (args.heads, args.kv_heads.unwrap_or(args.heads));
+    if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        bail!("--heads {heads} --kv-heads {kv_heads}: query heads must share key heads evenly");
+    }
+    let dims = if args.head_dim.is_empty() { vec![64, 128] } else { args.head_dim.clone() };
+    if let Some(dim) = dims.iter().find(|dim| **dim == 0 || **dim > 512 || **dim % 8 != 0) {
+        bail!("--head-dim {dim}: must be a multiple of 8 up to 512");
+    }
+    if let Some(pass) = args.pass.as_deref().filter(|pass| !PASSES.contains(pass)) {
+        bail!("--pass {pass}: not one of {}", PASSES.join(", "));
+    }
+    for tokens in tokens(args)? {
+        if args.docs == 0 || args.docs > tokens {
+            bail!("--docs {}: {tokens} tokens hold 1 to {tokens} documents", args.docs);
+        }
+        for head_dim in &dims {
+            for pass in
+                PASSES.into_iter().filter(|pass| args.pass.as_deref().is_none_or(|only| only == *pass))
+            {
+                let backward = pass == PASSES[1];
+                let case = Case { tokens, docs: args.docs, heads, kv_heads, head_dim: *head_dim, backward };
+                let timed = attend(&bed, &case, args.repeat);
+                row(args, &bed, &case, pass, &timed);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn row(args: &Bench, bed: &Bed, case: &Case, pass: &str, timed: &Timed) {
+    let row = Row::new("attention")
+        .with("pass", pass)
+        .with("dtype", args.dtype.as_str())
+        .with("tokens", case.tokens)
+        .with("heads", case.heads)
+        .with("kv_heads", case.kv_heads)
+        .with("head_dim", case.head_dim)
+        .with("threads", bed.threads())
+        .figure("ms", timed.median_s * 1e3)
+        .figure("gflops", case.flops() / timed.median_s * 1e-9)
+        .figure("ms_best", timed.best_s * 1e3)
+        .with("isa", bed.cpu.isa().name());
+    let row = if case.docs > 1 { row.with("docs", case.docs) } else { row };
+    row.print(timed.loaded);
+}
+
+/// Times of one pass.
+pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
+    let Case { tokens, heads, kv_heads, head_dim, .. } = *case;
+    let (device, machine) = (&bed.device, &bed.device.machine);
+    let (q_cols, kv_cols) = (heads * head_dim, kv_heads * head_dim);
+    let docs = case.documents();
+    let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+    let positions = device.from_i32(&positions, Category::Data);
+    let slices: Vec<Slice> = docs.iter().map(|doc| Slice::causal(doc.clone(), doc.clone(), None)).collect();
+    let mask = mask(device, &slices, slices.len(), [&positions, &positions], case.pairs());
+    let q = bed.random(tokens, q_cols, 1);
+    let [k, v] = [2, 3].map(|seed| bed.random(tokens, kv_cols, seed));
+    let out = device.empty(tokens, q_cols, bed.dtype, Category::Data);
+    let lse = device.empty(tokens, heads, DType::F32, Category::Data);
+    let forward = Attention {
+        q: &q,
+        k: &k,
+        v: &v,
+        out: &out,
+        lse: &lse,
+        mask: &mask,
+        head_dim,
+        scale: (head_dim as f32).powf(-0.5),
+        softcap: 0.0,
+        sinks: None,
+    };
+    let bytes = |backward| machine.profile().workspace(&forward.desc(backward));
+    if !case.backward {
+        let ws = bed.scratch(bytes(false));
+        return measure(repeat, || machine.attention(&forward, &ws));
+    }
+    let ws = bed.scratch(bytes(false).max(bytes(true)));
+    let dout = bed.random(tokens, q_cols, 4);
+    let dq = device.empty(tokens, q_cols, bed.dtype, Category::Data);
+    let [dk, dv] = [0, 1].map(|_| device.empty(tokens, kv_cols, bed.dtype, Category::Data));
+    let backward = AttentionBackward { forward, dout: &dout, dq: &dq, dk: &dk, dv: &dv, dsinks: None };
+    measure(repeat, || {
+        machine.attention(&forward, &ws);
+        machine.attention_backward(&backward, &ws);
+    })
+}

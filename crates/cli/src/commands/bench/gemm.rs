@@ -1,0 +1,82 @@
+//! Rates of matrix products `y = x W^T`.
+
+use anyhow::{Result, bail};
+use fathom_tensor::{Category, MatMul};
+
+use super::Bed;
+use super::row::Row;
+use super::watch::{Timed, measure};
+use crate::args::Bench;
+
+/// (m, n, k) of the table of figures.
+const SHAPES: [[usize; 3]; 10] = [
+    [512, 512, 512],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
+    [4096, 4096, 4096],
+    [4096, 3072, 768],
+    [4096, 768, 3072],
+    [768, 3072, 4096],
+    [2048, 1408, 512],
+    [2048, 32000, 512],
+    [128, 4096, 4096],
+];
+
+/// Small products are repeated inside a sample, so that the clock sees some milliseconds.
+const SAMPLE_FLOPS: f64 = 1e10;
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    let bed = Bed::new(args)?;
+    for [m, n, k] in shapes(args)? {
+        let forms: &[bool] = if args.packed { &[true] } else { &[false, true] };
+        for packed in forms {
+            let work = flops([m, n, k]);
+            let inner = ((SAMPLE_FLOPS / work).round() as usize).max(1);
+            let timed = product(&bed, [m, n, k], *packed, inner, args.repeat);
+            let rate = |seconds: f64| inner as f64 * work / seconds * 1e-9;
+            Row::new("gemm")
+                .with("dtype", args.dtype.as_str())
+                .with("m", m)
+                .with("n", n)
+                .with("k", k)
+                .with("packed", *packed)
+                .with("threads", bed.threads())
+                .figure("gflops", rate(timed.median_s))
+                .figure("gflops_best", rate(timed.best_s))
+                .with("isa", bed.cpu.isa().name())
+                .print(timed.loaded);
+        }
+    }
+    Ok(())
+}
+
+pub fn flops([m, n, k]: [usize; 3]) -> f64 {
+    2.0 * m as f64 * n as f64 * k as f64
+}
+
+fn shapes(args: &Bench) -> Result<Vec<[usize; 3]>> {
+    let sizes = match (args.m, args.n, args.k) {
+        (Some(m), Some(n), Some(k)) => vec![m, n, k],
+        _ => args.shape.clone(),
+    };
+    match sizes.as_slice() {
+        [] => Ok(SHAPES.to_vec()),
+        [m, n, k] if m * n * k > 0 => Ok(vec![[*m, *n, *k]]),
+        other => bail!("--shape {other:?}: three sizes M,N,K above zero are needed"),
+    }
+}
+
+/// Times of `inner` products.
+pub fn product(bed: &Bed, [m, n, k]: [usize; 3], packed: bool, inner: usize, repeat: usize) -> Timed {
+    let (x, w) = (bed.random(m, k, 1), bed.random(n, k, 2));
+    let y = bed.device.empty(m, n, bed.dtype, Category::Data);
+    if packed {
+        let w = bed.cpu.pack(&bed.device, &w);
+        let ws = bed.scratch(bed.cpu.packed_workspace(m, &w, bed.dtype));
+        return measure(repeat, || (0..inner).for_each(|_| bed.cpu.matmul_packed(&x, &w, &y, &ws)));
+    }
+    let op = MatMul { a: &x, a_trans: false, b: &w, b_trans: true, c: &y, accumulate: false };
+    let ws = bed.scratch(bed.device.machine.profile().workspace(&op.desc()));
+    measure(repeat, || (0..inner).for_each(|_| bed.device.machine.matmul(&op, &ws)))
+}

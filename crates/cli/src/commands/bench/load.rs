@@ -1,0 +1,154 @@
+//! From cold files to the first token, beside the time of reading the same files and nothing else.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use fathom_base::{Flow, Generate, GenerateRequest};
+use fathom_engine::{Engine, Limits};
+use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf};
+use rustix::fs::{Advice, fadvise};
+
+use super::Bed;
+use super::decode::silent_tokenizer;
+use super::row::Row;
+use super::watch::{Watch, median};
+use crate::args::Bench;
+use crate::device;
+
+/// What `cat` reads at once.
+const CAT_BYTES: usize = 128 << 10;
+/// Tokens of the prompt whose answer's first token ends the clock.
+const PROMPT: usize = 16;
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    let made;
+    let folder = match &args.model {
+        Some(path) => device::model_folder(path)?,
+        None => {
+            made = Made::new(args)?;
+            made.0.clone()
+        }
+    };
+    let files = files(&folder)?;
+    let bytes: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
+    let watch = Watch::begin();
+    let (mut loads, mut cats, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..args.repeat.max(1) {
+        forget(&files)?;
+        let cat_s = cat(&folder)?;
+        forget(&files)?;
+        let load_s = first_token(args, &folder)?;
+        loads.push(load_s);
+        cats.push(cat_s);
+        ratios.push(load_s / cat_s);
+    }
+    for list in [&mut loads, &mut cats, &mut ratios] {
+        list.sort_by(f64::total_cmp);
+    }
+    Row::new("load")
+        .with("dtype", args.dtype.as_str())
+        .with("bytes", bytes)
+        .figure("first_token_s", median(&loads))
+        .figure("cat_s", median(&cats))
+        .figure("ratio", median(&ratios))
+        .figure("cat_bytes_per_s", bytes as f64 / median(&cats))
+        .print(watch.loaded());
+    Ok(())
+}
+
+/// The model's files, opened.
+fn files(folder: &Path) -> Result<Vec<File>> {
+    let open = |path: &PathBuf| File::open(path).with_context(|| format!("cannot open {}", path.display()));
+    paths(folder)?.iter().map(open).collect()
+}
+
+fn paths(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// Asks the kernel to drop the files from its cache.
+fn forget(files: &[File]) -> Result<()> {
+    for file in files {
+        // Only pages that are on the disk can be dropped.
+        file.sync_all().context("cannot flush the model's files")?;
+        fadvise(file, 0, None, Advice::DontNeed)
+            .context("cannot drop the model's files from the page cache")?;
+    }
+    Ok(())
+}
+
+/// Seconds to read all files from beginning to end.
+fn cat(folder: &Path) -> Result<f64> {
+    let begun = Instant::now();
+    let mut buffer = vec![0u8; CAT_BYTES];
+    for mut file in files(folder)? {
+        while file.read(&mut buffer).context("cannot read the model's files")? > 0 {}
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Seconds from nothing in memory to the first token of an answer.
+fn first_token(args: &Bench, folder: &Path) -> Result<f64> {
+    let begun = Instant::now();
+    let bed = Bed::new(args)?;
+    let loaded = device::load(&bed.device, folder, Some(bed.dtype))?;
+    let tokenizer = match folder.join("tokenizer.json").is_file() {
+        true => device::tokenizer(folder)?,
+        false => silent_tokenizer()?,
+    };
+    let limits = Limits { context_tokens: PROMPT + 1, ..Limits::default() };
+    let mut engine = Engine::new(&bed.device, &loaded.model, &loaded.params, &tokenizer, limits);
+    let ids: Vec<u32> = (0..PROMPT).map(|at| (at * 7 % loaded.model.spec.vocab) as u32).collect();
+    engine.generate(&GenerateRequest::greedy(ids, 1), &mut |_| Flow::Continue)?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// A model of 2.2 GB in a temporary folder, removed at the end.
+struct Made(PathBuf);
+
+impl Made {
+    fn new(args: &Bench) -> Result<Made> {
+        let folder = std::env::temp_dir().join(format!("fathom-bench-load-{}", std::process::id()));
+        if folder.exists() {
+            bail!("{} exists; remove it", folder.display());
+        }
+        let made = Made(folder);
+        eprintln!("writing a model of 2.2 GB to {} (--model DIR takes one of yours)", made.0.display());
+        let bed = Bed::new(args)?;
+        let spec = Spec::llama(LlamaSizes {
+            hidden: 2048,
+            layers: 16,
+            heads: 32,
+            kv_heads: 8,
+            head_dim: 64,
+            ffn: 8192,
+            vocab: 32_000,
+            rope_theta: 10_000.0,
+            max_positions: 2048,
+            tied: false,
+        });
+        let (model, mut params) = Model::declare(&bed.device, &spec, bed.dtype);
+        initialise(&bed.device, &model, &mut params, 1);
+        let options = FolderOptions {
+            weights: SaveOptions::new(bed.dtype),
+            special: &SpecialIds::default(),
+            copy: &[],
+        };
+        save_hf(&bed.device, &model, &params, &made.0, options)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,48 @@
+//! One row of figures: a JSON object whose keys stay in the order they were given.
+
+use serde_json::Value;
+
+/// A row in the making.
+pub struct Row(Vec<(&'static str, Value)>);
+
+impl Row {
+    /// A row of a benchmark.
+    pub fn new(bench: &'static str) -> Row {
+        Row(vec![("bench", bench.into())])
+    }
+
+    /// Adds a value.
+    pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Row {
+        self.0.push((key, value.into()));
+        self
+    }
+
+    /// Adds a measured figure, to five digits.
+    pub fn figure(self, key: &'static str, value: f64) -> Row {
+        let rounded = format!("{value:.4e}").parse::<f64>().unwrap_or(value);
+        self.with(key, rounded)
+    }
+
+    /// Prints the row; says so if it was measured beside other work.
+    pub fn print(self, loaded: bool) {
+        let row = if loaded { self.with("loaded", true) } else { self };
+        println!("{}", row.text());
+    }
+
+    fn text(&self) -> String {
+        let pairs: Vec<String> = self.0.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+        format!("{{{}}}", pairs.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_order_and_figures_five_digits() {
+        let row =
+            Row::new("gemm").with("packed", false).figure("gflops", 1234.5678).with("none", Value::Null);
+        assert_eq!(row.text(), r#"{"bench":"gemm","packed":false,"gflops":1234.6,"none":null}"#);
+    }
+}

@@ -1,0 +1,142 @@
+//! A training step: forward, backward, AdamW, on a Llama with random weights and random tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use fathom_base::rss::PeakAnonymous;
+use fathom_cpu::{Counting, profile};
+use fathom_grad::{AdamWSettings, Places};
+use fathom_model::{Caps, Model, Spec, initialise};
+use fathom_train::{InStep, MicroBatch, Trainer, plan};
+use serde_json::Value;
+
+use super::random::Random;
+use super::row::Row;
+use super::watch::measure;
+use super::{Bed, isa, llama, tokens};
+use crate::args::Bench;
+use crate::device;
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    let places = places(args)?;
+    for tokens in tokens(args)? {
+        let spec = llama(args, tokens)?;
+        let caps = Caps { docs: 1, seq_tokens: tokens };
+        let how = InStep { places: places.clone(), caps, z_loss: 0.0, adamw: AdamWSettings::default() };
+        match args.machine.as_str() {
+            "cpu" => on_cpu(args, &spec, &how, tokens)?,
+            "meta" => on_meta(args, &spec, &how, tokens)?,
+            other => bail!("--machine {other}: not one of cpu, meta"),
+        }
+    }
+    Ok(())
+}
+
+fn places(args: &Bench) -> Result<Places> {
+    let places = match args.places.as_str() {
+        "none" => Places::none(),
+        "linear" => Places::linear(),
+        "full" => Places::full(),
+        other => bail!("--places {other}: not one of none, linear, full"),
+    };
+    if args.tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
+        bail!("--tile-rows {:?}: must be a multiple of 128", args.tile_rows);
+    }
+    Ok(places.with_tiles(args.tile_rows))
+}
+
+fn row(args: &Bench, tokens: usize) -> Row {
+    Row::new("step")
+        .with("dtype", args.dtype.as_str())
+        .with("tokens", tokens)
+        .with("places", args.places.as_str())
+        .with("machine", args.machine.as_str())
+}
+
+/// The plan's figure; nothing ran, so there is no rate.
+fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
+    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = if args.threads == 0 { all } else { args.threads };
+    let profile = profile(threads, fathom_cpu::isa::Isa::select(isa(args)?));
+    let plan = plan(&profile, spec, device::dtype(&args.dtype)?, how, 1, tokens);
+    row(args, tokens)
+        .with("tokens_per_s", Value::Null)
+        .with("model_tflops", Value::Null)
+        .with("peak_pool_bytes", plan.usage.peak_live)
+        .with("peak_rss_bytes", Value::Null)
+        .with("untracked_peak_bytes", Value::Null)
+        .with("peak_reserved_bytes", plan.usage.peak_reserved)
+        .with("model_flops", plan.model_flops)
+        .with("threads", threads)
+        .print(false);
+    Ok(())
+}
+
+fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
+    let bed = Bed::new(args)?;
+    let (model, mut params) = Model::declare(&bed.device, spec, bed.dtype);
+    initialise(&bed.device, &model, &mut params, 1);
+    let mut trainer = Trainer::new(&bed.device, model, params);
+    let batch = [random_batch(tokens, spec.vocab)];
+    trainer.counters.reset(false);
+    // One step alone, for the count of its FLOPs.
+    trainer.step(&batch, how).loss.wait_f32();
+    let flops = trainer.counters.get().model_flops as f64;
+    let sampler = Sampler::start();
+    Counting::reset_peak();
+    let timed = measure(args.repeat, || {
+        trainer.step(&batch, how).loss.wait_f32();
+    });
+    let untracked = Counting::peak_since_reset();
+    let peak_rss = sampler.stop();
+    let usage = bed.device.pool.usage();
+    row(args, tokens)
+        .figure("tokens_per_s", tokens as f64 / timed.median_s)
+        .figure("model_tflops", flops / timed.median_s * 1e-12)
+        .with("peak_pool_bytes", usage.peak_live)
+        .with("peak_rss_bytes", peak_rss)
+        .with("untracked_peak_bytes", untracked)
+        .with("peak_reserved_bytes", usage.peak_reserved)
+        .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
+        .with("threads", bed.threads())
+        .with("isa", bed.cpu.isa().name())
+        .print(timed.loaded);
+    Ok(())
+}
+
+fn random_batch(tokens: usize, vocab: usize) -> MicroBatch {
+    let mut random = Random::new(tokens as u64);
+    let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab) as i32).collect();
+    let labels = ids[1..].iter().copied().chain([-100]).collect();
+    MicroBatch { ids, labels, ..MicroBatch::blank(tokens) }
+}
+
+/// Looks at the anonymous resident size every few milliseconds: the kernel keeps no peak of it.
+struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<PeakAnonymous>,
+}
+
+impl Sampler {
+    fn start() -> Sampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut peak = PeakAnonymous::default();
+            while !seen.load(Ordering::Relaxed) {
+                peak.observe();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peak
+        });
+        Sampler { stop, thread }
+    }
+
+    fn stop(self) -> Option<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().ok().map(|peak| peak.peak_bytes())
+    }
+}

@@ -1,0 +1,176 @@
+//! `fathom export` and `fathom import`: a model's weights, streamed, into a Hugging Face folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use fathom_base::human;
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_model::{
+    FolderOptions, Model, SafeTensors, SaveOptions, Source, Spec, SpecialIds, load, open_config, save_hf,
+};
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+use fathom_train::recipe::{Machine, Recipe};
+use fathom_train::{Progress, stage};
+
+use crate::args::Convert;
+use crate::{device, pipeline};
+
+/// Files of a tokenizer that go with a model.
+const TOKENIZER_FILES: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+];
+
+/// A model on disk: where its weights are, and what they mean.
+struct Found {
+    spec: Spec,
+    special: SpecialIds,
+    weights: SafeTensors,
+    tokenizer: PathBuf,
+}
+
+/// Runs `fathom export`.
+pub fn export(args: &Convert) -> Result<()> {
+    let found = match device::model_folder(&args.from) {
+        Ok(folder) => hugging_face(&folder)?,
+        Err(_) => checkpoint(&args.from)?,
+    };
+    convert(args, found)
+}
+
+/// Runs `fathom import`.
+pub fn import(args: &Convert) -> Result<()> {
+    if !args.from.join("config.json").is_file() {
+        bail!("{}: no config.json; a Hugging Face folder is needed", args.from.display());
+    }
+    convert(args, hugging_face(&args.from)?)
+}
+
+fn hugging_face(folder: &Path) -> Result<Found> {
+    let (spec, special) = open_config(folder)?;
+    Ok(Found { spec, special, weights: SafeTensors::open_folder(folder)?, tokenizer: folder.to_path_buf() })
+}
+
+/// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
+/// run's recipe and the stage that the checkpoint is in.
+fn checkpoint(from: &Path) -> Result<Found> {
+    let (run, folder) = match from.join("state.json").is_file() {
+        true => {
+            let absolute =
+                fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
+            let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
+            (run.with_context(|| format!("{}: not inside a run's folder", from.display()))?, absolute)
+        }
+        false => (from.to_path_buf(), newest(from)?),
+    };
+    let path = run.join("recipe.toml");
+    if !path.is_file() {
+        bail!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
+    }
+    let loaded: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
+    let weights = SafeTensors::open_folder(&folder.join("model"))?;
+    let spec = spec_of(&loaded.value, stage_of(&folder)?, &weights)?;
+    let tokenizer = run.join("data/tokenizer");
+    let special = match &loaded.value.model.from {
+        Some(from) => open_config(&device::model_folder(from)?)?.1,
+        None => special(&tokenizer)?,
+    };
+    Ok(Found { spec, special, weights, tokenizer })
+}
+
+fn newest(run: &Path) -> Result<PathBuf> {
+    let checkpoints = run.join("checkpoints");
+    let pointer = checkpoints.join("LATEST");
+    let name = fs::read_to_string(&pointer).with_context(|| {
+        format!(
+            "{}: no Hugging Face folder, no run and no checkpoint (no {})",
+            run.display(),
+            pointer.display()
+        )
+    })?;
+    Ok(checkpoints.join(name.trim()))
+}
+
+/// The stage of a checkpoint, from its `state.json`.
+fn stage_of(folder: &Path) -> Result<usize> {
+    let path = folder.join("state.json");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let state: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+    let progress: Progress = serde_json::from_value(state["progress"].clone())
+        .with_context(|| format!("{}: key `progress`", path.display()))?;
+    Ok(progress.stage)
+}
+
+/// The architecture after the stages up to the one that the checkpoint is in.
+fn spec_of(recipe: &Recipe, reached: usize, weights: &SafeTensors) -> Result<Spec> {
+    let mut spec = pipeline::spec(recipe)?;
+    for (index, table) in recipe.stage.iter().enumerate().take(reached + 1) {
+        spec = stage::extend(&spec, table, index)?;
+    }
+    // A tokenizer that was trained decides the vocabulary, so the embedding tells it and not the recipe.
+    let embedding = fathom_model::Family::of(&spec).names;
+    let name = format!("{}{}.weight", embedding.base, embedding.embed);
+    if let Some(rows) = weights.shape(&name).and_then(|shape| shape.first().copied()) {
+        spec.vocab = rows;
+    }
+    Ok(spec)
+}
+
+fn special(tokenizer: &Path) -> Result<SpecialIds> {
+    let tokenizer = Tokenizer::from_dir(tokenizer)?;
+    Ok(SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None })
+}
+
+fn convert(args: &Convert, found: Found) -> Result<()> {
+    refuse_filled(&args.to)?;
+    let Found { spec, special, weights, tokenizer } = found;
+    let stored = stored_type(&weights);
+    let dtype = args.precision.as_deref().map(device::dtype).transpose()?.unwrap_or(stored);
+    let device: Device = device::cpu(&Machine::default())?;
+    // Half-precision files are widened in memory, since kernels have no such type.
+    let held = if dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
+    let (model, mut params) = Model::declare(&device, &spec, held);
+    load(&device, &model, &mut params, &weights)?;
+    let files = TOKENIZER_FILES.map(|name| tokenizer.join(name));
+    let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
+    let weights = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };
+    save_hf(&device, &model, &params, &args.to, FolderOptions { weights, special: &special, copy: &copy })?;
+    let count = params.num_elements();
+    println!(
+        "{}: {} with {} weights as {}",
+        args.to.display(),
+        model.spec.family,
+        human::count(count),
+        dtype.safetensors_name().to_lowercase()
+    );
+    Ok(())
+}
+
+/// # Errors
+/// The folder holds something: nothing of somebody's is overwritten.
+fn refuse_filled(folder: &Path) -> Result<()> {
+    if folder.is_file() {
+        bail!("{} is a file; name a folder to write", folder.display());
+    }
+    let filled = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    if filled {
+        bail!("{} is not empty; name another folder, or remove it", folder.display());
+    }
+    Ok(())
+}
+
+/// The type of the first tensor that kernels and files share.
+fn stored_type(weights: &SafeTensors) -> DType {
+    let types = weights.names().into_iter().filter_map(|name| weights.dtype(name));
+    types.into_iter().find(|dtype| dtype.is_float()).unwrap_or(DType::F32)
+}

@@ -1,0 +1,182 @@
+//! `fathom doctor`: what this machine has, and whether Fathom computes rightly on it.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use fathom_base::human;
+use fathom_base::machine_facts::MachineFacts;
+use fathom_cpu::Cpu;
+use fathom_cpu::isa::Isa;
+use fathom_tensor::Device;
+
+use super::check;
+use crate::device;
+
+/// Memory below which the quickstart's long stage does not fit.
+const ENOUGH_MEMORY: u64 = 4 << 30;
+/// Disk space below which a quickstart does not fit.
+const ENOUGH_DISK: u64 = 2 << 30;
+/// Memory of a self test.
+const TEST_BYTES: u64 = 256 << 20;
+
+/// How a line ends up.
+#[derive(Clone, Copy, PartialEq)]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// The lines so far.
+struct Findings {
+    failed: usize,
+}
+
+impl Findings {
+    fn say(&mut self, verdict: Verdict, what: &str, found: impl Display) {
+        let word = match verdict {
+            Verdict::Ok => "OK  ",
+            Verdict::Warn => "WARN",
+            Verdict::Fail => "FAIL",
+        };
+        self.failed += usize::from(verdict == Verdict::Fail);
+        println!("{word}  {what:<22} {found}");
+    }
+}
+
+/// Runs the verb.
+pub fn run() -> Result<()> {
+    let mut findings = Findings { failed: 0 };
+    processor(&mut findings)?;
+    memory(&mut findings);
+    disk(&mut findings);
+    text(&mut findings);
+    for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
+        self_test(&mut findings, isa);
+    }
+    if findings.failed > 0 {
+        bail!("{} checks failed; the lines with FAIL say which", findings.failed);
+    }
+    Ok(())
+}
+
+fn processor(findings: &mut Findings) -> Result<()> {
+    let facts = MachineFacts::read();
+    let name = if facts.cpu.is_empty() { facts.architecture } else { facts.cpu };
+    findings.say(Verdict::Ok, "processor", name);
+    findings.say(Verdict::Ok, "hardware threads", facts.cores);
+    let (best, mask) = (Isa::detect(), device::isa_mask()?);
+    let levels: Vec<String> = Isa::ALL
+        .into_iter()
+        .map(|isa| match (isa <= best, mask.is_some_and(|mask| isa > mask)) {
+            (false, _) => format!("{} absent", isa.name()),
+            (true, true) => format!("{} masked", isa.name()),
+            (true, false) => isa.name().to_string(),
+        })
+        .collect();
+    let fast = if best >= Isa::Avx2 || !cfg!(target_arch = "x86_64") { Verdict::Ok } else { Verdict::Warn };
+    findings.say(fast, "instruction sets", levels.join(", "));
+    if let Some(mask) = mask {
+        findings.say(
+            Verdict::Warn,
+            "FATHOM_ISA",
+            format!("{} keeps the kernels below what the processor has", mask.name()),
+        );
+    }
+    Ok(())
+}
+
+fn memory(findings: &mut Findings) {
+    let facts = MachineFacts::read();
+    let available = facts.memory_available_bytes;
+    let verdict = if available >= ENOUGH_MEMORY { Verdict::Ok } else { Verdict::Warn };
+    let (free, all) = (human::bytes(available), human::bytes(facts.memory_bytes));
+    findings.say(verdict, "memory", format!("{free} available of {all}"));
+    findings.say(
+        Verdict::Ok,
+        "memory budget",
+        format!("{} (machine.memory_bytes changes it)", human::bytes(device::default_budget())),
+    );
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.contains("[never]") => findings.say(
+            Verdict::Warn,
+            "huge pages",
+            format!("never; `madvise` in {path} makes first touch faster"),
+        ),
+        Ok(text) => findings.say(Verdict::Ok, "huge pages", chosen(&text)),
+        Err(_) => findings.say(Verdict::Warn, "huge pages", "unknown on this system"),
+    }
+}
+
+/// The word in brackets.
+fn chosen(text: &str) -> &str {
+    let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(text.trim(), |(word, _)| word)
+}
+
+fn disk(findings: &mut Findings) {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    match rustix::fs::statvfs(&here) {
+        Ok(space) => {
+            let free = space.f_bavail * space.f_frsize;
+            let verdict = if free >= ENOUGH_DISK { Verdict::Ok } else { Verdict::Warn };
+            findings.say(verdict, "disk", format!("{} free in {}", human::bytes(free), here.display()));
+        }
+        Err(error) => findings.say(Verdict::Warn, "disk", format!("{}: {error}", here.display())),
+    }
+    let probe = here.join(format!(".fathom-doctor-{}", std::process::id()));
+    match write_probe(&probe) {
+        Ok(true) => findings.say(Verdict::Ok, "direct IO", "yes"),
+        Ok(false) => {
+            findings.say(Verdict::Warn, "direct IO", "no; spilled data would pass through the page cache")
+        }
+        Err(error) => findings.say(Verdict::Fail, "writing here", format!("{}: {error}", here.display())),
+    }
+    let _ = std::fs::remove_file(&probe);
+}
+
+/// Writes a page; whether the file system opens it past the page cache.
+fn write_probe(path: &Path) -> std::io::Result<bool> {
+    std::fs::File::create(path)?.write_all(&[0; 4096])?;
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    options.custom_flags(libc::O_DIRECT);
+    Ok(options.open(path).is_ok())
+}
+
+/// The text that a quickstart would read.
+fn text(findings: &mut Findings) {
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
+    let roots = home.map(|home| fathom_curate::default_roots(&home)).unwrap_or_default();
+    let crates: usize =
+        roots.iter().filter_map(|root| std::fs::read_dir(root).ok()).map(Iterator::count).sum();
+    match crates {
+        0 => findings.say(
+            Verdict::Warn,
+            "text for quickstart",
+            "no sources in cargo's registry folder; the folder you stand in is read, or name text with --data",
+        ),
+        many => findings.say(Verdict::Ok, "text for quickstart", format!("sources of {many} crates in cargo's registry folder")),
+    }
+}
+
+/// A matrix product and an attention against sums in f64.
+fn self_test(findings: &mut Findings, isa: Isa) {
+    let begun = Instant::now();
+    let device = Device::new(Arc::new(Cpu::new(0, Some(isa))), TEST_BYTES);
+    let title = format!("self test {}", isa.name());
+    let errors = check::errors(&device);
+    let text: Vec<String> = errors.iter().map(|(name, error, _)| format!("{name} {error:.1e}")).collect();
+    let within = errors.iter().all(|(_, error, bound)| error <= bound);
+    let verdict = if within { Verdict::Ok } else { Verdict::Fail };
+    let took = human::seconds(begun.elapsed().as_secs_f64());
+    findings.say(verdict, &title, format!("largest errors: {} ({took})", text.join(", ")));
+}
