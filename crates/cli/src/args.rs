@@ -33,7 +33,7 @@ pub enum Verb {
     /// Continues a prompt.
     Generate(Generate),
     /// Measures this machine; one JSON object a line.
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Writes a run's or checkpoint's model as a Hugging Face folder.
     Export(Convert),
     /// Reads a Hugging Face folder and writes it in Fathom's own spelling, streamed.
