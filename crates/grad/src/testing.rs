@@ -9,7 +9,7 @@ use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Ten
 
 use crate::{Batch, Param, ParamId, Params};
 
-pub(crate) use case::{Case, check, join};
+pub(crate) use case::{Case, check, check_within, join};
 
 /// Rows x columns in f64.
 #[derive(Clone, Debug, PartialEq)]

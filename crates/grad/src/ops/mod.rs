@@ -13,6 +13,9 @@ pub mod split;
 
 use crate::op::Out;
 
+#[cfg(test)]
+mod tests;
+
 /// The one value of an operation with one output.
 fn only<T: Copy>(outs: Vec<T>) -> T {
     outs[0]
