@@ -9,6 +9,7 @@ use super::kind::{Cut, Kind, SLACK, Source, kind};
 use super::{Elem, Gemm, Mat, Shape};
 use crate::isa::Isa;
 use crate::threads::Threads;
+use std::ops::Range;
 
 /// Alignment of everything in the workspace.
 const ALIGN: usize = 64;
@@ -255,6 +256,28 @@ unsafe fn blocks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *m
     });
 }
 
+/// Asks for the part of an operand that is packed next, into the second-level cache: it is read row by row
+/// in short runs, which no prefetcher of the processor foresees.
+fn prefetch(source: &Source, outer: Range<usize>, k: Range<usize>) {
+    const LINE: usize = 64;
+    let clip = |range: Range<usize>, end: usize| range.start.min(end)..range.end.min(end);
+    let (outer, k) = (clip(outer, source.outer), clip(k, source.k));
+    let (rows, run) = if source.k_contiguous { (outer, k) } else { (k, outer) };
+    let size = source.elem.bytes();
+    for row in rows {
+        for byte in (run.start * size..run.end * size).step_by(LINE) {
+            let line = source.ptr.wrapping_add(row * source.stride * size + byte);
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch reads nothing that the program sees and does not fault.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = line;
+        }
+    }
+}
+
 /// A thread's workspace.
 struct Memory {
     a: *mut u8,
@@ -295,8 +318,16 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
                     g.b.ptr.add(packed_at(kind, g.k, g.n, k0, at.1 / nr + j0))
                 } else {
                     (kind.pack_b)(&b, Cut { o0: at.1 + j0 * nr, panels, k0, k1 }, memory.b);
+                    let next = at.1 + (j0 + panels) * nr;
+                    if next < at.1 + cols {
+                        prefetch(&b, next..next + panels * nr, k0..k1);
+                    } else {
+                        prefetch(&b, at.1..at.1 + panels * nr, k1..k1 + kind.kc);
+                    }
                     memory.b.cast_const()
                 };
+                let share = |part: usize| at.0 + rows * part / wide;
+                prefetch(&a, share(j0)..share(j0 + panels), k1..k1 + kind.kc);
                 for j in 0..panels {
                     for i in 0..high {
                         let tile = tiles.at(i * mr, (j0 + j) * nr);
