@@ -31,6 +31,7 @@ pub(super) static KIND: Kind = Kind {
     leave,
     load,
     store,
+    few: None,
 };
 
 #[repr(C, align(64))]

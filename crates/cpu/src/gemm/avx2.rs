@@ -24,6 +24,7 @@ pub(super) static KIND: Kind = Kind {
     leave: nothing,
     load: block::load,
     store,
+    few: None,
 };
 
 #[target_feature(enable = "avx2,fma")]

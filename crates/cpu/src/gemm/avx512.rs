@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::kind::{Kind, nothing};
-use super::{Elem, MatMut, block::Tiles, pack512};
+use super::{Elem, MatMut, block::Tiles, few512, pack512};
+use pack512::first;
 use std::arch::x86_64::*;
 
 pub(super) const MR: usize = 14;
@@ -27,6 +28,7 @@ pub(super) static KIND_F32: Kind = Kind {
     leave: nothing,
     load,
     store,
+    few: Some((few512::ROWS, few512::few_f32)),
 };
 
 /// Panels `[k / 2][width][2]` of bf16.
@@ -46,6 +48,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     leave: nothing,
     load,
     store,
+    few: Some((few512::ROWS, few512::few_bf16)),
 };
 
 /// A micro-kernel: `$step(sum, a dword, b)` is one unit of k for 16 columns. A panel of A holds MR dwords a
@@ -116,12 +119,6 @@ kernel!(micro_bf16, tile_bf16, "avx512f,avx512bf16", |sum, x: __m512i, b: __m512
         std::mem::transmute::<__m512, __m512bh>(b),
     )
 });
-
-/// The first `count` of 32 lanes.
-#[inline(always)]
-fn first(count: usize) -> u32 {
-    if count >= 32 { !0 } else { (1 << count) - 1 }
-}
 
 /// See [`super::block::load`].
 #[target_feature(enable = "avx512f,avx512bw")]

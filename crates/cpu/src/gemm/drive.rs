@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::block::Tiles;
-use super::kind::{Cut, Kind, SLACK, Source, kind};
+use super::kind::{Cut, Few, Kind, SLACK, Source, kind};
 use super::{Elem, Gemm, Mat, Shape};
 use crate::isa::Isa;
 use crate::threads::Threads;
@@ -184,6 +184,13 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
         // SAFETY: C is writable.
         return unsafe { clear(g) };
     }
+    if let Some((rows, few)) = kind.few {
+        let as_stored = kind.size == g.a.elem.bytes() && kind.size == g.b.elem.bytes();
+        if g.m <= rows && as_stored && !g.a_trans && g.b_trans && !g.b_packed {
+            // SAFETY: passed on.
+            return unsafe { few_rows(threads, few, g) };
+        }
+    }
     let workspace = workspace.wrapping_add(workspace.align_offset(ALIGN));
     let Some((kc, nc)) = pack_first(kind, &g.shape(), g.c.elem) else {
         // SAFETY: passed on.
@@ -235,6 +242,19 @@ unsafe fn clear(g: &Gemm) {
             unsafe { g.c.ptr.add(row * g.c.stride * size).write_bytes(0, g.n * size) };
         }
     }
+}
+
+/// A task for each part of the columns.
+unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
+    const COLUMNS: usize = 64;
+    let most = threads.count() * 8;
+    let part = g.n.div_ceil(most).next_multiple_of(COLUMNS);
+    let shared = Shared(*g);
+    let n = g.n;
+    threads.run(n.div_ceil(part), &|task, _| {
+        // SAFETY: each task has columns of its own.
+        unsafe { few(&shared.get(), task * part..((task + 1) * part).min(n)) }
+    });
 }
 
 /// One pass: a task for each block of C.

@@ -41,6 +41,9 @@ pub(super) type Micro =
 /// Copies between a block of f32 tiles and C.
 pub(super) type Move = unsafe fn(tiles: &super::block::Tiles, c: &super::MatMut);
 
+/// Some columns of a product of few rows.
+pub(super) type Few = unsafe fn(g: &super::Gemm, cols: std::ops::Range<usize>);
+
 /// Bytes a pack may write past its panels.
 pub(super) const SLACK: usize = 64;
 
@@ -72,6 +75,9 @@ pub(super) struct Kind {
     pub leave: unsafe fn(),
     pub load: Move,
     pub store: Move,
+    /// For few rows, and the most of them: columns of C straight from A `[m,k]` and B `[n,k]`, neither of them
+    /// widened; the same sums as `micro`.
+    pub few: Option<(usize, Few)>,
 }
 
 /// No set-up is needed around the micro-kernel.
@@ -93,6 +99,7 @@ static PORTABLE: Kind = Kind {
     leave: nothing,
     load: super::block::load,
     store: super::block::store,
+    few: None,
 };
 
 /// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;

@@ -18,6 +18,8 @@ mod avx2;
 mod avx512;
 mod block;
 mod drive;
+#[cfg(target_arch = "x86_64")]
+mod few512;
 mod kind;
 #[cfg(target_arch = "x86_64")]
 mod pack512;

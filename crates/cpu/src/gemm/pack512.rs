@@ -10,12 +10,12 @@ use super::kind::{Cut, Source};
 use std::arch::x86_64::*;
 
 /// What a dword of the panel is made of.
-const F32: u8 = 0;
+pub(super) const F32: u8 = 0;
 const WIDENED: u8 = 1;
-const PAIR: u8 = 2;
+pub(super) const PAIR: u8 = 2;
 
 /// Source elements per dword of k.
-const fn unit(form: u8) -> usize {
+pub(super) const fn unit(form: u8) -> usize {
     if form == PAIR { 2 } else { 1 }
 }
 
@@ -124,11 +124,12 @@ unsafe fn transpose_panel<const FORM: u8, const W: usize>(
 /// that only exchanges inside the lanes are left.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16] {
-    let mut out = [_mm512_setzero_si512(); 16];
-    for quarter in 0..4 {
-        let mut v = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
+pub(super) unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16] {
+    // Four rows at a time: a row's line is used up at once, for with a stride of a power of two the cache has no
+    // room for the lines of sixteen.
+    let mut v = [[_mm512_setzero_si512(); 4]; 4];
+    for i in 0..4 {
+        for quarter in 0..4 {
             // SAFETY: each row has 64 bytes at `offset`.
             let part = |lane: usize| unsafe {
                 _mm_loadu_si128(rows[4 * lane + i].wrapping_add(offset + 16 * quarter).cast())
@@ -136,8 +137,11 @@ unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16
             let first = _mm512_castsi128_si512(part(0));
             let two = _mm512_mask_broadcast_i32x4(first, 0x00f0, part(1));
             let three = _mm512_mask_broadcast_i32x4(two, 0x0f00, part(2));
-            v[i] = _mm512_mask_broadcast_i32x4(three, 0xf000, part(3));
+            v[quarter][i] = _mm512_mask_broadcast_i32x4(three, 0xf000, part(3));
         }
+    }
+    let mut out = [_mm512_setzero_si512(); 16];
+    for (quarter, v) in v.into_iter().enumerate() {
         let (a, b) = (_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpacklo_epi32(v[2], v[3]));
         let (c, d) = (_mm512_unpackhi_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[2], v[3]));
         out[4 * quarter] = _mm512_unpacklo_epi64(a, b);
@@ -151,7 +155,7 @@ unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16
 /// Sixteen dwords of one row, zero from element `valid` on.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn load<const FORM: u8>(from: *const u8, valid: usize) -> __m512i {
+pub(super) unsafe fn load<const FORM: u8>(from: *const u8, valid: usize) -> __m512i {
     // SAFETY: masked to the valid elements.
     unsafe {
         match FORM {
@@ -188,7 +192,7 @@ unsafe fn load_half(from: *const u8, valid: usize) -> __m256i {
 
 /// The first `count` of 32 lanes.
 #[inline(always)]
-fn first(count: usize) -> u32 {
+pub(super) fn first(count: usize) -> u32 {
     if count >= 32 { !0 } else { (1 << count) - 1 }
 }
 

@@ -1,0 +1,171 @@
+//! Products of a few rows with a weight stored `[n,k]`, as decoding needs them: B is read once, transposed in
+//! registers and used, never packed. The chain of additions is that of the blocked kernel, step for step.
+#![allow(unsafe_code)]
+
+use super::avx512::{narrow, widen};
+use super::pack512::{F32, PAIR, first, load, load_transposed, transpose, unit};
+use super::{Elem, Gemm};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// The most rows served.
+pub(super) const ROWS: usize = 4;
+/// How far ahead of its use a row of B is fetched, in bytes.
+const AHEAD: usize = 512;
+
+/// Columns `cols` of a product of at most [`ROWS`] rows of f32.
+///
+/// # Safety
+/// See [`super::gemm`]; A is stored `[m,k]` and B `[n,k]`, both f32.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn few_f32(g: &Gemm, cols: Range<usize>) {
+    // SAFETY: passed on.
+    unsafe {
+        match g.m {
+            1 => columns_f32::<1>(g, cols),
+            2 => columns_f32::<2>(g, cols),
+            3 => columns_f32::<3>(g, cols),
+            _ => columns_f32::<4>(g, cols),
+        }
+    }
+}
+
+/// Columns `cols` of a product of at most [`ROWS`] rows of bf16.
+///
+/// # Safety
+/// As [`few_f32`], both bf16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
+    // SAFETY: passed on.
+    unsafe {
+        match g.m {
+            1 => columns_bf16::<1>(g, cols),
+            2 => columns_bf16::<2>(g, cols),
+            3 => columns_bf16::<3>(g, cols),
+            _ => columns_bf16::<4>(g, cols),
+        }
+    }
+}
+
+/// `M` rows by `cols`, 16 columns at a time. (More groups of columns in flight were slower: 16 rows of B are
+/// about as many streams as the caches follow.)
+macro_rules! columns {
+    ($name:ident, $form:expr, $features:literal, $step:expr) => {
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn $name<const M: usize>(g: &Gemm, cols: Range<usize>) {
+            let (size, stride) = (g.b.elem.bytes(), g.b.stride * g.b.elem.bytes());
+            let dwords = g.k.div_ceil(unit($form));
+            let whole = g.k / (16 * unit($form)) * 16;
+            for col in cols.clone().step_by(16) {
+                // Columns past the end repeat the last one and are not stored.
+                let rows: [*const u8; 16] =
+                    std::array::from_fn(|i| g.b.ptr.wrapping_add((col + i).min(cols.end - 1) * stride));
+                // SAFETY: rows of A and B exist, reads past k are masked or left out.
+                unsafe {
+                    let mut sum = [_mm512_setzero_ps(); M];
+                    if g.accumulate {
+                        for (row, sum) in sum.iter_mut().enumerate() {
+                            *sum = read(g, row, col, cols.end);
+                        }
+                    }
+                    for step in (0..whole).step_by(16) {
+                        // At the end of these rows, the next sixteen.
+                        let ahead = step * 4 + AHEAD;
+                        let ahead = if ahead < g.k * size { ahead } else { 16 * stride + ahead - g.k * size };
+                        for row in rows {
+                            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(ahead).cast());
+                        }
+                        let b = load_transposed(&rows, step * 4);
+                        for (i, b) in b.into_iter().enumerate() {
+                            for row in 0..M {
+                                let a = g.a.ptr.add(row * g.a.stride * size).cast::<i32>();
+                                let x = _mm512_set1_epi32(a.add(step + i).read_unaligned());
+                                sum[row] = $step(sum[row], x, b);
+                            }
+                        }
+                    }
+                    if whole < dwords {
+                        let left = g.k - whole * unit($form);
+                        let mut b: [__m512i; 16] =
+                            std::array::from_fn(|i| load::<$form>(rows[i].wrapping_add(whole * 4), left));
+                        transpose(&mut b);
+                        for (i, b) in b.into_iter().enumerate().take(dwords - whole) {
+                            for row in 0..M {
+                                let x = _mm512_set1_epi32(last::<$form>(g, row, whole + i));
+                                sum[row] = $step(sum[row], x, b);
+                            }
+                        }
+                    }
+                    for (row, sum) in sum.into_iter().enumerate() {
+                        write(g, row, col, cols.end, sum);
+                    }
+                }
+            }
+        }
+    };
+}
+
+columns!(columns_f32, F32, "avx512f,avx512bw,avx512vl", |sum, x, b| {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(b), sum)
+});
+columns!(columns_bf16, PAIR, "avx512f,avx512bw,avx512vl,avx512bf16", |sum, x: __m512i, b: __m512i| {
+    _mm512_dpbf16_ps(
+        sum,
+        std::mem::transmute::<__m512i, __m512bh>(x),
+        std::mem::transmute::<__m512i, __m512bh>(b),
+    )
+});
+
+/// Dword `at` of a row of A; a pair that k cuts has a zero in it.
+///
+/// # Safety
+/// The row exists and its first element lies before k.
+#[inline(always)]
+unsafe fn last<const FORM: u8>(g: &Gemm, row: usize, at: usize) -> i32 {
+    // SAFETY: the element, or both of the pair, lie before k.
+    unsafe {
+        let a = g.a.ptr.add(row * g.a.stride * g.a.elem.bytes());
+        if FORM == PAIR && 2 * at + 1 == g.k {
+            a.cast::<u16>().add(2 * at).read_unaligned() as i32
+        } else {
+            a.cast::<i32>().add(at).read_unaligned()
+        }
+    }
+}
+
+/// Sixteen elements of a row of C from `col`, zero from column `end` on.
+///
+/// # Safety
+/// The row exists.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+unsafe fn read(g: &Gemm, row: usize, col: usize, end: usize) -> __m512 {
+    let (at, lanes) = (row * g.c.stride + col, first(end.saturating_sub(col).min(16)) as u16);
+    // SAFETY: masked to the columns that exist.
+    unsafe {
+        match g.c.elem {
+            Elem::F32 => _mm512_maskz_loadu_ps(lanes, g.c.ptr.cast::<f32>().wrapping_add(at)),
+            Elem::Bf16 => widen(_mm256_maskz_loadu_epi16(lanes, g.c.ptr.cast::<i16>().wrapping_add(at))),
+        }
+    }
+}
+
+/// Writes what [`read`] reads.
+///
+/// # Safety
+/// As [`read`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+unsafe fn write(g: &Gemm, row: usize, col: usize, end: usize, sum: __m512) {
+    let (at, lanes) = (row * g.c.stride + col, first(end.saturating_sub(col).min(16)) as u16);
+    // SAFETY: masked to the columns that exist.
+    unsafe {
+        match g.c.elem {
+            Elem::F32 => _mm512_mask_storeu_ps(g.c.ptr.cast::<f32>().wrapping_add(at), lanes, sum),
+            Elem::Bf16 => {
+                _mm256_mask_storeu_epi16(g.c.ptr.cast::<i16>().wrapping_add(at), lanes, narrow(sum));
+            }
+        }
+    }
+}
