@@ -155,7 +155,7 @@ fn any_places() -> impl Strategy<Value = Places> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn any_table_of_places(

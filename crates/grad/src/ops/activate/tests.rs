@@ -1,3 +1,5 @@
+//! Every function, plain and gated, against the reference.
+
 use fathom_tensor::Activation;
 
 use super::reference;

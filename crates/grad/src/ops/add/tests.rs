@@ -1,3 +1,5 @@
+//! Sums whose gradients share buffers, against the reference.
+
 use super::reference::add;
 use crate::testing::{self, Matrix, Stream};
 

@@ -1,3 +1,5 @@
+//! Heads, windows, packed documents, caps and sinks against the reference.
+
 use fathom_tensor::Slice;
 
 use super::AttentionUse;

@@ -1,3 +1,5 @@
+//! Look-ups with repeated and missing ids against the reference.
+
 use super::reference::embed;
 use crate::testing::{self, Matrix, Stream};
 

@@ -1,3 +1,5 @@
+//! Products of many sizes against the reference.
+
 use super::reference::linear;
 use crate::testing::{self, Matrix, Stream};
 

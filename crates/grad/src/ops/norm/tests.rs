@@ -1,3 +1,5 @@
+//! Every kind of normalisation against the reference.
+
 use fathom_tensor::NormKind;
 
 use super::reference::norm;

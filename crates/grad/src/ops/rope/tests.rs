@@ -1,3 +1,5 @@
+//! Rotations of halves and neighbours, whole and partial, against the reference.
+
 use super::RopeUse;
 use super::reference::rope;
 use crate::testing::{self, Rotation, Stream};

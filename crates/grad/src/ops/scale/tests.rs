@@ -1,3 +1,5 @@
+//! Factors against the reference.
+
 use super::reference::scale;
 use crate::testing::{self, Stream};
 

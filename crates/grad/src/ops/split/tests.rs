@@ -1,3 +1,5 @@
+//! Parts of a fused projection, rotated or not, against the reference.
+
 use super::reference::split;
 use crate::ops::rope::RopeUse;
 use crate::testing::{self, Matrix, Rotation, Stream};
