@@ -143,7 +143,8 @@ impl<'a, U: Unit> Task<'a, U> {
         }
     }
 
-    /// A share of the next query block comes closer while one strip computes.
+    /// A share of the next query block comes closer while one strip computes: one of the last, or rows that are a
+    /// power of two apart would push it out of the cache again.
     unsafe fn prefetch(&self, first: usize) {
         let op = &self.pass.op;
         for rows in [op.q, op.dout] {
@@ -222,7 +223,7 @@ impl<'a, U: Unit> Task<'a, U> {
         for (strip, cols) in strips.iter_mut().enumerate() {
             let own_bits = bits.add(strip * SUB * MASK_WORDS);
             *cols = if masked { mask::extent(own_bits, SUB) } else { (0, QUERIES) };
-            if index == 0 {
+            if index + 1 == self.keys.len() {
                 self.prefetch((block + 1) * QUERIES + strip * SUB);
             }
             if cols.0 < cols.1 {
