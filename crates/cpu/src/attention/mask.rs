@@ -102,6 +102,10 @@ impl Edge<'_> {
     #[inline(always)]
     fn positions(&self) -> [i32; KEYS] {
         let mut positions = [0i32; KEYS];
+        if self.group == 1 {
+            positions[..self.rows].copy_from_slice(&self.pos[self.first..self.first + self.rows]);
+            return positions;
+        }
         let (mut token, mut head) = (self.first / self.group, self.first % self.group);
         for at in &mut positions[..self.rows] {
             *at = self.pos[token];
