@@ -1,0 +1,128 @@
+//! Bad input is refused: an exit code that is not zero, and a message that names the file or the key.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{arg, golden, refused};
+
+/// A copy of a golden model that may be damaged.
+fn copy(to: &Path) {
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(golden("llama2").join(name), to.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn unknown_verbs_and_flags() {
+    refused(["quikstart"], &["quikstart", "quickstart"]);
+    refused(["bench", "gem"], &["gem", "gemm"]);
+    refused(["plan", "quickstart", "--jsn"], &["--jsn"]);
+}
+
+#[test]
+fn unknown_recipe_keys_and_values() {
+    refused(["plan", "quickstart", "optimizer.lrr=3e-4"], &["optimizer.lrr", "optimizer.lr", "did you mean"]);
+    refused(["plan", "quickstart", "optimizer.lr=fast"], &["optimizer.lr", "fast"]);
+    refused(["plan", "quickstart", "stage.0.rope_type=longrope"], &["stage.0.rope_type"]);
+    refused(["plan", "quickstart", "activations.tile_rows=100"], &["tile_rows", "128"]);
+    refused(["plan", "llama3-8c"], &["llama3-8c", "llama3-8b"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    fs::write(&file, "[optimizer]\nlr = 1e-3\n[shedule]\n").unwrap();
+    refused(["plan", arg(&file)], &["mine.toml", "shedule", "schedule"]);
+    fs::write(&file, "[optimizer]\nlr = = 1\n").unwrap();
+    refused(["plan", arg(&file)], &["mine.toml", "2"]);
+}
+
+#[test]
+fn missing_files() {
+    let nowhere = Path::new("no/such/model");
+    refused(["inspect", "logits", arg(nowhere), "--ids", "1"], &["no/such/model", "config.json"]);
+    refused(["generate", arg(nowhere), "hello"], &["no/such/model"]);
+    refused(["eval", arg(nowhere)], &["no/such/model"]);
+    refused(["export", arg(nowhere), "out"], &["no/such/model"]);
+    refused(["import", arg(nowhere), "out"], &["no/such/model"]);
+    refused(["diff", "no/such/a", "no/such/b"], &["no/such/a"]);
+    refused(["plan", "no/such.toml"], &["no/such.toml"]);
+    refused(
+        ["quickstart", "--data", "no/such/text", "--out", arg(&std::env::temp_dir().join("fathom-none"))],
+        &["no/such/text"],
+    );
+}
+
+#[test]
+fn damaged_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    let weights = folder.path().join("model.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    let look = |names: &[&str]| {
+        refused(
+            ["inspect", "logits", arg(folder.path()), "--ids", "1,2"],
+            &[&["model.safetensors"], names].concat(),
+        )
+    };
+    fs::write(&weights, &whole[..whole.len() - 100]).unwrap();
+    look(&[]);
+    fs::write(&weights, &whole[..5]).unwrap();
+    look(&[]);
+    // A header that claims more than there is.
+    fs::write(&weights, [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat()).unwrap();
+    look(&[]);
+    fs::write(&weights, [&whole[..8], b"{not json", &whole[17..]].concat()).unwrap();
+    look(&[]);
+    fs::remove_file(&weights).unwrap();
+    look(&[]);
+}
+
+#[test]
+fn damaged_configurations() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    let look = |text: String, names: &[&str]| {
+        fs::write(&config, text).unwrap();
+        refused(["inspect", "logits", arg(folder.path()), "--ids", "1,2"], names)
+    };
+    look(text[..text.len() / 2].to_string(), &["config.json"]);
+    look(text.replace("\"llama\"", "\"lama\""), &["config.json", "lama"]);
+    look(
+        text.replace("\"hidden_act\": \"silu\"", "\"hidden_act\": \"swoosh\""),
+        &["config.json", "hidden_act", "swoosh"],
+    );
+    look(
+        text.replace("\"intermediate_size\": ", "\"intermediate_size\": 1"),
+        &["model.safetensors", "shape"],
+    );
+}
+
+#[test]
+fn ids_outside_the_vocabulary() {
+    let model = golden("llama2");
+    refused(["inspect", "logits", arg(&model), "--ids", "5,96"], &["--ids", "96", "95"]);
+    refused(["inspect", "gradients", arg(&model), "--ids", "4294967295,1"], &["4294967295"]);
+    refused(["inspect", "logits", arg(&model), "--ids", "-1"], &["--ids"]);
+    refused(["inspect", "gradients", arg(&model), "--ids", "5"], &["two ids"]);
+    refused(["inspect", "logits", arg(&model), "--ids", "5", "--precision", "f8"], &["f8", "bf16"]);
+    let many = vec!["1"; 600].join(",");
+    refused(["inspect", "logits", arg(&golden("gpt2")), "--ids", &many], &["learned positions"]);
+}
+
+#[test]
+fn an_empty_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    fs::create_dir(&data).unwrap();
+    refused(["quickstart", "--data", arg(&data), "--out", arg(&out), "--steps", "1"], &[arg(&data)]);
+}
+
+#[test]
+fn impossible_benchmarks() {
+    refused(["bench", "gemm", "--shape", "5,6"], &["--shape"]);
+    refused(["bench", "gemm", "--isa", "avx9", "--shape", "8,8,8"], &["avx9", "avx2"]);
+    refused(["bench", "attention", "--pass", "sideways"], &["sideways", "forward_backward"]);
+    refused(["bench", "attention", "--heads", "3", "--kv-heads", "2"], &["--kv-heads"]);
+    refused(["bench", "step", "--places", "some"], &["some", "linear"]);
+    refused(["bench", "step", "--machine", "gpu", "--tokens", "128"], &["gpu", "meta"]);
+}

@@ -1,0 +1,54 @@
+//! Models from one Hugging Face folder to another, and the self test.
+
+use std::fs;
+
+use crate::{arg, fathom, golden, good, refused, text};
+
+#[test]
+fn import_and_export_keep_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let ids = "5,17,3,99,42,7";
+    for case in ["llama2_sharded", "gpt2", "gemma3", "phi3"] {
+        let (one, two) = (folder.path().join(format!("{case}-1")), folder.path().join(format!("{case}-2")));
+        good(["import", arg(&golden(case)), arg(&one)]);
+        good(["export", arg(&one), arg(&two), "--max-shard-bytes", "30000"]);
+        assert!(two.join("model.safetensors.index.json").is_file(), "{case}");
+        let ids = if case == "llama2_sharded" { "5,17,3,9" } else { ids };
+        let ids: Vec<String> =
+            ids.split(',').map(|id| (id.parse::<u32>().unwrap() % 90).to_string()).collect();
+        let [a, b, c] = [&golden(case), &one, &two]
+            .map(|model| good(["inspect", "logits", arg(model), "--ids", &ids.join(",")]));
+        assert_eq!(a, b, "{case}");
+        assert_eq!(a, c, "{case}");
+    }
+}
+
+#[test]
+fn nothing_is_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("letter.txt"), "dear reader").unwrap();
+    let model = golden("llama2");
+    refused(["export", arg(&model), arg(folder.path())], &[arg(folder.path()), "not empty"]);
+    refused(["import", arg(&model), arg(&folder.path().join("letter.txt"))], &["letter.txt", "file"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn bf16_halves_the_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("narrow");
+    good(["export", arg(&golden("llama2")), arg(&out), "--precision", "bf16"]);
+    let [wide, narrow] =
+        [golden("llama2"), out].map(|folder| folder.join("model.safetensors").metadata().unwrap().len());
+    assert!(narrow < wide * 6 / 10, "{narrow} of {wide}");
+}
+
+#[test]
+fn the_doctor_finds_this_machine_sound() {
+    let output = fathom(["doctor"]);
+    let out = text(&output.stdout);
+    assert!(output.status.success() && !out.contains("FAIL"), "{out}");
+    for word in ["processor", "instruction sets", "memory budget", "disk", "self test portable"] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+}

@@ -1,0 +1,62 @@
+//! The program from outside: what its verbs print, write and refuse.
+
+mod bad_input;
+mod bench;
+mod folders;
+mod inspect;
+mod recipes;
+mod run;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The binary with arguments, in a folder of its own choice.
+fn fathom<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    command.args(args).env_remove("FATHOM_ISA").output().unwrap()
+}
+
+/// Standard output of a call that must succeed.
+#[track_caller]
+fn good<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = fathom(args);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    out
+}
+
+/// Standard error of a call that must be refused by a message and not by a panic; it names every one of `names`.
+#[track_caller]
+fn refused<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, names: &[&str]) -> String {
+    let output = fathom(args);
+    let err = text(&output.stderr);
+    assert!(!output.status.success(), "was accepted:\n{}", text(&output.stdout));
+    assert!(!err.contains("panicked"), "{err}");
+    for name in names {
+        assert!(err.contains(name), "`{name}` is not in: {err}");
+    }
+    err
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// One JSON value a line.
+#[track_caller]
+fn rows(out: &str) -> Vec<serde_json::Value> {
+    out.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// A case of `tests/golden`.
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
+}
+
+/// A path as an argument.
+fn arg(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,80 @@
+//! Shipped recipes: listed, shown, copied, planned.
+
+use crate::{arg, good, refused, rows};
+
+const SIZES: [&str; 3] = ["llama3-1b", "llama3-8b", "llama3-70b"];
+const STAGES: [&str; 4] = ["16k", "64k", "128k", "1m"];
+
+/// Every name that the issue promises.
+fn names() -> Vec<String> {
+    let stages = |size: &str| STAGES.map(|stage| format!("{size}-{stage}")).to_vec();
+    let sizes = SIZES.into_iter().flat_map(|size| [vec![size.to_string()], stages(size)].concat());
+    ["quickstart".to_string()].into_iter().chain(sizes).collect()
+}
+
+#[test]
+fn all_are_listed_with_a_line_about_them() {
+    let out = good(["recipes", "ls"]);
+    for name in names() {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(&name));
+        assert!(line.is_some_and(|line| line.len() > name.len() + 10), "{name}: {out}");
+    }
+}
+
+#[test]
+fn shown_with_settings_over_them() {
+    let out = good(["recipes", "show", "quickstart", "optimizer.lr=0.125"]);
+    assert!(out.contains("lr = 0.125"), "{out}");
+    refused(["recipes", "show", "quickstrat"], &["quickstart"]);
+}
+
+#[test]
+fn a_copy_is_a_recipe_and_is_not_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    good(["recipes", "cp", "llama3-1b", arg(&file)]);
+    let [named, copied] = ["llama3-1b", arg(&file)].map(|recipe| good(["plan", recipe, "--json"]));
+    assert_eq!(named, copied);
+    refused(["recipes", "cp", "llama3-1b", arg(&file)], &["mine.toml", "exists"]);
+}
+
+#[test]
+fn every_one_is_planned() {
+    for name in names() {
+        let stages = rows(&good(["plan", &name, "--json"]));
+        assert!(!stages.is_empty(), "{name}");
+        for stage in stages {
+            let bytes = |key: &str| stage[key].as_u64().unwrap_or_else(|| panic!("{name}: {key} of {stage}"));
+            let sum: u64 =
+                stage["by_category"].as_object().unwrap().values().filter_map(|v| v.as_u64()).sum();
+            assert_eq!(bytes("peak_bytes"), sum, "{name}");
+            assert!(bytes("peak_reserved_bytes") >= bytes("peak_bytes"), "{name}");
+            assert!(bytes("hardware_flops") >= bytes("model_flops") && bytes("model_flops") > 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_for_people_names_the_categories() {
+    let out = good(["plan", "quickstart"]);
+    for word in ["pretrain", "extend", "params", "grads", "optimizer", "activations", "peak", "reserved"] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    // `train --machine meta` is the plan.
+    assert_eq!(good(["train", "quickstart", "--machine", "meta"]), out);
+}
+
+#[test]
+fn activations_have_names_and_places() {
+    let list = rows(&good(["inspect", "activations", "llama3-8b-128k", "--json"]));
+    let find =
+        |name: &str| list.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+    let out = find("attn.out");
+    assert_eq!(out["shape"], serde_json::json!([131_072, 4096]));
+    assert_eq!(out["bytes"], 131_072u64 * 4096 * 2);
+    assert_eq!((out["place"].as_str(), out["held"].as_bool()), (Some("keep"), Some(true)));
+    assert_eq!(out["layers"].as_array().map(Vec::len), Some(32));
+    assert_eq!(find("mlp.act")["place"], "recompute");
+    let table = good(["inspect", "activations", "llama3-8b-128k"]);
+    assert!(table.contains("layers 0 to 31") && table.contains("attn.lse"), "{table}");
+}

@@ -1,0 +1,92 @@
+//! A whole run, as small as it can be, and what the verbs make of it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::{arg, good, refused, rows};
+
+/// Recipe keys of a model that trains in a second.
+const TINY: [&str; 14] = [
+    "model.hidden=64",
+    "model.layers=2",
+    "model.heads=2",
+    "model.kv_heads=1",
+    "model.head_dim=32",
+    "model.ffn=128",
+    "model.vocab=384",
+    "data.held_out_share=0.2",
+    "data.document_bytes=4096",
+    "stage.0.seq_tokens=128",
+    "stage.1.seq_tokens=256",
+    "stage.1.tile_rows=128",
+    "stage.1.min_doc_tokens=0",
+    "eval.needle_trials=0",
+];
+
+/// Forty documents of made-up sentences.
+fn write_text(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];
+    let mut state = 7u32;
+    for file in 0..40 {
+        let mut text = String::new();
+        for _ in 0..300 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let end = if state >> 29 == 0 { ".\n" } else { " " };
+            let _ = write!(text, "{}{end}", words[(state >> 16) as usize % words.len()]);
+        }
+        fs::write(folder.join(format!("{file:02}.txt")), text).unwrap();
+    }
+}
+
+#[test]
+fn from_text_to_a_model_that_verbs_understand() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let train = |out: &Path| {
+        let fixed =
+            ["quickstart", "--steps", "2", "--data", arg(&at("text")), "--out", arg(out)].map(String::from);
+        good(fixed.into_iter().chain(TINY.map(String::from)))
+    };
+    train(&at("a"));
+    train(&at("b"));
+    // Fixed steps: two runs are identical.
+    let weights = |run: &str| fs::read(at(run).join("model/model.safetensors")).unwrap();
+    assert_eq!(weights("a"), weights("b"));
+    assert!(at("a").join("report.html").is_file());
+
+    let run = at("a");
+    let table = good(["eval", arg(&run), "--needle-trials", "0"]);
+    assert!(table.contains("bits per byte") && table.contains("loss by position"), "{table}");
+    let data = at("text/00.txt");
+    let on_file =
+        good(["eval", arg(&run), "--json", "--needle-trials", "1", "--tokens", "256", "--data", arg(&data)]);
+    let kinds: Vec<_> = rows(&on_file).iter().map(|row| row["event"].as_str().unwrap().to_string()).collect();
+    assert_eq!(kinds, ["eval_bits", "eval_position", "needle"]);
+
+    let said = good(["generate", arg(&run), "the old", "--max-tokens", "8", "--ids"]);
+    assert!(rows(&said)[0].as_array().is_some_and(|ids| ids.len() <= 8), "{said}");
+    good(["inspect", "logits", arg(&run), "--ids", "1,2,3"]);
+    let same = good(["diff", arg(&run), arg(&at("b"))]);
+    assert!(!same.is_empty());
+
+    // The model of the run, and that of its last checkpoint, are one.
+    good(["export", arg(&run), arg(&at("out"))]);
+    assert!(at("out/tokenizer.json").is_file());
+    fs::rename(run.join("model"), at("taken")).unwrap();
+    good(["export", arg(&run), arg(&at("again"))]);
+    let name = fs::read_to_string(run.join("checkpoints/LATEST")).unwrap();
+    good(["export", arg(&run.join("checkpoints").join(name.trim())), arg(&at("third"))]);
+    let read = |folder: &str, file: &str| fs::read(at(folder).join(file)).unwrap();
+    for file in ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"] {
+        assert!(read("out", file) == read("again", file), "{file}");
+        assert!(read("out", file) == read("third", file), "{file}");
+    }
+
+    let changed = ["optimizer.lr=0.5".to_string()];
+    let fixed =
+        ["quickstart", "--steps", "2", "--data", arg(&at("text")), "--out", arg(&at("b"))].map(String::from);
+    refused(fixed.into_iter().chain(TINY.map(String::from)).chain(changed), &["optimizer.lr"]);
+}
