@@ -1,4 +1,5 @@
 //! The program from outside: what its verbs print, write and refuse.
+#![allow(clippy::unwrap_used)]
 
 mod bad_input;
 mod bench;
