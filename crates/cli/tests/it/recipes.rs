@@ -78,3 +78,12 @@ fn activations_have_names_and_places() {
     let table = good(["inspect", "activations", "llama3-8b-128k"]);
     assert!(table.contains("layers 0 to 31") && table.contains("attn.lse"), "{table}");
 }
+
+#[test]
+fn a_reader_may_go_away() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let output = command.args(["recipes", "ls"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), crate::text(&output.stderr)), (Some(141), String::new()));
+}
