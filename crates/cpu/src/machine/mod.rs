@@ -18,8 +18,8 @@ use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use crate::{attention, gemm};
-pub use packed::Packed;
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar};
+pub use packed::Packed;
 
 /// Processor cores with one thread pool.
 pub struct Cpu {
