@@ -51,7 +51,7 @@ impl Aligned {
     }
 }
 
-const SHAPES: [[usize; 3]; 14] = [
+const SHAPES: [[usize; 3]; 16] = [
     [512, 512, 512],
     [1024, 1024, 1024],
     [2048, 2048, 2048],
@@ -62,6 +62,8 @@ const SHAPES: [[usize; 3]; 14] = [
     [2048, 1408, 512],
     [2048, 32000, 512],
     [128, 4096, 4096],
+    [8192, 512, 1408],
+    [512, 1408, 8192],
     [1, 4096, 4096],
     [1, 32000, 512],
     [4, 4096, 4096],
@@ -74,7 +76,7 @@ fn main() {
     let seconds: f64 = arg(2).and_then(|x| x.parse().ok()).unwrap_or(1.0);
     let filter = arg(3).unwrap_or_default();
     let isa = Isa::select(std::env::var("FATHOM_ISA").ok().and_then(|name| Isa::from_name(&name)));
-    println!("{isa:?}, {} threads: GFLOP/s best / median", threads.count());
+    println!("{isa:?}, {} threads, m x n x k: GFLOP/s best / median", threads.count());
     let forms =
         [("nt", false, true, Elem::Bf16), ("nn", false, false, Elem::Bf16), ("tn", true, false, Elem::Bf16)];
     for [m, n, k] in SHAPES {

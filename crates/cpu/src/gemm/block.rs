@@ -19,6 +19,20 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
+    /// The tile that is `down` from the top and `across` from the left.
+    pub fn one(&self, down: usize, across: usize) -> Tiles {
+        let (row, col) = (down * self.mr, across * self.nr);
+        Tiles {
+            ptr: self.at(row, col),
+            high: 1,
+            row: self.row + row,
+            col: self.col + col,
+            rows: self.mr.min(self.rows - row),
+            cols: self.nr.min(self.cols - col),
+            ..*self
+        }
+    }
+
     /// Where the tile that holds block element (`row`, `col`) has that element, `col` being a multiple of nr.
     pub fn at(&self, row: usize, col: usize) -> *mut f32 {
         let tile = (col / self.nr) * self.high + row / self.mr;

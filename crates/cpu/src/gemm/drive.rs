@@ -320,12 +320,11 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
         k: g.k,
     };
     let b = source_b(&g.b, g.b_trans, g.k, g.n);
+    let c =
+        Source { ptr: g.c.ptr, elem: g.c.elem, stride: g.c.stride, k_contiguous: true, outer: g.m, k: g.n };
     let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
     // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
     unsafe {
-        if g.accumulate {
-            (kind.load)(&tiles, &g.c);
-        }
         (kind.enter)();
         for k0 in (0..g.k).step_by(kind.kc) {
             let k1 = (k0 + kind.kc).min(g.k);
@@ -351,6 +350,12 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
                 for j in 0..panels {
                     for i in 0..high {
                         let tile = tiles.at(i * mr, (j0 + j) * nr);
+                        if k0 == 0 && g.accumulate {
+                            // Tile by tile, beside the arithmetic: a pass of its own would wait for memory.
+                            (kind.load)(&tiles.one(i, j0 + j), &g.c);
+                            let below = at.0 + (i + 1) * mr;
+                            prefetch(&c, below..below + mr, at.1 + (j0 + j) * nr..at.1 + (j0 + j + 1) * nr);
+                        }
                         let (a, b) = (memory.a.add(i * mr * bytes), b_panels.add(j * nr * bytes));
                         (kind.micro)(steps, a, b, tile, mr.min(rows - i * mr), k0 == 0 && !g.accumulate);
                     }

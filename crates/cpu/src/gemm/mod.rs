@@ -4,7 +4,8 @@
 //! holds with `accumulate`, and takes one product at a time (a pair with `vdpbf16ps`, a tile step of 32 with
 //! AMX). There is no split over k and no second partial sum, so the bits do not depend on threads, blocking,
 //! m, or strides; and a product over k1 followed by an accumulating product over k2 into an f32 C equals the
-//! product over k1 + k2 when k1 is a multiple of [`K_CHUNK`]. A bf16 C is rounded once, at the end.
+//! product over k1 + k2 when k1 is a multiple of [`K_CHUNK`]. A bf16 C is rounded once, at the end. The bf16
+//! units take denormal operands and sums as zero.
 //!
 //! Operands are packed into panels just in time, by the thread that uses them; [`pack_b`] keeps a weight
 //! packed. Kernels allocate nothing: the caller passes [`workspace_bytes`] of memory.
