@@ -67,7 +67,12 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
     [path.to_path_buf(), path.join("model")]
         .into_iter()
         .find(|folder| folder.join("config.json").is_file())
-        .with_context(|| format!("{}: neither a Hugging Face folder (config.json) nor a run with a `model` folder", path.display()))
+        .with_context(|| {
+            format!(
+                "{}: neither a Hugging Face folder (config.json) nor a run with a `model` folder",
+                path.display()
+            )
+        })
 }
 
 /// A model with its weights.

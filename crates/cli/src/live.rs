@@ -24,7 +24,8 @@ impl Live {
     /// A live line on standard error.
     pub fn new() -> Live {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:24} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            let style = ProgressStyle::with_template("{bar:24} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(1).with_style(style)
         });
         Live { bar, begun: Instant::now(), last: None, stage: String::new(), later_s: 0.0 }
@@ -61,7 +62,8 @@ impl Live {
 
     /// A step ended.
     pub fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) {
-        let left = stage_steps.map(|steps| steps.saturating_sub(stage_step) as f64 * step.step_s + self.later_s);
+        let left =
+            stage_steps.map(|steps| steps.saturating_sub(stage_step) as f64 * step.step_s + self.later_s);
         let eta = left.map_or("...".to_string(), human::seconds);
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
         let text = format!(

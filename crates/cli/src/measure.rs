@@ -47,7 +47,12 @@ pub struct Figures {
 }
 
 /// Measures and writes the events.
-pub fn measure(subject: &Subject<'_>, recipe: &Recipe, extent: &Extent, metrics: &mut MetricsWriter) -> Result<Figures> {
+pub fn measure(
+    subject: &Subject<'_>,
+    recipe: &Recipe,
+    extent: &Extent,
+    metrics: &mut MetricsWriter,
+) -> Result<Figures> {
     let trainer = subject.trainer;
     let limits = EngineLimits { context_tokens: extent.tokens + 64, chunk_tokens: 1024 };
     let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
@@ -60,14 +65,21 @@ pub fn measure(subject: &Subject<'_>, recipe: &Recipe, extent: &Extent, metrics:
     let position = match (documents.is_empty(), long) {
         (true, _) => None,
         (false, 0) => Some(loss_by_position(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
-        (false, _) => Some(loss_by_position_same_documents(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
+        (false, _) => Some(loss_by_position_same_documents(
+            &mut engine,
+            documents.iter().cloned(),
+            extent.tokens,
+            &most,
+        )?),
     };
     if let Some(position) = &position {
         metrics.write(&Event::EvalPosition(position.to_event(&extent.moment)))?;
     }
     let bits = bits(&mut engine, subject, &documents, extent, share(0.15))?;
     if let Some(bits) = &bits {
-        metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {}", extent.moment.when), &extent.moment)))?;
+        metrics.write(&Event::EvalBits(
+            bits.to_event(&format!("held-out, {}", extent.moment.when), &extent.moment),
+        ))?;
     }
     let needles = needles(&mut engine, subject, &documents, recipe, extent, share(0.55))?;
     if let Some(needles) = &needles {
@@ -95,7 +107,8 @@ fn bits(
     // In an order that does not depend on length, so that a short budget still measures a mixture.
     let mut order: Vec<&Vec<u32>> = documents.iter().collect();
     order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
-    let texts = order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
+    let texts =
+        order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
     let limits = Limits { documents: usize::MAX, budget };
     Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, (extent.context, Windows::Apart), &limits)?))
 }
@@ -109,8 +122,9 @@ fn needles(
     budget: Option<Duration>,
 ) -> Result<Option<fathom_eval::Needles>> {
     let (trials, depths) = (recipe.eval.needle_trials, recipe.eval.needle_depths);
-    let lengths_tokens: Vec<usize> =
-        std::iter::successors(Some(256), |tokens| Some(tokens * 2)).take_while(|tokens| *tokens <= extent.tokens).collect();
+    let lengths_tokens: Vec<usize> = std::iter::successors(Some(256), |tokens| Some(tokens * 2))
+        .take_while(|tokens| *tokens <= extent.tokens)
+        .collect();
     if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
         return Ok(None);
     }

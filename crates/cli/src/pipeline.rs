@@ -11,9 +11,13 @@ use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded, diff};
 use fathom_base::{human, rss};
-use fathom_curate::{CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir};
+use fathom_curate::{
+    CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir,
+};
 use fathom_eval::Moment;
-use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, SpecialIds, Spec, initialise, open_config, save_hf};
+use fathom_model::{
+    FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, open_config, save_hf,
+};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
@@ -64,7 +68,11 @@ pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool) -> Result<
     let mut job = Job { recipe, loaded, folder, begun: Instant::now(), live: Live::new() };
     job.same_recipe()?;
     if job.is_done() {
-        job.live.say(&format!("{} is finished already; its report is {}", job.folder.display(), job.folder.join("report.html").display()));
+        job.live.say(&format!(
+            "{} is finished already; its report is {}",
+            job.folder.display(),
+            job.folder.join("report.html").display()
+        ));
         return Ok(Outcome::Finished);
     }
     let mut metrics = MetricsWriter::open(job.log())?;
@@ -174,7 +182,8 @@ impl Job<'_> {
         let recipe = self.recipe;
         let device = device::cpu(&recipe.machine)?;
         let dtype = device::precision(recipe.model.precision);
-        let mut special = SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None };
+        let mut special =
+            SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None };
         let (model, params) = match &recipe.model.from {
             Some(folder) => {
                 let folder = device::model_folder(folder)?;
@@ -192,7 +201,9 @@ impl Job<'_> {
         };
         let (have, need) = (params.shape(model.embed)[0], tokenizer.vocab_size());
         if have < need {
-            bail!("the tokenizer has {need} tokens and the model's embedding {have} rows; give data.tokenizer the model's own");
+            bail!(
+                "the tokenizer has {need} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
+            );
         }
         Ok((Trainer::new(&device, model, params), special))
     }
@@ -211,7 +222,15 @@ impl Job<'_> {
             metrics.write(&Event::Model(model_event(&trainer)))?;
         }
         let seconds = self.stage_seconds();
-        let parts = Parts { recipe: self.recipe, folder: &self.folder, trainer, store: store.clone(), metrics, seconds, stop };
+        let parts = Parts {
+            recipe: self.recipe,
+            folder: &self.folder,
+            trainer,
+            store: store.clone(),
+            metrics,
+            seconds,
+            stop,
+        };
         let mut run = Run::open(parts)?;
         let begun = run.progress().clone();
         if begun.step > 0 {
@@ -258,7 +277,8 @@ impl Job<'_> {
     fn stage_seconds(&self) -> Vec<f64> {
         let stages = &self.recipe.stage;
         let Some(minutes) = self.recipe.run.minutes else { return vec![60.0; stages.len()] };
-        let left = minutes * 60.0 * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - self.begun.elapsed().as_secs_f64();
+        let left =
+            minutes * 60.0 * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - self.begun.elapsed().as_secs_f64();
         let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
         stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect()
     }
@@ -313,18 +333,26 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Measures up to the run's longest sequence.
-    fn measure(&mut self, trainer: &Trainer, when: &str, step: u64, metrics: &mut MetricsWriter) -> fathom_train::Result<()> {
+    fn measure(
+        &mut self,
+        trainer: &Trainer,
+        when: &str,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
         if !self.recipe.eval.enabled {
             return Ok(());
         }
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
         let context = stages[0].seq_tokens.min(tokens);
-        let moment = Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
+        let moment =
+            Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.measure_s };
         let subject = Subject { trainer, tokenizer: self.tokenizer, store: self.store };
         self.live.note(&format!("measuring {}", when.replace('_', " ")));
-        let figures = measure(&subject, self.recipe, &extent, metrics).map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        let figures = measure(&subject, self.recipe, &extent, metrics)
+            .map_err(|error| fathom_train::Error::Hook(error.into()))?;
         self.live.say(&format!("{}: {}", when.replace('_', " "), describe(&figures, context)));
         Ok(())
     }
@@ -348,7 +376,13 @@ impl Hooks for Watch<'_> {
         self.live.step(step, stage_step, stage_steps);
     }
 
-    fn stage_done(&mut self, trainer: &mut Trainer, index: usize, step: u64, metrics: &mut MetricsWriter) -> fathom_train::Result<()> {
+    fn stage_done(
+        &mut self,
+        trainer: &mut Trainer,
+        index: usize,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
         let last = index + 1 == self.recipe.stage.len();
         let first = index == 0 && self.recipe.model.from.is_none();
         match (first, last) {
@@ -381,7 +415,11 @@ fn describe(figures: &Figures, short: usize) -> String {
         parts.push(format!("loss by position {}", all.join(" ")));
     }
     if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
-        parts.push(format!("needle {} within {} tokens", human::percent(accuracy), human::grouped(short as u64)));
+        parts.push(format!(
+            "needle {} within {} tokens",
+            human::percent(accuracy),
+            human::grouped(short as u64)
+        ));
     }
     parts.join("; ")
 }

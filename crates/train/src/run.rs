@@ -379,7 +379,8 @@ impl<'a> Run<'a> {
         times.sort_by(f64::total_cmp);
         let more = ((seconds - spent).max(0.0) / times[times.len() / 2]) as u64;
         let steps = self.progress.stage_step + more;
-        let mut decided: Vec<u64> = (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
+        let mut decided: Vec<u64> =
+            (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
         decided.push(steps);
         let path = self.folder.join("steps.json");
         crate::checkpoint::publish(&path, serde_json::json!(decided).to_string().as_bytes())?;
@@ -389,7 +390,7 @@ impl<'a> Run<'a> {
     fn save_is_due(&self) -> bool {
         let table = &self.recipe.checkpoint;
         table.every_s.is_some_and(|every| self.last_save.elapsed().as_secs_f64() >= every)
-            || table.every_steps.is_some_and(|every| self.progress.step % every.max(1) == 0)
+            || table.every_steps.is_some_and(|every| self.progress.step.is_multiple_of(every.max(1)))
     }
 
     fn save(&mut self) -> Result<()> {

@@ -59,14 +59,35 @@ fn to_json(recipe: &Recipe, index: usize, plan: &Plan) -> serde_json::Value {
 fn print_stage(recipe: &Recipe, index: usize, plan: &Plan) {
     let table = &recipe.stage[index];
     let step_tokens = table.seq_tokens * table.samples_per_micro_batch.max(1) * table.micro_batches.max(1);
-    println!("stage {} ({} tokens a sample, {} a step)", table.name, human::grouped(table.seq_tokens as u64), human::grouped(step_tokens as u64));
+    println!(
+        "stage {} ({} tokens a sample, {} a step)",
+        table.name,
+        human::grouped(table.seq_tokens as u64),
+        human::grouped(step_tokens as u64)
+    );
     for (category, bytes) in Category::ALL.iter().zip(plan.usage.peak_by_category) {
         if bytes > 0 {
             println!("  {:<12} {:>12}  {:>22}", category.name(), human::bytes(bytes), human::grouped(bytes));
         }
     }
-    println!("  {:<12} {:>12}  {:>22}  in {}", "peak", human::bytes(plan.usage.peak_live), human::grouped(plan.usage.peak_live), plan.usage.peak_op);
-    println!("  {:<12} {:>12}  {:>22}", "reserved", human::bytes(plan.usage.peak_reserved), human::grouped(plan.usage.peak_reserved));
+    println!(
+        "  {:<12} {:>12}  {:>22}  in {}",
+        "peak",
+        human::bytes(plan.usage.peak_live),
+        human::grouped(plan.usage.peak_live),
+        plan.usage.peak_op
+    );
+    println!(
+        "  {:<12} {:>12}  {:>22}",
+        "reserved",
+        human::bytes(plan.usage.peak_reserved),
+        human::grouped(plan.usage.peak_reserved)
+    );
     let share = plan.hardware_flops as f64 / plan.model_flops as f64 - 1.0;
-    println!("  {:<12} {:>12}  recompute and score products add {}", "step FLOPs", human::si(plan.model_flops as f64), human::percent(share));
+    println!(
+        "  {:<12} {:>12}  recompute and score products add {}",
+        "step FLOPs",
+        human::si(plan.model_flops as f64),
+        human::percent(share)
+    );
 }

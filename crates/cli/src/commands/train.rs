@@ -40,7 +40,8 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     let minutes = if args.steps.is_some() { "none".to_string() } else { args.minutes.to_string() };
     layers = layers.flag("--minutes", "run.minutes", &minutes);
     if !args.data.is_empty() {
-        let paths: Vec<String> = args.data.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+        let paths: Vec<String> =
+            args.data.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
         layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
     }
     if let Some(steps) = args.steps {
