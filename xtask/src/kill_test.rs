@@ -50,7 +50,11 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
         }
         child.kill().and_then(|()| child.wait().map(drop)).map_err(|error| error.to_string())?;
         left -= 1;
-        println!("killed after {:.1} s, {} steps on disk, {left} kills left", life.as_secs_f64(), losses(&killed).map_or(0, |losses| losses.len()));
+        println!(
+            "killed after {:.1} s, {} steps on disk, {left} kills left",
+            life.as_secs_f64(),
+            losses(&killed).map_or(0, |losses| losses.len())
+        );
     }
     Err(format!("no end after {STARTS} starts"))
 }
@@ -58,7 +62,9 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
 fn build() -> Result<PathBuf, String> {
     let status = Command::new("cargo").args(["build", "--release", "--bin", "fathom"]).status();
     match status.map_err(|error| error.to_string())?.success() {
-        true => Ok(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from).join("release/fathom")),
+        true => Ok(std::env::var_os("CARGO_TARGET_DIR")
+            .map_or("target".into(), PathBuf::from)
+            .join("release/fathom")),
         false => Err("fathom does not build".to_string()),
     }
 }
@@ -67,8 +73,18 @@ fn build() -> Result<PathBuf, String> {
 fn quickstart(binary: &Path, out: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", &STEPS.to_string(), "--out"]).arg(out);
-    command.args(["data.max_bytes=2000000", "model.layers=2", "model.hidden=128", "model.vocab=1024", "eval.enabled=false"]);
-    command.args(["stage.0.samples_per_micro_batch=1", "stage.1.seq_tokens=4096", "stage.1.min_doc_tokens=0"]);
+    command.args([
+        "data.max_bytes=2000000",
+        "model.layers=2",
+        "model.hidden=128",
+        "model.vocab=1024",
+        "eval.enabled=false",
+    ]);
+    command.args([
+        "stage.0.samples_per_micro_batch=1",
+        "stage.1.seq_tokens=4096",
+        "stage.1.min_doc_tokens=0",
+    ]);
     command.args(["checkpoint.every_steps=3", "checkpoint.every_s=none"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
@@ -85,10 +101,18 @@ fn losses(folder: &Path) -> Result<Vec<(u64, u64)>, String> {
 
 fn compare(alone: &[(u64, u64)], killed: &[(u64, u64)]) -> Vec<String> {
     if alone.len() as u64 != 2 * STEPS || alone.len() != killed.len() {
-        return vec![format!("{} steps alone, {} killed and resumed, expected {}", alone.len(), killed.len(), 2 * STEPS)];
+        return vec![format!(
+            "{} steps alone, {} killed and resumed, expected {}",
+            alone.len(),
+            killed.len(),
+            2 * STEPS
+        )];
     }
     let differs = alone.iter().zip(killed).find(|(alone, killed)| alone != killed);
-    differs.map(|(alone, killed)| format!("first difference: {alone:?} alone, {killed:?} resumed")).into_iter().collect()
+    differs
+        .map(|(alone, killed)| format!("first difference: {alone:?} alone, {killed:?} resumed"))
+        .into_iter()
+        .collect()
 }
 
 /// SplitMix64 (Steele et al., 2014).

@@ -16,7 +16,7 @@ use fathom_curate::{
 };
 use fathom_eval::Moment;
 use fathom_model::{
-    FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, open_config, save_hf,
+    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, open_config, save_hf,
 };
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
@@ -195,7 +195,12 @@ impl Job<'_> {
                 let mut spec = spec(recipe)?;
                 spec.vocab = tokenizer.vocab_size().next_multiple_of(64);
                 let (model, mut params) = Model::declare(&device, &spec, dtype);
-                initialise(&device, &model, &mut params, recipe.run.seed);
+                initialise(
+                    &device,
+                    &model,
+                    &mut params,
+                    Init { deviation: recipe.model.init_std, seed: recipe.run.seed },
+                );
                 (model, params)
             }
         };

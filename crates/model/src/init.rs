@@ -1,4 +1,4 @@
-//! Random initialisation: normal with deviation 0.02, divided by `sqrt(2 layers)` where a sub-layer ends (GPT-2), norms
+//! Random initialisation: normal with a given deviation, divided by `sqrt(2 layers)` where a sub-layer ends (GPT-2), norms
 //! at the identity, biases zero.
 //!
 //! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads or chunks.
@@ -11,8 +11,22 @@ use fathom_tensor::{DType, Device};
 use crate::files::convert;
 use crate::model::Model;
 
-/// Deviation of the weights that do not end a sub-layer.
-const DEVIATION: f64 = 0.02;
+/// How weights begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Init {
+    /// Deviation of the weights that do not end a sub-layer; the families' own files say 0.02.
+    pub deviation: f64,
+    /// Key of all randomness.
+    pub seed: u64,
+}
+
+impl Init {
+    /// The usual deviation.
+    pub fn new(seed: u64) -> Init {
+        Init { deviation: 0.02, seed }
+    }
+}
+
 /// Elements made and written at once; even, because normals come in pairs.
 const CHUNK: usize = 1 << 20;
 
@@ -20,7 +34,7 @@ const CHUNK: usize = 1 << 20;
 ///
 /// # Panics
 /// If `params` are not this model's.
-pub fn initialise(device: &Device, model: &Model, params: &mut Params, seed: u64) {
+pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Init) {
     if !device.machine.has_data() {
         return;
     }
@@ -37,7 +51,7 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, seed: u64
             Fill::Constant(0.0)
         } else {
             let ends = if ends.contains(&id) { (2.0 * model.blocks.len() as f64).sqrt() } else { 1.0 };
-            Fill::Normal { deviation: DEVIATION / ends, key: mix(mix(seed) ^ u64::from(id.0)) }
+            Fill::Normal { deviation: init.deviation / ends, key: mix(mix(init.seed) ^ u64::from(id.0)) }
         };
         for start in (0..weight.len()).step_by(CHUNK) {
             let end = weight.len().min(start + CHUNK);

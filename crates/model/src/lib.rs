@@ -26,7 +26,7 @@ pub use files::{
     Source, SpecialIds, Stored, TensorInfo, export_tensors, fuzz_safetensors, header_bytes, load, open,
     open_config, parse_header, save, save_hf, write_file,
 };
-pub use init::initialise;
+pub use init::{Init, initialise};
 pub use model::Model;
 pub use pieces::Piece;
 pub use rope::{Frequencies, RopeScaling, RopeSpec};

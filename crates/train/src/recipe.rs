@@ -148,6 +148,8 @@ recipe! {
         pub rope_theta: f64 = 10000.0,
         /// The head is the embedding.
         pub tied: bool = true,
+        /// Deviation of the first weights.
+        pub init_std: f64 = 0.02,
     }
 
     /// What a run trains on.

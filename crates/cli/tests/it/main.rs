@@ -6,6 +6,7 @@ mod bench;
 mod folders;
 mod inspect;
 mod recipes;
+mod resume;
 mod run;
 
 use std::ffi::OsStr;

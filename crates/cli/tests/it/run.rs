@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::{arg, good, refused, rows};
 
 /// Recipe keys of a model that trains in a second.
-const TINY: [&str; 14] = [
+pub const TINY: [&str; 14] = [
     "model.hidden=64",
     "model.layers=2",
     "model.heads=2",
@@ -25,7 +25,7 @@ const TINY: [&str; 14] = [
 ];
 
 /// Forty documents of made-up sentences.
-fn write_text(folder: &Path) {
+pub fn write_text(folder: &Path) {
     fs::create_dir(folder).unwrap();
     let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];
     let mut state = 7u32;

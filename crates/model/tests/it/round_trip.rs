@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    FolderOptions, INDEX, LlamaSizes, Model, SINGLE, SaveOptions, Spec, SpecialIds, initialise, load, open,
-    save, save_hf,
+    FolderOptions, INDEX, Init, LlamaSizes, Model, SINGLE, SaveOptions, Spec, SpecialIds, initialise, load,
+    open, save, save_hf,
 };
 use fathom_tensor::{DType, Device};
 
@@ -136,7 +136,7 @@ fn new_weights_do_not_depend_on_threads() {
     let made = [1, 2].map(|threads| {
         let device = cpu(threads, None);
         let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
-        initialise(&device, &model, &mut params, 42);
+        initialise(&device, &model, &mut params, Init::new(42));
         let values: Vec<Vec<f32>> = params.iter().map(|(_, param)| device.to_f32(&param.tensor)).collect();
         let deviation = |values: &[f32]| {
             (values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / values.len() as f64).sqrt()

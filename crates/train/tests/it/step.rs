@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Places};
-use fathom_model::{Caps, LlamaSizes, Model, Spec, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 
@@ -37,7 +37,7 @@ fn how(places: Places, tokens: usize) -> InStep {
 fn trainer(threads: usize, dtype: DType) -> Trainer {
     let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
     let (model, mut params) = Model::declare(&device, &spec(), dtype);
-    initialise(&device, &model, &mut params, 1);
+    initialise(&device, &model, &mut params, Init::new(1));
     Trainer::new(&device, model, params)
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_grad::Params;
-use fathom_model::{Model, initialise};
+use fathom_model::{Init, Model, initialise};
 use fathom_text::Tokenizer;
 
 use super::random::Random;
@@ -60,7 +60,7 @@ fn model(args: &Bench, bed: &Bed, tokens: usize) -> Result<(Model, Params)> {
         return Ok((loaded.model, loaded.params));
     }
     let (model, mut params) = Model::declare(&bed.device, &llama(args, tokens)?, bed.dtype);
-    initialise(&bed.device, &model, &mut params, 1);
+    initialise(&bed.device, &model, &mut params, Init::new(1));
     Ok((model, params))
 }
 

@@ -8,7 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
-use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf};
+use fathom_model::{
+    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf,
+};
 use rustix::fs::{Advice, fadvise};
 
 use super::Bed;
@@ -139,7 +141,7 @@ impl Made {
             tied: false,
         });
         let (model, mut params) = Model::declare(&bed.device, &spec, bed.dtype);
-        initialise(&bed.device, &model, &mut params, 1);
+        initialise(&bed.device, &model, &mut params, Init::new(1));
         let options = FolderOptions {
             weights: SaveOptions::new(bed.dtype),
             special: &SpecialIds::default(),

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::{Counting, profile};
 use fathom_grad::{AdamWSettings, Places};
-use fathom_model::{Caps, Model, Spec, initialise};
+use fathom_model::{Caps, Init, Model, Spec, initialise};
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
 fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
     let bed = Bed::new(args)?;
     let (model, mut params) = Model::declare(&bed.device, spec, bed.dtype);
-    initialise(&bed.device, &model, &mut params, 1);
+    initialise(&bed.device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, spec.vocab)];
     trainer.counters.reset(false);

@@ -1,0 +1,78 @@
+//! Killed at any moment and started again, a run has the losses of one that was left alone; asked to stop, it saves.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::run::{TINY, write_text};
+use crate::{arg, good};
+
+const STEPS: usize = 12;
+
+fn args(text: &Path, out: &Path) -> Vec<String> {
+    let steps = STEPS.to_string();
+    let fixed = ["quickstart", "--steps", &steps, "--data", arg(text), "--out", arg(out)].map(String::from);
+    let often =
+        ["checkpoint.every_steps=2", "checkpoint.every_s=none", "eval.enabled=false"].map(String::from);
+    fixed.into_iter().chain(TINY.map(String::from)).chain(often).collect()
+}
+
+fn start(text: &Path, out: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    command.args(args(text, out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Bits of the loss of each step in the log.
+fn losses(out: &Path) -> Vec<(u64, u64)> {
+    let text = fs::read_to_string(out.join("metrics.jsonl")).unwrap_or_default();
+    let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let steps = events.filter(|event| event["event"] == "step");
+    steps.map(|step| (step["step"].as_u64().unwrap(), step["loss_bits"].as_u64().unwrap())).collect()
+}
+
+/// Waits until the run has logged `steps` steps, or has ended.
+fn wait_for(child: &mut Child, out: &Path, steps: usize) {
+    let begun = Instant::now();
+    while losses(out).len() < steps && child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no step {steps}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn killed_runs_go_on_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    good(args(&at("text"), &at("alone")));
+    let alone = losses(&at("alone"));
+    assert_eq!(alone.len(), 2 * STEPS);
+    // Before the first save, between saves of the first stage, and in the second.
+    for steps in [1, 7, STEPS + 4] {
+        let mut child = start(&at("text"), &at("killed"));
+        wait_for(&mut child, &at("killed"), steps);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    good(args(&at("text"), &at("killed")));
+    assert_eq!(losses(&at("killed")), alone);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_asked_to_stop_saves_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let mut child = start(&at("text"), &at("run"));
+    wait_for(&mut child, &at("run"), 3);
+    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    let status = child.wait().unwrap();
+    // On a fast machine the run may have been at its end already.
+    assert!(matches!(status.code(), Some(75 | 0)), "{status}");
+    good(args(&at("text"), &at("run")));
+    assert_eq!(losses(&at("run")).len(), 2 * STEPS);
+}
