@@ -69,7 +69,7 @@ fn build() -> Result<PathBuf, String> {
     }
 }
 
-/// A small run of both stages that saves often.
+/// A small run of all stages that saves often.
 fn quickstart(binary: &Path, out: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", &STEPS.to_string(), "--out"]).arg(out);
@@ -81,9 +81,9 @@ fn quickstart(binary: &Path, out: &Path) -> Command {
         "eval.enabled=false",
     ]);
     command.args([
-        "stage.0.samples_per_micro_batch=1",
-        "stage.1.seq_tokens=4096",
-        "stage.1.min_doc_tokens=0",
+        "stage.0.samples_per_micro_batch=4",
+        "stage.2.seq_tokens=4096",
+        "stage.2.min_doc_tokens=0",
     ]);
     command.args(["checkpoint.every_steps=3", "checkpoint.every_s=none"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -100,12 +100,12 @@ fn losses(folder: &Path) -> Result<Vec<(u64, u64)>, String> {
 }
 
 fn compare(alone: &[(u64, u64)], killed: &[(u64, u64)]) -> Vec<String> {
-    if alone.len() as u64 != 2 * STEPS || alone.len() != killed.len() {
+    if alone.len() as u64 != 3 * STEPS || alone.len() != killed.len() {
         return vec![format!(
             "{} steps alone, {} killed and resumed, expected {}",
             alone.len(),
             killed.len(),
-            2 * STEPS
+            3 * STEPS
         )];
     }
     let differs = alone.iter().zip(killed).find(|(alone, killed)| alone != killed);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_differing_loss_is_named() {
-        let alone: Vec<(u64, u64)> = (0..2 * STEPS).map(|step| (step, 7)).collect();
+        let alone: Vec<(u64, u64)> = (0..3 * STEPS).map(|step| (step, 7)).collect();
         let mut other = alone.clone();
         assert!(compare(&alone, &other).is_empty());
         other[5].1 = 8;

@@ -321,7 +321,7 @@ impl Job<'_> {
     }
 }
 
-/// Share of a timed run for the measurements after each of two stages.
+/// Share of a timed run for each of the two measurements.
 const MEASURE_SHARE: f64 = 0.09;
 /// Share of a timed run left for export, report and what takes longer than thought.
 const MARGIN_SHARE: f64 = 0.06;
@@ -350,7 +350,7 @@ impl Watch<'_> {
         }
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
-        let context = stages[0].seq_tokens.min(tokens);
+        let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
         let moment =
             Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.measure_s };
@@ -389,9 +389,9 @@ impl Hooks for Watch<'_> {
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<()> {
         let last = index + 1 == self.recipe.stage.len();
-        let first = index == 0 && self.recipe.model.from.is_none();
-        match (first, last) {
-            (true, false) => self.measure(trainer, "before_extension", step, metrics),
+        let before = index + 2 == self.recipe.stage.len() && self.recipe.model.from.is_none();
+        match (before, last) {
+            (true, _) => self.measure(trainer, "before_extension", step, metrics),
             (_, true) => self.measure(trainer, "after_extension", step, metrics),
             _ => Ok(()),
         }

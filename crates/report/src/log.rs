@@ -103,9 +103,15 @@ impl RunLog {
         self.steps.last().map_or(0.0, |step| step.time_s)
     }
 
-    /// The sequence length of the first stage, in tokens.
+    /// The sequence length before the last stage (the extension), in tokens; that of the only stage if there is one.
     pub fn short_tokens(&self) -> Option<u64> {
-        self.stages.first().map(|stage| stage.seq_len_tokens).filter(|tokens| *tokens > 0)
+        self.stages
+            .iter()
+            .rev()
+            .nth(1)
+            .or(self.stages.first())
+            .map(|stage| stage.seq_len_tokens)
+            .filter(|tokens| *tokens > 0)
     }
 }
 

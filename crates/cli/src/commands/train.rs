@@ -45,7 +45,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
     }
     if let Some(steps) = args.steps {
-        for stage in 0..2 {
+        for stage in 0..3 {
             layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
         }
     }

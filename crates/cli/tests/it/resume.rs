@@ -48,9 +48,9 @@ fn killed_runs_go_on_with_the_same_bits() {
     write_text(&at("text"));
     good(args(&at("text"), &at("alone")));
     let alone = losses(&at("alone"));
-    assert_eq!(alone.len(), 2 * STEPS);
-    // Before the first save, between saves of the first stage, and in the second.
-    for steps in [1, 7, STEPS + 4] {
+    assert_eq!(alone.len(), 3 * STEPS);
+    // Before the first save, between saves of the first stage, and in the second and third.
+    for steps in [1, 7, STEPS + 4, 2 * STEPS + 5] {
         let mut child = start(&at("text"), &at("killed"));
         wait_for(&mut child, &at("killed"), steps);
         child.kill().unwrap();
@@ -74,5 +74,5 @@ fn a_run_that_is_asked_to_stop_saves_and_says_so() {
     // On a fast machine the run may have been at its end already.
     assert!(matches!(status.code(), Some(75 | 0)), "{status}");
     good(args(&at("text"), &at("run")));
-    assert_eq!(losses(&at("run")).len(), 2 * STEPS);
+    assert_eq!(losses(&at("run")).len(), 3 * STEPS);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::{arg, good, refused, rows};
 
 /// Recipe keys of a model that trains in a second.
-pub const TINY: [&str; 14] = [
+pub const TINY: [&str; 16] = [
     "model.hidden=64",
     "model.layers=2",
     "model.heads=2",
@@ -17,10 +17,12 @@ pub const TINY: [&str; 14] = [
     "model.vocab=384",
     "data.held_out_share=0.2",
     "data.document_bytes=4096",
-    "stage.0.seq_tokens=128",
-    "stage.1.seq_tokens=256",
-    "stage.1.tile_rows=128",
-    "stage.1.min_doc_tokens=0",
+    "stage.0.samples_per_micro_batch=2",
+    "stage.0.seq_tokens=64",
+    "stage.1.seq_tokens=128",
+    "stage.2.seq_tokens=256",
+    "stage.2.tile_rows=128",
+    "stage.2.min_doc_tokens=0",
     "eval.needle_trials=0",
 ];
 
