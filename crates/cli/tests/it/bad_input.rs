@@ -44,10 +44,8 @@ fn missing_files() {
     refused(["import", arg(nowhere), "out"], &["no/such/model"]);
     refused(["diff", "no/such/a", "no/such/b"], &["no/such/a"]);
     refused(["plan", "no/such.toml"], &["no/such.toml"]);
-    refused(
-        ["quickstart", "--data", "no/such/text", "--out", arg(&std::env::temp_dir().join("fathom-none"))],
-        &["no/such/text"],
-    );
+    let folder = tempfile::tempdir().unwrap();
+    refused(["quickstart", "--data", "no/such/text", "--out", arg(folder.path())], &["no/such/text"]);
 }
 
 #[test]
