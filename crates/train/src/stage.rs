@@ -80,7 +80,6 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
 pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     let mut spec = spec.clone();
     let old = spec.max_positions;
-    let factor = stage.rope_factor.unwrap_or(stage.seq_tokens as f64 / old as f64).max(1.0);
     if spec.learned_positions.is_some_and(|rows| rows < stage.seq_tokens) {
         return Err(refuse(
             index,
@@ -92,7 +91,13 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
         if let Some(theta) = stage.rope_theta {
             rope.theta = theta;
         }
-        if let Some(scaling) = scaling(stage.rope_type, factor, old, index)? {
+        // A stage after a stretched one stretches the length that the model had first.
+        let original = match rope.scaling {
+            RopeScaling::Linear { factor } => (old as f64 / factor) as usize,
+            _ => rope.scaling.original_positions().unwrap_or(old),
+        };
+        let factor = stage.rope_factor.unwrap_or(stage.seq_tokens as f64 / original as f64).max(1.0);
+        if let Some(scaling) = scaling(stage.rope_type, factor, original, index)? {
             rope.scaling = scaling;
         }
         rope.max_positions = rope.max_positions.max(stage.seq_tokens);
@@ -167,4 +172,36 @@ pub fn open_loader(
         None => Loader::new(vec![source], spec)?,
     };
     Ok(loader)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fathom_model::LlamaSizes;
+
+    #[test]
+    fn stages_stretch_the_first_length() {
+        let sizes = LlamaSizes {
+            hidden: 32,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            ffn: 64,
+            vocab: 64,
+            rope_theta: 1e4,
+            max_positions: 256,
+            tied: true,
+        };
+        for (kind, expected) in
+            [(RopeType::Yarn, "yarn"), (RopeType::Linear, "linear"), (RopeType::Llama3, "llama3")]
+        {
+            let stage = |seq_tokens| Stage { seq_tokens, rope_type: kind, ..Stage::default() };
+            let once = extend(&Spec::llama(sizes), &stage(512), 0).unwrap();
+            let twice = extend(&once, &stage(2048), 1).unwrap();
+            let at_once = extend(&Spec::llama(sizes), &stage(2048), 0).unwrap();
+            assert_eq!(twice, at_once, "{expected}");
+            assert_eq!(twice.max_positions, 2048);
+        }
+    }
 }
