@@ -426,6 +426,9 @@ fn describe(figures: &Figures, short: usize) -> String {
             human::grouped(short as u64)
         ));
     }
+    if parts.is_empty() {
+        return "no held-out document to measure on; raise data.held_out_share".into();
+    }
     parts.join("; ")
 }
 

@@ -45,7 +45,8 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
     }
     if let Some(steps) = args.steps {
-        for stage in 0..3 {
+        let stages = load(Layers::with_library(LIBRARY).recipe("quickstart"))?.value.stage.len();
+        for stage in 0..stages {
             layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
         }
     }

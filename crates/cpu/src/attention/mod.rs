@@ -28,6 +28,7 @@ mod workspace;
 mod tests;
 
 use crate::isa::Isa;
+pub use crate::mat::Elem;
 use crate::threads::Threads;
 pub use fathom_tensor::Slice;
 use pack::View;
@@ -36,25 +37,6 @@ use pack::View;
 const KEYS: usize = 128;
 /// Rows that pass through the score block at a time, and the granule to which masked blocks are cut.
 const SUB: usize = 32;
-
-/// The element type of q, k, v, out and their gradients. Sums, softmax and `lse` are f32 in both cases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Elem {
-    /// IEEE single.
-    F32,
-    /// bfloat16.
-    Bf16,
-}
-
-impl Elem {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Elem::F32 => 4,
-            Elem::Bf16 => 2,
-        }
-    }
-}
 
 /// Extents of one attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

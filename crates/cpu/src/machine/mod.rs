@@ -47,7 +47,7 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         }
         OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward } => {
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
-            let dtype = operands::attention_elem(dtype);
+            let dtype = elem(dtype);
             match backward {
                 false => attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices),
                 true => attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices),
@@ -293,7 +293,7 @@ impl Machine for Cpu {
         expect("attention", "lse", op.lse, [shape.q_tokens, shape.heads]);
         let call = attention::Forward {
             shape,
-            elem: operands::attention_elem(op.q.dtype()),
+            elem: elem(op.q.dtype()),
             options: attention::Options { scale: op.scale, softcap: op.softcap },
             mask: operands::masking(op.mask),
             q: operands::rows(op.q),
@@ -316,7 +316,7 @@ impl Machine for Cpu {
         }
         let call = attention::Backward {
             shape: self.attention_shape(forward),
-            elem: operands::attention_elem(forward.q.dtype()),
+            elem: elem(forward.q.dtype()),
             options: attention::Options { scale: forward.scale, softcap: forward.softcap },
             mask: operands::masking(forward.mask),
             q: operands::rows(forward.q),

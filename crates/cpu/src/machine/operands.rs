@@ -17,14 +17,6 @@ pub fn elem(dtype: DType) -> Elem {
     }
 }
 
-#[track_caller]
-pub fn attention_elem(dtype: DType) -> attention::Elem {
-    match elem(dtype) {
-        Elem::F32 => attention::Elem::F32,
-        Elem::Bf16 => attention::Elem::Bf16,
-    }
-}
-
 fn start(tensor: &Tensor) -> *const u8 {
     tensor.address() as usize as *const u8
 }
