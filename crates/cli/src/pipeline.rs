@@ -178,6 +178,19 @@ impl Job<'_> {
         })
     }
 
+    /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
+    fn fits(&self) -> Result<()> {
+        let budget_bytes = self.recipe.machine.memory_bytes.unwrap_or_else(device::default_budget);
+        for (table, plan) in self.recipe.stage.iter().zip(crate::commands::plan::stages(self.recipe)?) {
+            if plan.usage.peak_reserved > budget_bytes {
+                let (stage, needed_bytes, peak_op) =
+                    (table.name.clone(), plan.usage.peak_reserved, plan.usage.peak_op);
+                bail!(fathom_train::Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op });
+            }
+        }
+        Ok(())
+    }
+
     fn trainer(&self, tokenizer: &Tokenizer) -> Result<(Trainer, SpecialIds)> {
         let recipe = self.recipe;
         let device = device::cpu(&recipe.machine)?;
@@ -221,6 +234,7 @@ impl Job<'_> {
         stop: &AtomicBool,
     ) -> Result<Outcome> {
         let store = Arc::new(store);
+        self.fits()?;
         let (trainer, special) = self.trainer(tokenizer)?;
         let known = read_events(self.log())?;
         if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {

@@ -8,7 +8,7 @@ mod doctor;
 mod eval;
 mod generate;
 mod inspect;
-mod plan;
+pub(crate) mod plan;
 mod recipes;
 mod train;
 

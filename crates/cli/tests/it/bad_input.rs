@@ -124,3 +124,27 @@ fn impossible_benchmarks() {
     refused(["bench", "step", "--places", "some"], &["some", "linear"]);
     refused(["bench", "step", "--machine", "gpu", "--tokens", "128"], &["gpu", "meta"]);
 }
+
+/// A tiny quickstart with one more setting.
+fn refused_run(settings: &[&str], names: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    crate::run::write_text(&at("text"));
+    let fixed = ["quickstart", "--steps", "6", "--data", arg(&at("text")), "--out", arg(&at("run"))]
+        .map(String::from);
+    let all = fixed
+        .into_iter()
+        .chain(crate::run::TINY.map(String::from))
+        .chain(settings.iter().map(|s| s.to_string()));
+    refused(all, names);
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_told_by_the_plan() {
+    refused_run(&["machine.memory_bytes=100000"], &["stage `warm` needs", "the budget is 100000"]);
+}
+
+#[test]
+fn a_loss_that_is_not_a_number_ends_the_run() {
+    refused_run(&["optimizer.lr=1e30", "optimizer.clip=none"], &["not finite", "optimizer.lr"]);
+}
