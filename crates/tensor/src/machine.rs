@@ -364,6 +364,11 @@ pub trait Machine: Send + Sync {
 
     /// Host to machine; `bytes` are the elements row by row, little-endian.
     fn write(&self, dst: &Tensor, bytes: &[u8]);
+    /// Host to machine, many tensors at once: calls `fill(index, bytes)` once for each of `dst`, on any thread and
+    /// several at a time, where `bytes` are all elements of `dst[index]`, row by row, little-endian, to be
+    /// overwritten. What is read or converted there needs no buffer of its own. Panics if rows of a tensor have
+    /// gaps between them or two tensors overlap.
+    fn fill(&self, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync));
     /// Machine to host.
     fn read(&self, src: &Tensor) -> InFlight;
     /// All bits zero.

@@ -40,6 +40,7 @@ impl Machine for Meta {
         op.sizes();
     }
     fn write(&self, _: &Tensor, _: &[u8]) {}
+    fn fill(&self, _: &[Tensor], _: &(dyn Fn(usize, &mut [u8]) + Sync)) {}
     fn zero(&self, _: &Tensor) {}
     fn copy(&self, _: &Tensor, _: &Tensor) {}
     fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}

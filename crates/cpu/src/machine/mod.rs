@@ -5,6 +5,7 @@
 //! the shape that its tensor has; methods check that shapes fit before a kernel runs.
 #![allow(unsafe_code)]
 
+mod fill;
 mod operands;
 mod packed;
 
@@ -108,6 +109,10 @@ impl Machine for Cpu {
 
     fn write(&self, dst: &Tensor, bytes: &[u8]) {
         operands::write(dst, bytes);
+    }
+
+    fn fill(&self, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+        fill::fill(&self.threads, dst, fill);
     }
 
     fn read(&self, src: &Tensor) -> InFlight {

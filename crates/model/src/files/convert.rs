@@ -9,12 +9,24 @@ use half::{bf16, f16};
 /// If a type is none of the three.
 #[track_caller]
 pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
+    out.resize(bytes.len() / from.bytes() * to.bytes(), 0);
+    convert_into(from, bytes, to, out);
+}
+
+/// As [`convert`], into room for as many elements.
+///
+/// # Panics
+/// If a type is none of the three, or the counts differ.
+#[track_caller]
+pub(super) fn convert_into(from: DType, bytes: &[u8], to: DType, out: &mut [u8]) {
     use DType::{Bf16, F16, F32};
+    assert_eq!(
+        bytes.len() / from.bytes(),
+        out.len() / to.bytes(),
+        "convert: elements of {from:?} and {to:?}"
+    );
     match (from, to) {
-        _ if from == to => {
-            out.clear();
-            out.extend_from_slice(bytes);
-        }
+        _ if from == to => out.copy_from_slice(bytes),
         (F32, Bf16) => map(bytes, out, |x| round_bf16(f32::from_le_bytes(x))),
         (F32, F16) => map(bytes, out, |x| f16::from_f32(f32::from_le_bytes(x)).to_le_bytes()),
         (Bf16, F32) => map(bytes, out, |[low, high]: [u8; 2]| [0, 0, low, high]),
@@ -26,12 +38,7 @@ pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
 }
 
 /// Element by element, from A bytes to B bytes, in a form that the compiler turns into vector code.
-fn map<const A: usize, const B: usize>(
-    bytes: &[u8],
-    out: &mut Vec<u8>,
-    element: impl Fn([u8; A]) -> [u8; B],
-) {
-    out.resize(bytes.len() / A * B, 0);
+fn map<const A: usize, const B: usize>(bytes: &[u8], out: &mut [u8], element: impl Fn([u8; A]) -> [u8; B]) {
     for (from, to) in bytes.as_chunks::<A>().0.iter().zip(out.as_chunks_mut::<B>().0) {
         *to = element(*from);
     }

@@ -1,21 +1,24 @@
-//! Streams weights into place, chunk by chunk: no second copy of the model, reading ahead of converting by one chunk.
+//! Streams weights into place: many reads at once, each straight into the machine's memory where the stored type is the
+//! wanted one, through a small buffer where it has to be converted. No second copy of the model.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::mpsc;
+use std::sync::Mutex;
 
 use fathom_grad::{ParamId, Params};
-use fathom_tensor::{DType, Device};
+use fathom_tensor::{DType, Device, Tensor};
 
-use super::convert::{convert, is_convertible, transpose};
+use super::convert::{convert_into, is_convertible, transpose};
 use super::source::Source;
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
 use crate::pieces::Piece;
 
-/// Bytes that one read aims at: what was read is still in the second cache when it is converted and written.
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Bytes that one task of loading fills: large enough for disks, small enough for all threads to end together.
+const TASK_BYTES: usize = 8 << 20;
 
 /// One piece, with where it comes from and goes to.
 struct Job {
@@ -28,11 +31,60 @@ struct Job {
     order: usize,
 }
 
-/// Rows of one chunk of a piece.
-pub(super) fn chunks(piece: &Piece, element_bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let step = (CHUNK_BYTES / (piece.row_len() * element_bytes).max(1)).max(1);
+impl Job {
+    /// Rows of the tensor that one task reads. A transposed piece is read whole: each row of the weight has an element of
+    /// each of its rows.
+    fn tasks(&self, weight: DType) -> Vec<Range<usize>> {
+        match self.piece.transpose {
+            true => vec![self.piece.rows.clone()],
+            false => split(&self.piece, self.dtype.bytes().max(weight.bytes()), TASK_BYTES).collect(),
+        }
+    }
+
+    /// The rows of the weight, without gaps, that some rows of the tensor fill.
+    fn target(&self, weight: &Tensor, rows: Range<usize>) -> Tensor {
+        match self.piece.transpose {
+            true => weight.view_rows(self.piece.param_row..self.piece.param_row + self.piece.row_len()),
+            false => self.piece.view(weight, rows),
+        }
+    }
+
+    /// Reads rows of the tensor as elements of type `to`.
+    fn read(&self, source: &dyn Source, rows: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
+        let row_bytes = self.piece.row_len() * self.dtype.bytes();
+        let start = rows.start * row_bytes;
+        if !self.piece.transpose && self.dtype == to {
+            return source.read_bytes(&self.name, start as u64, out);
+        }
+        let mut buffer = Vec::new();
+        if self.piece.transpose {
+            let mut turned = Vec::new();
+            source.read_rows(&self.name, rows.clone(), &mut buffer)?;
+            transpose(&buffer, [rows.len(), self.piece.row_len()], self.dtype.bytes(), &mut turned);
+            convert_into(self.dtype, &turned, to, out);
+            return Ok(());
+        }
+        let step = CHUNK_BYTES / 4;
+        for (index, out) in out.chunks_mut(step * to.bytes()).enumerate() {
+            buffer.resize(out.len() / to.bytes() * self.dtype.bytes(), 0);
+            let at = start + index * step * self.dtype.bytes();
+            source.read_bytes(&self.name, at as u64, &mut buffer)?;
+            convert_into(self.dtype, &buffer, to, out);
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a piece's rows of about `bytes`.
+fn split(piece: &Piece, element_bytes: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let step = (bytes / (piece.row_len() * element_bytes).max(1)).max(1);
     let rows = piece.rows.clone();
     rows.clone().step_by(step).map(move |start| start..rows.end.min(start.saturating_add(step)))
+}
+
+/// Rows of one chunk of a piece.
+pub(super) fn chunks(piece: &Piece, element_bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    split(piece, element_bytes, CHUNK_BYTES)
 }
 
 /// Fills all weights of a model from a source.
@@ -48,43 +100,33 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
     if !device.machine.has_data() {
         return Ok(());
     }
-    let params = &*params;
-    std::thread::scope(|threads| {
-        let (sender, receiver) = mpsc::sync_channel::<Result<Vec<u8>>>(1);
-        let (give_back, used) = mpsc::channel::<Vec<u8>>();
-        let jobs = &jobs;
-        threads.spawn(move || {
-            for job in jobs {
-                for rows in chunks(&job.piece, job.dtype.bytes()) {
-                    let mut bytes = used.try_recv().unwrap_or_default();
-                    let read = source.read_rows(&job.name, rows, &mut bytes).map(|()| bytes);
-                    if sender.send(read).is_err() {
-                        return;
-                    }
-                }
-            }
-        });
-        let (mut turned, mut converted) = (Vec::new(), Vec::new());
-        for job in jobs {
-            let weight = params.tensor(job.id);
-            for rows in chunks(&job.piece, job.dtype.bytes()) {
-                let Ok(read) = receiver.recv() else { return Ok(()) };
-                let bytes = read?;
-                let mut elements = &bytes;
-                if job.piece.transpose {
-                    transpose(elements, [rows.len(), job.piece.row_len()], job.dtype.bytes(), &mut turned);
-                    elements = &turned;
-                }
-                if job.dtype != weight.dtype() {
-                    convert(job.dtype, elements, weight.dtype(), &mut converted);
-                    elements = &converted;
-                }
-                device.machine.write(&job.piece.view(weight, rows), elements);
-                let _ = give_back.send(bytes);
+    let (mut tasks, mut targets) = (Vec::new(), Vec::new());
+    for job in &jobs {
+        let weight = params.tensor(job.id);
+        for rows in job.tasks(weight.dtype()) {
+            targets.push(job.target(weight, rows.clone()));
+            tasks.push((job, rows, weight.dtype()));
+        }
+    }
+    // Of several failures the first in the order of the file is told, whichever thread met one first.
+    let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+    let failure = || failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    device.machine.fill(&targets, &|index, out| {
+        if failure().as_ref().is_some_and(|(first, _)| *first < index) {
+            return;
+        }
+        let (job, rows, dtype) = &tasks[index];
+        if let Err(error) = job.read(source, rows.clone(), *dtype, out) {
+            let mut first = failure();
+            if first.as_ref().is_none_or(|(first, _)| index < *first) {
+                *first = Some((index, error));
             }
         }
-        Ok(())
-    })
+    });
+    failed
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Checks every tensor before any is read, and orders the work as the data lies.

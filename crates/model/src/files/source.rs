@@ -26,6 +26,11 @@ pub trait Source: Sync {
     /// # Errors
     /// If there is no such tensor or row, or the file cannot be read.
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()>;
+    /// Overwrites `out` with bytes of a tensor, from byte `start` of its elements. Several threads may read at once.
+    ///
+    /// # Errors
+    /// If there is no such tensor, it has not the bytes, or the file cannot be read.
+    fn read_bytes(&self, name: &str, start: u64, out: &mut [u8]) -> Result<()>;
     /// The file or folder of a tensor (or of all, if there is none of this name), for messages.
     fn place(&self, name: &str) -> &Path;
 }
@@ -111,6 +116,15 @@ impl SafeTensors {
         }
     }
 
+    /// A tensor with its file.
+    fn find(&self, name: &str) -> Result<(&Path, &File, &Stored)> {
+        let Some((file, stored)) = self.tensors.get(name) else {
+            return Err(Error::tensor(&self.path, name, "is missing"));
+        };
+        let (path, file) = &self.files[*file];
+        Ok((path, file, stored))
+    }
+
     /// What is known of a tensor.
     pub fn stored(&self, name: &str) -> Option<&Stored> {
         self.tensors.get(name).map(|(_, stored)| stored)
@@ -157,17 +171,24 @@ impl Source for SafeTensors {
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        let Some((file, stored)) = self.tensors.get(name) else {
-            return Err(Error::tensor(&self.path, name, "is missing"));
-        };
-        let (path, file) = &self.files[*file];
+        let (path, _, stored) = self.find(name)?;
         if rows.start > rows.end || rows.end > stored.rows() {
             return Err(Error::tensor(path, name, format!("has {} rows, not {rows:?}", stored.rows())));
         }
         let row_bytes = stored.row_bytes();
         // The header was held against the file's size, so this product is at most that.
         out.resize((rows.len() as u64 * row_bytes) as usize, 0);
-        file.read_exact_at(out, stored.start + rows.start as u64 * row_bytes).map_err(Error::io("read", path))
+        self.read_bytes(name, rows.start as u64 * row_bytes, out)
+    }
+
+    fn read_bytes(&self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        let (path, file, stored) = self.find(name)?;
+        let end = start.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > stored.bytes) {
+            let what = format!("has {} bytes, not {} from {start}", stored.bytes, out.len());
+            return Err(Error::tensor(path, name, what));
+        }
+        file.read_exact_at(out, stored.start + start).map_err(Error::io("read", path))
     }
 
     fn place(&self, name: &str) -> &Path {

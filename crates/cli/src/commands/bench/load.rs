@@ -1,4 +1,5 @@
-//! From cold files to the first token, beside the time of reading the same files and nothing else.
+//! From files to the first token, beside the time of reading the same files and nothing else: once with the files out of
+//! the kernel's cache and once with them in it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -38,30 +39,53 @@ pub fn run(args: &Bench) -> Result<()> {
     let files = files(&folder)?;
     let bytes: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
     let watch = Watch::begin();
-    let [mut loads, mut firsts, mut cats, mut ratios] = [const { Vec::new() }; 4];
+    let (mut cold, mut warm) = (Times::default(), Times::default());
     for _ in 0..args.repeat.max(1) {
         forget(&files)?;
         let cat_s = cat(&folder)?;
         forget(&files)?;
-        let [load_s, first_s] = first_token(args, &folder)?;
-        loads.push(load_s);
-        firsts.push(first_s);
-        cats.push(cat_s);
-        ratios.push(first_s / cat_s);
+        cold.add(cat_s, first_token(args, &folder)?);
+        warm.add(cat(&folder)?, first_token(args, &folder)?);
     }
-    for list in [&mut loads, &mut firsts, &mut cats, &mut ratios] {
-        list.sort_by(f64::total_cmp);
-    }
+    let cat_s = Times::median(&cold.cats);
     Row::new("load")
         .with("dtype", args.dtype.as_str())
         .with("bytes", bytes)
-        .figure("first_token_s", median(&firsts))
-        .figure("weights_s", median(&loads))
-        .figure("cat_s", median(&cats))
-        .figure("ratio", median(&ratios))
-        .figure("cat_bytes_per_s", bytes as f64 / median(&cats))
+        .figure("first_token_s", Times::median(&cold.firsts))
+        .figure("weights_s", Times::median(&cold.loads))
+        .figure("cat_s", cat_s)
+        .figure("ratio", Times::median(&cold.ratios))
+        .figure("cat_bytes_per_s", bytes as f64 / cat_s)
+        .figure("warm_first_token_s", Times::median(&warm.firsts))
+        .figure("warm_weights_s", Times::median(&warm.loads))
+        .figure("warm_cat_s", Times::median(&warm.cats))
+        .figure("warm_ratio", Times::median(&warm.ratios))
         .print(watch.loaded());
     Ok(())
+}
+
+/// Seconds of each repeat.
+#[derive(Default)]
+struct Times {
+    loads: Vec<f64>,
+    firsts: Vec<f64>,
+    cats: Vec<f64>,
+    ratios: Vec<f64>,
+}
+
+impl Times {
+    fn add(&mut self, cat_s: f64, [load_s, first_s]: [f64; 2]) {
+        self.loads.push(load_s);
+        self.firsts.push(first_s);
+        self.cats.push(cat_s);
+        self.ratios.push(first_s / cat_s);
+    }
+
+    fn median(list: &[f64]) -> f64 {
+        let mut sorted = list.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        median(&sorted)
+    }
 }
 
 /// The model's files, opened.

@@ -1,0 +1,81 @@
+//! Tensors filled by several threads at once, straight into the pool's memory.
+#![allow(unsafe_code)]
+
+use fathom_tensor::Tensor;
+
+use super::operands::start_mut;
+use crate::threads::Threads;
+
+/// Where the elements of one tensor are.
+struct Target {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is followed by the one task that has its index.
+unsafe impl Sync for Target {}
+
+/// Calls `fill(index, bytes)` once for each tensor.
+///
+/// # Panics
+/// If rows of a tensor have gaps between them, or two tensors overlap.
+#[track_caller]
+pub fn fill(threads: &Threads, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+    let targets: Vec<Target> = dst
+        .iter()
+        .map(|tensor| {
+            assert!(tensor.is_contiguous(), "fill: {tensor:?} has gaps");
+            Target { start: start_mut(tensor), bytes: tensor.bytes() as usize }
+        })
+        .collect();
+    let mut ranges: Vec<(usize, usize)> = targets
+        .iter()
+        .map(|target| (target.start as usize, target.bytes))
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect();
+    ranges.sort_unstable();
+    let apart = ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
+    assert!(apart, "fill: two of {} tensors overlap", dst.len());
+    threads.run(targets.len(), &|task, _| {
+        let target = &targets[task];
+        // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps, lies apart from
+        // the others, and `run` gives each task to one thread. The mapping's bytes are zero before they are first
+        // written, so they are initialised. The issuing thread is in this call and uses no tensor meanwhile: tensors
+        // cannot be sent to the threads that `fill` runs on.
+        fill(task, unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fathom_tensor::{Category, DType, Device, Machine};
+
+    use crate::Cpu;
+
+    #[test]
+    fn every_tensor_is_filled_once() {
+        for threads in [1, 3] {
+            let device = Device::new(Arc::new(Cpu::new(threads, None)), 1 << 24);
+            let whole = device.zeros(40, 25, DType::F32, Category::Data);
+            let parts: Vec<_> = (0..40).map(|row| whole.view_rows(row..row + 1)).collect();
+            device.machine.fill(&parts, &|index, bytes| {
+                for (at, out) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                    let before = f32::from_le_bytes(*out);
+                    *out = (before + (25 * index + at) as f32).to_le_bytes();
+                }
+            });
+            let expected: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+            assert_eq!(device.to_f32(&whole), expected);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn overlapping_tensors_are_refused() {
+        let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 24);
+        let whole = device.zeros(4, 8, DType::F32, Category::Data);
+        device.machine.fill(&[whole.view_rows(0..2), whole.view_rows(1..3)], &|_, _| {});
+    }
+}
