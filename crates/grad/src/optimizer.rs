@@ -46,8 +46,8 @@ pub struct State {
 /// The optimizer's state.
 pub struct AdamW {
     states: Vec<Option<State>>,
-    /// Updates made.
-    pub step: u64,
+    /// i32: updates made. On the device, because only it knows in time whether a step was skipped.
+    updates: Tensor,
     sum_squares: Tensor,
     scale: Tensor,
     skip: Tensor,
@@ -87,7 +87,24 @@ impl AdamW {
             State { m: zeros(), v: zeros(), master }
         };
         let states = params.iter().map(|(_, param)| param.trainable.then(|| state(&param.tensor))).collect();
-        AdamW { states, step: 0, sum_squares, scale, skip, norm }
+        let updates = device.zeros(1, 1, DType::I32, Category::Optimizer);
+        AdamW { states, updates, sum_squares, scale, skip, norm }
+    }
+
+    /// Updates made; skipped steps are none. Waits for the device.
+    pub fn updates(&self, device: &Device) -> u64 {
+        let bytes = device.machine.read(&self.updates).wait();
+        bytes.first_chunk::<4>().map_or(0, |bytes| i32::from_le_bytes(*bytes).max(0) as u64)
+    }
+
+    /// Goes on after this many updates.
+    ///
+    /// # Panics
+    /// Above 2^31 - 1.
+    #[track_caller]
+    pub fn set_updates(&mut self, device: &Device, updates: u64) {
+        let Ok(count) = i32::try_from(updates) else { panic!("set_updates: {updates} are too many") };
+        device.machine.write(&self.updates, &count.to_le_bytes());
     }
 
     /// The state of a weight, if it is trained.
@@ -112,6 +129,7 @@ impl AdamW {
             machine.sum_squares(grad, &self.sum_squares);
         }
         let (sum_squares, scale, skip, norm) = (&self.sum_squares, &self.scale, &self.skip, &self.norm);
+        let updates = &self.updates;
         let Update { loss, count } = update;
         machine.step_scale(&StepScale {
             sum_squares,
@@ -121,32 +139,16 @@ impl AdamW {
             scale,
             skip,
             norm,
+            updates,
         });
-        self.step += 1;
         let AdamWSettings { lr, beta1, beta2, eps, .. } = *settings;
-        let correction = |beta: f32| (1.0 - f64::from(beta).powi(self.step as i32)) as f32;
         for (id, grad) in grads.iter() {
             let Some(State { m, v, master }) = &self.states[id.index()] else { continue };
             let param = params.get(id);
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
-            let (correction1, correction2) = (correction(beta1), correction(beta2));
             let (param, master) = (&param.tensor, master.as_ref());
-            let call = Call {
-                param,
-                master,
-                m,
-                v,
-                grad,
-                scale,
-                skip,
-                lr,
-                beta1,
-                beta2,
-                eps,
-                weight_decay,
-                correction1,
-                correction2,
-            };
+            let call =
+                Call { param, master, m, v, grad, scale, skip, lr, beta1, beta2, eps, weight_decay, updates };
             machine.adamw(&call);
         }
         StepReport { norm: machine.read(norm), skipped: machine.read(skip) }

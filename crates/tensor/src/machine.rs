@@ -295,13 +295,11 @@ pub struct AdamW<'a> {
     pub eps: f32,
     /// Decoupled weight decay.
     pub weight_decay: f32,
-    /// `1 - beta1^step`.
-    pub correction1: f32,
-    /// `1 - beta2^step`.
-    pub correction2: f32,
+    /// i32 [1, 1]: updates made, this one included; the moments are divided by `1 - beta^updates`.
+    pub updates: &'a Tensor,
 }
 
-/// From the gradient's sum of squares to the factor of an update. All f32 [1, 1].
+/// From the gradient's sum of squares to the factor of an update. All f32 [1, 1] but the count of updates.
 #[derive(Clone, Copy, Debug)]
 pub struct StepScale<'a> {
     /// Of the gradient of the sum.
@@ -318,6 +316,8 @@ pub struct StepScale<'a> {
     pub skip: &'a Tensor,
     /// `sqrt(sum_squares) / count`.
     pub norm: &'a Tensor,
+    /// i32 [1, 1]: one more unless skipped.
+    pub updates: &'a Tensor,
 }
 
 /// A result on its way to the host. The buffer stays charged until [`InFlight::wait`].

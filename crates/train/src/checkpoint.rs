@@ -111,7 +111,7 @@ impl Checkpoints {
         let state = State {
             version: VERSION,
             progress: progress.clone(),
-            optimizer_step: trainer.optimizer().step,
+            optimizer_step: trainer.optimizer().updates(&trainer.device),
             files,
         };
         let text =
@@ -149,7 +149,8 @@ impl Checkpoints {
             let mut views = views(trainer, tensor);
             load(&trainer.device, &trainer.model, &mut views, &source)?;
         }
-        trainer.optimizer_mut().step = state.optimizer_step;
+        let device = trainer.device.clone();
+        trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         Ok(Some(state.progress))
     }
 

@@ -376,12 +376,17 @@ impl Machine for Cpu {
         set_scalar(op.scale, result.scale);
         set_scalar(op.skip, result.skip);
         set_scalar(op.norm, result.norm);
+        if result.skip == 0.0 {
+            operands::set_count(op.updates, i32s(op.updates)[0] + 1);
+        }
     }
 
     fn adamw(&self, op: &AdamW<'_>) {
         for (what, tensor) in [("m", op.m), ("v", op.v), ("grad", op.grad)] {
             expect("adamw", what, tensor, op.param.shape());
         }
+        let updates = i32s(op.updates)[0];
+        let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
         let call = elementwise::AdamW {
             count: op.param.len(),
             elem: elem(op.param.dtype()),
@@ -397,8 +402,8 @@ impl Machine for Cpu {
             beta2: op.beta2,
             eps: op.eps,
             weight_decay: op.weight_decay,
-            correction1: op.correction1,
-            correction2: op.correction2,
+            correction1: correction(op.beta1),
+            correction2: correction(op.beta2),
         };
         // SAFETY: see the module.
         unsafe { elementwise::adamw(self.place(), &call) }

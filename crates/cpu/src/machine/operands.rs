@@ -90,6 +90,15 @@ pub fn set_scalar(tensor: &Tensor, value: f32) {
     unsafe { *f32s_mut(tensor) = value }
 }
 
+/// Sets an i32 of its own.
+#[track_caller]
+pub fn set_count(tensor: &Tensor, value: i32) {
+    plain(tensor, DType::I32);
+    assert_eq!(tensor.len(), 1, "a scalar is [1, 1]");
+    // SAFETY: as in `set_scalar`.
+    unsafe { *start_mut(tensor).cast::<i32>() = value }
+}
+
 /// A tensor of any type as f32 words, or as bf16 where it is not whole words.
 pub struct Words {
     pub rows: usize,

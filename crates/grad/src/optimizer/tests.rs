@@ -167,6 +167,29 @@ fn three_steps() {
     }
 }
 
+/// PyTorch's optimizer is not called for a step that is skipped, so its count of steps stays; so does ours.
+#[test]
+fn skipped_steps_do_not_count() {
+    let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
+    for isa in levels() {
+        let run = |skips: bool| {
+            let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
+            let mut optimizer = AdamW::new(&setup.device, &setup.params);
+            for step in 1..=3 {
+                if skips {
+                    setup.set(step, f64::NAN, 64.0);
+                    assert_ne!(setup.update(&mut optimizer, &settings).1, 0.0);
+                }
+                setup.set(step, 5.0, 64.0);
+                assert_eq!(setup.update(&mut optimizer, &settings).1, 0.0);
+            }
+            assert_eq!(optimizer.updates(&setup.device), 3);
+            setup.bytes(&optimizer)
+        };
+        assert!(run(true) == run(false), "{}", isa.name());
+    }
+}
+
 #[test]
 fn a_step_that_is_not_finite_changes_nothing() {
     let settings = AdamWSettings::default();
