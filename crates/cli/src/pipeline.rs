@@ -391,13 +391,19 @@ impl Hooks for Watch<'_> {
         self.live.stage(stage);
     }
 
-    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) {
+    fn step(
+        &mut self,
+        step: &events::Step,
+        stage_step: u64,
+        stage_steps: Option<u64>,
+    ) -> fathom_train::Result<()> {
         self.live.step(step, stage_step, stage_steps);
+        Ok(())
     }
 
     fn stage_done(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &Trainer,
         index: usize,
         step: u64,
         metrics: &mut MetricsWriter,

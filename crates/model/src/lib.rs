@@ -22,9 +22,9 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use family::{FAMILIES, Family, Names, Qkv, Up};
 pub use files::{
-    FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors, SaveOptions,
-    Source, SpecialIds, Stored, TensorInfo, export_tensors, fuzz_safetensors, header_bytes, load, open,
-    open_config, parse_header, save, save_hf, write_file,
+    Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors,
+    SaveOptions, Source, SpecialIds, Stored, Stream, TensorInfo, export_tensors, fuzz_safetensors,
+    header_bytes, load, open, open_config, parse_header, save, save_hf, write_file,
 };
 pub use init::{Init, initialise};
 pub use model::Model;

@@ -31,11 +31,17 @@ pub struct Piece {
 impl Piece {
     /// The part of the weight that `rows` of the tensor are; they lie within the piece.
     pub fn view(&self, weight: &Tensor, rows: Range<usize>) -> Tensor {
+        let [rows, cols] = self.part(weight.shape(), rows);
+        weight.view_rows(rows).view_cols(cols)
+    }
+
+    /// The rows and columns of a weight of this shape that `rows` of the tensor are.
+    pub fn part(&self, [all_rows, all_cols]: [usize; 2], rows: Range<usize>) -> [Range<usize>; 2] {
         let start = self.param_row + rows.start - self.rows.start;
         let range = start..start + rows.len();
         match self.transpose || self.shape.len() == 1 {
-            true => weight.view_cols(range),
-            false => weight.view_rows(range),
+            true => [0..all_rows, range],
+            false => [range, 0..all_cols],
         }
     }
 

@@ -13,6 +13,7 @@ mod mask;
 mod meta;
 mod pool;
 mod profile;
+mod share;
 mod tensor;
 
 pub use dtype::DType;
@@ -24,4 +25,5 @@ pub use mask::{Extent, Mask, Slice};
 pub use meta::Meta;
 pub use pool::{Category, Mark, Pool, Usage};
 pub use profile::{OpDesc, Profile, Rates};
+pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::share::{Reader, Share};
 use crate::{Mask, Profile, Tensor};
 
 /// An address range of a machine, given back when dropped.
@@ -364,13 +365,16 @@ pub trait Machine: Send + Sync {
 
     /// Host to machine; `bytes` are the elements row by row, little-endian.
     fn write(&self, dst: &Tensor, bytes: &[u8]);
-    /// Host to machine, many tensors at once: calls `fill(index, bytes)` once for each of `dst`, on any thread and
-    /// several at a time, where `bytes` are all elements of `dst[index]`, row by row, little-endian, to be
-    /// overwritten. What is read or converted there needs no buffer of its own. Panics if rows of a tensor have
-    /// gaps between them or two tensors overlap.
-    fn fill(&self, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync));
+    /// Host to machine, many tensors at once: calls `fill(index, elements)` once for each group of `dst`, on any thread
+    /// and several at a time, where `elements` has for each tensor of `dst[index]` all its elements, row by row,
+    /// little-endian, to be overwritten. What is read or converted there needs no buffer of its own. Panics if rows of
+    /// a tensor have gaps between them or two tensors overlap.
+    fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync));
     /// Machine to host.
     fn read(&self, src: &Tensor) -> InFlight;
+    /// Lets another thread read the elements as they are now while this one goes on. Until the share ends, methods
+    /// panic that would write to the tensor's storage.
+    fn share(&self, src: &Tensor) -> (Share, Reader);
     /// All bits zero.
     fn zero(&self, dst: &Tensor);
     /// `dst = src`, converting between float types; strides may differ.

@@ -1,6 +1,7 @@
 //! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
 
 use crate::machine::*;
+use crate::share::{Reader, Share};
 use crate::{Profile, Tensor};
 
 /// Shapes and no data, with another machine's profile.
@@ -36,11 +37,15 @@ impl Machine for Meta {
     fn read(&self, src: &Tensor) -> InFlight {
         InFlight::new(src, Vec::new)
     }
+    fn share(&self, src: &Tensor) -> (Share, Reader) {
+        let (share, pass) = Share::begin(src);
+        (share, Reader::new(src, pass, |_, _, _| {}))
+    }
     fn matmul(&self, op: &MatMul<'_>, _: &Tensor) {
         op.sizes();
     }
     fn write(&self, _: &Tensor, _: &[u8]) {}
-    fn fill(&self, _: &[Tensor], _: &(dyn Fn(usize, &mut [u8]) + Sync)) {}
+    fn fill(&self, _: &[Vec<Tensor>], _: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {}
     fn zero(&self, _: &Tensor) {}
     fn copy(&self, _: &Tensor, _: &Tensor) {}
     fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}

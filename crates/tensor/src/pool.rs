@@ -132,6 +132,8 @@ pub(crate) struct Buf {
     offset: u64,
     charge: u64,
     category: Category,
+    /// Shares that forbid writing.
+    pub(crate) readers: Cell<u32>,
 }
 
 impl Buf {
@@ -197,7 +199,13 @@ impl Pool {
         }
         state.charge(charge, category, self.0.op.get(), self.0.layer.get());
         drop(state);
-        Tensor::over(Rc::new(Buf { pool: self.clone(), offset, charge, category }), rows, cols, dtype)
+        let readers = Cell::new(0);
+        Tensor::over(
+            Rc::new(Buf { pool: self.clone(), offset, charge, category, readers }),
+            rows,
+            cols,
+            dtype,
+        )
     }
 
     fn release(&self, offset: u64, charge: u64, category: Category) {

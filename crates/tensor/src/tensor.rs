@@ -1,5 +1,6 @@
 //! A tensor: rows x columns of one element type over a charged buffer.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -83,6 +84,15 @@ impl Tensor {
     /// Number of handles (clones and views) to the storage.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.buf)
+    }
+
+    /// True while another thread reads the storage ([`crate::Share`]); a machine must not write to it then.
+    pub fn is_shared(&self) -> bool {
+        self.buf.readers.get() > 0
+    }
+
+    pub(crate) fn readers(&self) -> &Cell<u32> {
+        &self.buf.readers
     }
 
     /// A view of some rows.

@@ -3,6 +3,9 @@
 //! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
 //! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Tensors are
 //! stored whole under their global names, so a checkpoint does not know how it was made.
+//!
+//! A save takes hold of the tensors as they are and a thread of its own writes them. Steps go on meanwhile; only the next
+//! update has to wait until all of them are read ([`Saving::release`]), and nobody waits for the disk before the next save.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,7 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use fathom_grad::{Param, ParamId, Params};
-use fathom_model::{SafeTensors, SaveOptions, export_tensors, load};
+use fathom_model::{Export, SafeTensors, SaveOptions, load};
 use fathom_tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
@@ -19,14 +22,22 @@ use crate::error::{Error, Result};
 use crate::run::Progress;
 use crate::step::Trainer;
 
+mod saving;
+
+use saving::Job;
+pub use saving::Saving;
+
 /// What a save wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Saved {
     /// Bytes on disk.
     pub bytes: u64,
+    /// Seconds from the request to the publication.
+    pub seconds: f64,
 }
 
 /// The checkpoints of a run.
+#[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
@@ -86,44 +97,42 @@ impl Checkpoints {
         Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1) }
     }
 
-    /// Publishes the trainer's state.
+    /// Begins to save the trainer's state; until [`Saving::release`] its weights and optimizer may not be updated.
     ///
     /// # Errors
-    /// If the file system refuses; earlier checkpoints stay.
-    pub fn save(&self, trainer: &Trainer, progress: &Progress) -> Result<Saved> {
-        let name = format!("step-{:08}", progress.step);
-        let (target, temporary) = (self.folder.join(&name), self.folder.join(format!(".{name}.tmp")));
-        remove(&temporary)?;
-        fs::create_dir_all(&temporary).map_err(io("create", &temporary))?;
+    /// If the system refuses a thread. What the file system refuses is told when the saving ends; earlier checkpoints stay.
+    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
+        // Shares wait for the readers in the exports: declared first, dropped last.
+        let mut shares = Vec::new();
+        let mut exports = Vec::new();
         for (part, tensor) in parts(trainer) {
-            let folder = temporary.join(part);
             let dtype = tensor(trainer, trainer.model.embed).dtype();
-            export_tensors(
-                &trainer.device,
-                &trainer.model,
-                |id| Some(tensor(trainer, id)),
-                &folder,
-                SaveOptions::new(dtype),
-            )?;
+            let options = SaveOptions::new(dtype);
+            let (more, export) =
+                Export::begin(&trainer.device, &trainer.model, |id| Some(tensor(trainer, id)), options);
+            shares.extend(more);
+            exports.push((part, export));
         }
-        let files = hash_files(&temporary)?;
-        let bytes = files.values().map(|file| file.bytes).sum();
-        let state = State {
-            version: VERSION,
-            progress: progress.clone(),
-            optimizer_step: trainer.optimizer().updates(&trainer.device),
-            files,
-        };
-        let text =
-            serde_json::to_string_pretty(&state).map_err(|error| refuse(&temporary, error.to_string()))?;
-        publish(&temporary.join(STATE), text.as_bytes())?;
-        sync_folder(&temporary)?;
-        remove(&target)?;
-        fs::rename(&temporary, &target).map_err(io("publish", &target))?;
-        sync_folder(&self.folder)?;
-        publish(&self.folder.join(LATEST), name.as_bytes())?;
-        self.retire(&name)?;
-        Ok(Saved { bytes })
+        let optimizer_step = trainer.optimizer().updates(&trainer.device);
+        let job = Job { checkpoints: self.clone(), progress: progress.clone(), optimizer_step, exports };
+        Saving::start(job, shares)
+    }
+
+    /// Moves the newest checkpoint on to `progress` if it is of the same step and so has the same tensors; says whether
+    /// it was.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn advance(&self, progress: &Progress) -> Result<bool> {
+        let name = step_name(progress.step);
+        let newest = fs::read_to_string(self.folder.join(LATEST)).unwrap_or_default();
+        if newest.trim() != name {
+            return Ok(false);
+        }
+        let folder = self.folder.join(name);
+        let state = State { progress: progress.clone(), ..read_state(&folder)? };
+        write_state(&folder, &state)?;
+        Ok(true)
     }
 
     /// Loads the newest checkpoint into a trainer; `None` if there is none.
@@ -134,15 +143,7 @@ impl Checkpoints {
         let pointer = self.folder.join(LATEST);
         let Ok(name) = fs::read_to_string(&pointer) else { return Ok(None) };
         let folder = self.folder.join(name.trim());
-        let path = folder.join(STATE);
-        let text = fs::read_to_string(&path).map_err(io("read", &path))?;
-        let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
-        if state.version != VERSION {
-            return Err(refuse(
-                &path,
-                format!("layout version {}; this binary reads {VERSION}", state.version),
-            ));
-        }
+        let state = read_state(&folder)?;
         verify(&folder, &state.files)?;
         for (part, tensor) in parts(trainer) {
             let source = SafeTensors::open_folder(&folder.join(part))?;
@@ -169,6 +170,25 @@ impl Checkpoints {
         names.reverse();
         names.iter().skip(self.keep - 1).try_for_each(|name| remove(&self.folder.join(name)))
     }
+}
+
+fn step_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+fn read_state(folder: &Path) -> Result<State> {
+    let path = folder.join(STATE);
+    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
+    match state.version {
+        VERSION => Ok(state),
+        other => Err(refuse(&path, format!("layout version {other}; this binary reads {VERSION}"))),
+    }
+}
+
+fn write_state(folder: &Path, state: &State) -> Result<()> {
+    let text = serde_json::to_string_pretty(state).map_err(|error| refuse(folder, error.to_string()))?;
+    publish(&folder.join(STATE), text.as_bytes())
 }
 
 /// The tensors of one part, shaped like the weights.

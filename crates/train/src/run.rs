@@ -14,7 +14,7 @@ use fathom_text::loader::Cursor;
 use fathom_text::store::Store;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Checkpoints, Saved};
+use crate::checkpoint::{Checkpoints, Saving};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, plan};
 use crate::recipe::Recipe;
@@ -53,15 +53,18 @@ pub trait Hooks {
     /// A stage begins, or goes on after a resume.
     fn stage(&mut self, stage: &events::Stage, plan: &Plan);
     /// A step ended.
-    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>);
-    /// A stage ended after `step` updates; the model is as it is now. Called again if the run is killed before the save
-    /// that follows.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
+    /// A stage ended after `step` updates; the model is as it is now, and being saved. Called again if the run is killed
+    /// before it returns.
     ///
     /// # Errors
     /// Ends the run.
     fn stage_done(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &Trainer,
         index: usize,
         step: u64,
         metrics: &mut MetricsWriter,
@@ -91,6 +94,8 @@ pub struct Run<'a> {
     spec: Spec,
     stop: &'a AtomicBool,
     last_save: Instant,
+    /// The save that is being written.
+    saving: Option<Saving>,
 }
 
 /// What a run is made of.
@@ -162,6 +167,7 @@ impl<'a> Run<'a> {
             spec,
             stop,
             last_save,
+            saving: None,
         })
     }
 
@@ -184,6 +190,12 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Whatever ends a run early; what was saved stays.
     pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        let outcome = self.stages(hooks)?;
+        self.end_save()?;
+        Ok(outcome)
+    }
+
+    fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         while self.progress.stage < self.recipe.stage.len() {
             let index = self.progress.stage;
             let mut running = self.enter(index, hooks)?;
@@ -192,7 +204,7 @@ impl<'a> Run<'a> {
             }
             drop(running);
             self.save()?;
-            hooks.stage_done(&mut self.trainer, index, self.progress.step, &mut self.metrics)?;
+            hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
             self.progress =
                 Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
             self.save()?;
@@ -271,6 +283,9 @@ impl<'a> Run<'a> {
                 return Ok(Outcome::Interrupted);
             }
             self.step(running, hooks)?;
+            if self.saving.as_ref().is_some_and(Saving::is_over) {
+                self.end_save()?;
+            }
             if running.steps.is_none() {
                 running.steps = self.decide(running)?;
             }
@@ -301,7 +316,11 @@ impl<'a> Run<'a> {
             pool.record();
         }
         self.trainer.counters.reset(watched && self.recipe.run.profile);
-        let result = self.trainer.step(&micro, &running.how);
+        let saving = &mut self.saving;
+        let result = self.trainer.step_with(&micro, &running.how, || {
+            // The save reads what the update is about to change.
+            saving.iter_mut().for_each(Saving::release);
+        });
         let counted = self.trainer.counters.get();
         if watched {
             self.timeline(running)?;
@@ -349,12 +368,12 @@ impl<'a> Run<'a> {
         let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());
         (event.loss, event.loss_bits, event.grad_norm) = (f64::from(mean), mean.to_bits(), f64::from(norm));
         self.metrics.write(&Event::Step(event.clone()))?;
-        if skipped != 0.0 {
+        // A step without a token to train on is skipped too, and finite.
+        if skipped != 0.0 && !(mean.is_finite() && norm.is_finite()) {
             return Err(Error::NotFinite { step: event.step, loss: event.loss, norm: event.grad_norm });
         }
         let stage_step = self.progress.stage_step - (self.progress.step - event.step);
-        hooks.step(&event, stage_step, running.steps);
-        Ok(())
+        hooks.step(&event, stage_step, running.steps)
     }
 
     /// The number of a timed stage's steps, if it was decided before. Kept in the folder so that a resumed run has the
@@ -393,15 +412,28 @@ impl<'a> Run<'a> {
             || table.every_steps.is_some_and(|every| self.progress.step.is_multiple_of(every.max(1)))
     }
 
+    /// Begins a save; an earlier one ends first.
     fn save(&mut self) -> Result<()> {
+        self.end_save()?;
         let begun = Instant::now();
-        let Saved { bytes } = self.checkpoints.save(&self.trainer, &self.progress)?;
-        let seconds = begun.elapsed().as_secs_f64();
-        let event = events::Checkpoint { step: self.progress.step, seconds, stall_s: seconds, bytes };
-        self.metrics.write(&Event::Checkpoint(event))?;
+        // What the checkpoint counts as done must be in the log before the checkpoint is there.
         self.metrics.sync()?;
+        if !self.checkpoints.advance(&self.progress)? {
+            let mut saving = self.checkpoints.begin(&self.trainer, &self.progress)?;
+            saving.add_stall(begun.elapsed().as_secs_f64());
+            self.saving = Some(saving);
+        }
         self.last_save = Instant::now();
         Ok(())
+    }
+
+    /// Waits for the save that is being written, if there is one.
+    fn end_save(&mut self) -> Result<()> {
+        let Some(mut saving) = self.saving.take() else { return Ok(()) };
+        let saved = saving.finish()?;
+        let (step, stall_s) = (saving.step(), saving.stall_s());
+        let event = events::Checkpoint { step, seconds: saved.seconds, stall_s, bytes: saved.bytes };
+        Ok(self.metrics.write(&Event::Checkpoint(event))?)
     }
 
     fn timeline(&mut self, running: &Running) -> Result<()> {

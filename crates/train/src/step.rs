@@ -121,7 +121,18 @@ impl Trainer {
     /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
     /// micro batches are whole chunks of 128 tokens.
     pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> StepResult {
+        self.step_with(micro_batches, how, || {})
+    }
+
+    /// As [`Trainer::step`]; `before_update` is called when the gradients are there and nothing was updated yet.
+    pub fn step_with(
+        &mut self,
+        micro_batches: &[MicroBatch],
+        how: &InStep,
+        before_update: impl FnOnce(),
+    ) -> StepResult {
         let (tokens, valid) = self.accumulate(micro_batches, how);
+        before_update();
         self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
         let update = Update { loss: &self.loss, count: &self.count };
         let device = self.device.clone();

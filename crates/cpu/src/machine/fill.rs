@@ -15,34 +15,33 @@ struct Target {
 // SAFETY: the pointer is followed by the one task that has its index.
 unsafe impl Sync for Target {}
 
-/// Calls `fill(index, bytes)` once for each tensor.
+/// Calls `fill(index, elements)` once for each group of tensors.
 ///
 /// # Panics
 /// If rows of a tensor have gaps between them, or two tensors overlap.
 #[track_caller]
-pub fn fill(threads: &Threads, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-    let targets: Vec<Target> = dst
-        .iter()
-        .map(|tensor| {
-            assert!(tensor.is_contiguous(), "fill: {tensor:?} has gaps");
-            Target { start: start_mut(tensor), bytes: tensor.bytes() as usize }
-        })
-        .collect();
-    let mut ranges: Vec<(usize, usize)> = targets
-        .iter()
-        .map(|target| (target.start as usize, target.bytes))
-        .filter(|(_, bytes)| *bytes > 0)
-        .collect();
+pub fn fill(threads: &Threads, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
+    let target = |tensor: &Tensor| {
+        assert!(tensor.is_contiguous(), "fill: {tensor:?} has gaps");
+        Target { start: start_mut(tensor), bytes: tensor.bytes() as usize }
+    };
+    let groups: Vec<Vec<Target>> = dst.iter().map(|group| group.iter().map(target).collect()).collect();
+    let mut ranges: Vec<(usize, usize)> =
+        groups.iter().flatten().map(|target| (target.start as usize, target.bytes)).collect();
+    ranges.retain(|(_, bytes)| *bytes > 0);
     ranges.sort_unstable();
     let apart = ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
-    assert!(apart, "fill: two of {} tensors overlap", dst.len());
-    threads.run(targets.len(), &|task, _| {
-        let target = &targets[task];
-        // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps, lies apart from
-        // the others, and `run` gives each task to one thread. The mapping's bytes are zero before they are first
-        // written, so they are initialised. The issuing thread is in this call and uses no tensor meanwhile: tensors
-        // cannot be sent to the threads that `fill` runs on.
-        fill(task, unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) });
+    assert!(apart, "fill: two of {} tensors overlap", ranges.len());
+    threads.run(groups.len(), &|task, _| {
+        let slice = |target: &Target| {
+            // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps, lies apart
+            // from the others, and `run` gives each group to one thread, which takes each of its targets once. The
+            // mapping's bytes are zero before they are first written, so they are initialised. The issuing thread is in
+            // this call and uses no tensor meanwhile: tensors cannot be sent to the threads that `fill` runs on.
+            unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) }
+        };
+        let mut elements: Vec<&mut [u8]> = groups[task].iter().map(slice).collect();
+        fill(task, &mut elements);
     });
 }
 
@@ -59,11 +58,14 @@ mod tests {
         for threads in [1, 3] {
             let device = Device::new(Arc::new(Cpu::new(threads, None)), 1 << 24);
             let whole = device.zeros(40, 25, DType::F32, Category::Data);
-            let parts: Vec<_> = (0..40).map(|row| whole.view_rows(row..row + 1)).collect();
-            device.machine.fill(&parts, &|index, bytes| {
-                for (at, out) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                    let before = f32::from_le_bytes(*out);
-                    *out = (before + (25 * index + at) as f32).to_le_bytes();
+            let row = |row| whole.view_rows(row..row + 1);
+            let groups: Vec<Vec<_>> = (0..10).map(|at| (4 * at..4 * at + 4).map(row).collect()).collect();
+            device.machine.fill(&groups, &|index, rows| {
+                for (row, bytes) in rows.iter_mut().enumerate() {
+                    for (at, out) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        let before = f32::from_le_bytes(*out);
+                        *out = (before + (25 * (4 * index + row) + at) as f32).to_le_bytes();
+                    }
                 }
             });
             let expected: Vec<f32> = (0..1000).map(|at| at as f32).collect();
@@ -76,6 +78,6 @@ mod tests {
     fn overlapping_tensors_are_refused() {
         let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 24);
         let whole = device.zeros(4, 8, DType::F32, Category::Data);
-        device.machine.fill(&[whole.view_rows(0..2), whole.view_rows(1..3)], &|_, _| {});
+        device.machine.fill(&[vec![whole.view_rows(0..2)], vec![whole.view_rows(1..3)]], &|_, _| {});
     }
 }

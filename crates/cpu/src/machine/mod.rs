@@ -8,10 +8,11 @@
 mod fill;
 mod operands;
 mod packed;
+mod share;
 
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
-    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rope, RopeTable, StepScale, Tensor,
+    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Share, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -111,13 +112,17 @@ impl Machine for Cpu {
         operands::write(dst, bytes);
     }
 
-    fn fill(&self, dst: &[Tensor], fill: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+    fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
         fill::fill(&self.threads, dst, fill);
     }
 
     fn read(&self, src: &Tensor) -> InFlight {
         let bytes = operands::read(src);
         InFlight::new(src, move || bytes)
+    }
+
+    fn share(&self, src: &Tensor) -> (Share, Reader) {
+        share::share(src)
     }
 
     fn zero(&self, dst: &Tensor) {

@@ -17,11 +17,18 @@ pub fn elem(dtype: DType) -> Elem {
     }
 }
 
-fn start(tensor: &Tensor) -> *const u8 {
+pub fn start(tensor: &Tensor) -> *const u8 {
     tensor.address() as usize as *const u8
 }
 
+/// # Panics
+/// If another thread is reading the tensor.
+#[track_caller]
 pub fn start_mut(tensor: &Tensor) -> *mut u8 {
+    assert!(
+        !tensor.is_shared(),
+        "{tensor:?} would be written while another thread reads it; end its share first"
+    );
     tensor.address() as usize as *mut u8
 }
 
@@ -165,20 +172,27 @@ pub fn norm_backward(op: &NormBackward<'_>) -> elementwise::NormBackward {
 /// If x does not have the columns.
 #[track_caller]
 pub fn halves(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (Mat, Option<Mat>) {
-    let (gate, up) = halves_mut(op, x, gated, [rows, cols]);
-    let read = |m: MatMut| Mat { ptr: m.ptr.cast_const(), elem: m.elem, stride: m.stride };
-    (read(gate), up.map(read))
+    match split(op, x, gated, [rows, cols]) {
+        None => (mat(x), None),
+        Some([gate, up]) => (mat(&gate), Some(mat(&up))),
+    }
+}
+
+/// The two halves of a gated x.
+#[track_caller]
+fn split(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> Option<[Tensor; 2]> {
+    let width = if gated { 2 * cols } else { cols };
+    assert_eq!(x.shape(), [rows, width], "{op}: gated {gated}, {cols} columns of result");
+    gated.then(|| [x.view_cols(0..cols), x.view_cols(cols..2 * cols)])
 }
 
 /// As [`halves`], to write.
 #[track_caller]
 pub fn halves_mut(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (MatMut, Option<MatMut>) {
-    let width = if gated { 2 * cols } else { cols };
-    assert_eq!(x.shape(), [rows, width], "{op}: gated {gated}, {cols} columns of result");
-    if !gated {
-        return (mat_mut(x), None);
+    match split(op, x, gated, [rows, cols]) {
+        None => (mat_mut(x), None),
+        Some([gate, up]) => (mat_mut(&gate), Some(mat_mut(&up))),
     }
-    (mat_mut(&x.view_cols(0..cols)), Some(mat_mut(&x.view_cols(cols..2 * cols))))
 }
 
 /// The slices and positions of a mask.

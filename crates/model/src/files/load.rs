@@ -9,7 +9,7 @@ use fathom_grad::{ParamId, Params};
 use fathom_tensor::{DType, Device, Tensor};
 
 use super::convert::{convert_into, is_convertible, transpose};
-use super::source::Source;
+use super::source::{Source, Stream};
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
@@ -17,8 +17,9 @@ use crate::pieces::Piece;
 
 /// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Bytes that one task of loading fills: large enough for disks, small enough for all threads to end together.
-const TASK_BYTES: usize = 8 << 20;
+/// Bytes of the file that one thread reads in one go. Large, so that the system reads ahead; less for small models, so that
+/// all threads end together.
+const GROUP_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
 /// One piece, with where it comes from and goes to.
 struct Job {
@@ -32,12 +33,21 @@ struct Job {
 }
 
 impl Job {
-    /// Rows of the tensor that one task reads. A transposed piece is read whole: each row of the weight has an element of
-    /// each of its rows.
-    fn tasks(&self, weight: DType) -> Vec<Range<usize>> {
+    /// Bytes of its data in the file.
+    fn bytes(&self) -> usize {
+        self.piece.rows.len() * self.row_bytes()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.piece.row_len() * self.dtype.bytes()
+    }
+
+    /// Rows of the tensor that are read at once. A transposed piece is read whole: each row of the weight has an element
+    /// of each of its rows.
+    fn parts(&self, group_bytes: usize) -> Vec<Range<usize>> {
         match self.piece.transpose {
             true => vec![self.piece.rows.clone()],
-            false => split(&self.piece, self.dtype.bytes().max(weight.bytes()), TASK_BYTES).collect(),
+            false => split(&self.piece, self.dtype.bytes(), group_bytes).collect(),
         }
     }
 
@@ -50,16 +60,16 @@ impl Job {
     }
 
     /// Reads rows of the tensor as elements of type `to`.
-    fn read(&self, source: &dyn Source, rows: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
-        let row_bytes = self.piece.row_len() * self.dtype.bytes();
-        let start = rows.start * row_bytes;
+    fn read(&self, stream: &mut dyn Stream, rows: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
+        let start = rows.start * self.row_bytes();
         if !self.piece.transpose && self.dtype == to {
-            return source.read_bytes(&self.name, start as u64, out);
+            return stream.read(&self.name, start as u64, out);
         }
         let mut buffer = Vec::new();
         if self.piece.transpose {
             let mut turned = Vec::new();
-            source.read_rows(&self.name, rows.clone(), &mut buffer)?;
+            buffer.resize(rows.len() * self.row_bytes(), 0);
+            stream.read(&self.name, start as u64, &mut buffer)?;
             transpose(&buffer, [rows.len(), self.piece.row_len()], self.dtype.bytes(), &mut turned);
             convert_into(self.dtype, &turned, to, out);
             return Ok(());
@@ -68,11 +78,38 @@ impl Job {
         for (index, out) in out.chunks_mut(step * to.bytes()).enumerate() {
             buffer.resize(out.len() / to.bytes() * self.dtype.bytes(), 0);
             let at = start + index * step * self.dtype.bytes();
-            source.read_bytes(&self.name, at as u64, &mut buffer)?;
+            stream.read(&self.name, at as u64, &mut buffer)?;
             convert_into(self.dtype, &buffer, to, out);
         }
         Ok(())
     }
+}
+
+/// What one thread reads in one go: rows of jobs, as they follow each other in the file.
+#[derive(Default)]
+struct Group<'a> {
+    parts: Vec<(&'a Job, Range<usize>, DType)>,
+    targets: Vec<Tensor>,
+    bytes: usize,
+}
+
+fn groups<'a>(jobs: &'a [Job], params: &Params) -> Vec<Group<'a>> {
+    let all: usize = jobs.iter().map(Job::bytes).sum();
+    let most = (all / 8).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for job in jobs {
+        let weight = params.tensor(job.id);
+        for rows in job.parts(most) {
+            if groups.last().is_none_or(|group| group.bytes >= most) {
+                groups.push(Group::default());
+            }
+            let Some(group) = groups.last_mut() else { continue };
+            group.bytes += rows.len() * job.row_bytes();
+            group.targets.push(job.target(weight, rows.clone()));
+            group.parts.push((job, rows, weight.dtype()));
+        }
+    }
+    groups
 }
 
 /// Parts of a piece's rows of about `bytes`.
@@ -100,23 +137,21 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
     if !device.machine.has_data() {
         return Ok(());
     }
-    let (mut tasks, mut targets) = (Vec::new(), Vec::new());
-    for job in &jobs {
-        let weight = params.tensor(job.id);
-        for rows in job.tasks(weight.dtype()) {
-            targets.push(job.target(weight, rows.clone()));
-            tasks.push((job, rows, weight.dtype()));
-        }
-    }
+    let groups = groups(&jobs, params);
+    let (parts, targets): (Vec<_>, Vec<_>) =
+        groups.into_iter().map(|group| (group.parts, group.targets)).unzip();
     // Of several failures the first in the order of the file is told, whichever thread met one first.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     let failure = || failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    device.machine.fill(&targets, &|index, out| {
+    device.machine.fill(&targets, &|index, elements| {
         if failure().as_ref().is_some_and(|(first, _)| *first < index) {
             return;
         }
-        let (job, rows, dtype) = &tasks[index];
-        if let Err(error) = job.read(source, rows.clone(), *dtype, out) {
+        let mut stream = source.stream();
+        let mut parts = parts[index].iter().zip(elements);
+        let read = parts
+            .try_for_each(|((job, rows, dtype), out)| job.read(stream.as_mut(), rows.clone(), *dtype, out));
+        if let Err(error) = read {
             let mut first = failure();
             if first.as_ref().is_none_or(|(first, _)| index < *first) {
                 *first = Some((index, error));

@@ -13,6 +13,6 @@ pub(crate) use convert::convert;
 pub use folder::{FolderOptions, HfFolder, SpecialIds, open, open_config, save_hf};
 pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
 pub use load::load;
-pub use save::{SaveOptions, export_tensors, save};
-pub use source::{INDEX, SINGLE, SafeTensors, Source};
+pub use save::{Export, SaveOptions, export_tensors, save};
+pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream};
 pub use writer::{FileWriter, FolderWriter, TensorInfo, write_file};

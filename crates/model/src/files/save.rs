@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fathom_grad::{ParamId, Params};
-use fathom_tensor::{DType, Device, Tensor};
+use fathom_tensor::{DType, Device, Reader, Share, Tensor};
 
 use super::convert::{convert, transpose};
 use super::load::chunks;
@@ -61,44 +61,93 @@ pub fn export_tensors(
     folder: &Path,
     options: SaveOptions,
 ) -> Result<()> {
-    assert!(device.machine.has_data(), "export: the machine has no data");
-    let mut parts: BTreeMap<String, Vec<(Tensor, Piece)>> = BTreeMap::new();
-    let mut infos = Vec::new();
-    for (index, pieces) in model.pieces().into_iter().enumerate() {
-        let Some(weight) = tensor(ParamId(index as u32)) else { continue };
-        for piece in pieces {
-            let of_tensor = parts.entry(piece.name.clone()).or_default();
-            if of_tensor.is_empty() {
-                let (name, shape) = (piece.name.clone(), piece.shape.clone());
-                infos.push(TensorInfo { name, dtype: options.dtype, shape });
-            }
-            of_tensor.push((weight.clone(), piece));
-        }
-    }
-    let names: Vec<String> = infos.iter().map(|info| info.name.clone()).collect();
-    let mut writer = FolderWriter::create(folder, infos, options.max_shard_bytes)?;
-    for name in names {
-        let mut of_tensor = parts.remove(&name).unwrap_or_default();
-        of_tensor.sort_by_key(|(_, piece)| piece.rows.start);
-        for (weight, piece) in of_tensor {
-            write_piece(device, &weight, &piece, options.dtype, &mut writer)?;
-        }
-    }
-    writer.finish()
+    // The shares wait for the export's readers when they end, so they must outlive it: declared first, dropped last.
+    let (_shares, export) = Export::begin(device, model, tensor, options);
+    export.write(folder)
 }
 
-fn write_piece(
-    device: &Device,
-    weight: &Tensor,
-    piece: &Piece,
-    dtype: DType,
-    writer: &mut FolderWriter,
-) -> Result<()> {
-    let from = weight.dtype();
-    let (mut turned, mut converted) = (Vec::new(), Vec::new());
+/// Tensors that any thread may write to files while the issuing thread reads them too.
+pub struct Export {
+    readers: Vec<Reader>,
+    /// In the order of the files: each tensor with its pieces and whose rows they are.
+    tensors: Vec<(TensorInfo, Vec<(usize, Piece)>)>,
+    options: SaveOptions,
+}
+
+impl Export {
+    /// Takes hold of the tensors as they are now, one per weight and shaped like it; weights for which `tensor` gives
+    /// `None` are left out. Nothing can be written to them before the shares are dropped, and dropping those waits until
+    /// the export is written or dropped.
+    ///
+    /// # Panics
+    /// If the machine has no data.
+    pub fn begin(
+        device: &Device,
+        model: &Model,
+        tensor: impl Fn(ParamId) -> Option<Tensor>,
+        options: SaveOptions,
+    ) -> (Vec<Share>, Export) {
+        assert!(device.machine.has_data(), "export: the machine has no data");
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let mut shares = Vec::new();
+        let mut export = Export { readers: Vec::new(), tensors: Vec::new(), options };
+        for (index, pieces) in model.pieces().into_iter().enumerate() {
+            let Some(weight) = tensor(ParamId(index as u32)) else { continue };
+            let (share, reader) = device.machine.share(&weight);
+            shares.push(share);
+            let reader_index = export.readers.len();
+            export.readers.push(reader);
+            for piece in pieces {
+                let (name, shape) = (piece.name.clone(), piece.shape.clone());
+                let place = *places.entry(name.clone()).or_insert_with(|| {
+                    let info = TensorInfo { name, dtype: options.dtype, shape };
+                    export.tensors.push((info, Vec::new()));
+                    export.tensors.len() - 1
+                });
+                export.tensors[place].1.push((reader_index, piece));
+            }
+        }
+        for (_, parts) in &mut export.tensors {
+            parts.sort_by_key(|(_, piece)| piece.rows.start);
+        }
+        (shares, export)
+    }
+
+    /// Writes `model.safetensors` (or shards with an index) into a folder.
+    ///
+    /// # Errors
+    /// If the system refuses to write; what was there before stays.
+    ///
+    /// # Panics
+    /// If a tensor has not its weight's shape.
+    pub fn write(self, folder: &Path) -> Result<()> {
+        self.stream(folder)?.finish()
+    }
+
+    /// As [`Export::write`] without publishing anything: from here on the tensors may be changed.
+    ///
+    /// # Errors
+    /// As [`Export::write`].
+    ///
+    /// # Panics
+    /// As [`Export::write`].
+    pub fn stream(self, folder: &Path) -> Result<FolderWriter> {
+        let Export { readers, tensors, options } = self;
+        let infos = tensors.iter().map(|(info, _)| info.clone()).collect();
+        let mut writer = FolderWriter::create(folder, infos, options.max_shard_bytes)?;
+        for (reader, piece) in tensors.iter().flat_map(|(_, parts)| parts) {
+            write_piece(&readers[*reader], piece, options.dtype, &mut writer)?;
+        }
+        Ok(writer)
+    }
+}
+
+fn write_piece(reader: &Reader, piece: &Piece, dtype: DType, writer: &mut FolderWriter) -> Result<()> {
+    let from = reader.dtype();
+    let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
     for rows in chunks(piece, from.bytes()) {
-        let view = piece.view(weight, rows.clone());
-        let bytes = device.machine.read(&view).wait();
+        let [weight_rows, cols] = piece.part(reader.shape(), rows.clone());
+        reader.read(weight_rows, cols, &mut bytes);
         let mut elements = &bytes;
         if piece.transpose {
             transpose(elements, [piece.row_len(), rows.len()], from.bytes(), &mut turned);

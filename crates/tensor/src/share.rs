@@ -1,0 +1,115 @@
+//! Tensors that another thread reads while the issuing thread goes on: what a checkpoint streams during the next step.
+//!
+//! A [`Share`] stays with the issuing thread. While it lives the tensor may be read by everybody and written by nobody: a
+//! machine's methods panic for an output that [`Tensor::is_shared`]. A [`Reader`] goes to the other thread. The share's end
+//! waits for its readers, so a reader never sees a later value, and the storage stays charged until then. A program that
+//! forgets a share keeps the tensor from being written for ever and loses nothing else.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use crate::{DType, Tensor};
+
+/// Counts the readers of a share.
+#[derive(Default)]
+struct Gate {
+    readers: Mutex<usize>,
+    left: Condvar,
+}
+
+impl Gate {
+    fn readers(&self) -> MutexGuard<'_, usize> {
+        self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The issuing thread's end: nothing is written to the tensor while it lives.
+///
+/// Dropping it waits until its readers are gone, so they must not be dropped after it on the same thread.
+pub struct Share {
+    tensor: Tensor,
+    gate: Arc<Gate>,
+}
+
+impl Share {
+    /// For machines: forbids writing, and gives the pass that a reader needs.
+    pub fn begin(tensor: &Tensor) -> (Share, Pass) {
+        tensor.readers().set(tensor.readers().get() + 1);
+        let gate = Arc::new(Gate::default());
+        *gate.readers() = 1;
+        (Share { tensor: tensor.clone(), gate: gate.clone() }, Pass(gate))
+    }
+
+    /// Whether a reader is still there.
+    pub fn is_read(&self) -> bool {
+        *self.gate.readers() > 0
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut readers = self.gate.readers();
+        while *readers > 0 {
+            readers = self.gate.left.wait(readers).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        drop(readers);
+        self.tensor.readers().set(self.tensor.readers().get() - 1);
+    }
+}
+
+/// A reader's right to be there.
+pub struct Pass(Arc<Gate>);
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        *self.0.readers() -= 1;
+        self.0.left.notify_all();
+    }
+}
+
+/// Appends the elements of some rows and columns to a vector.
+type Fetch = Box<dyn Fn(Range<usize>, Range<usize>, &mut Vec<u8>) + Send + Sync>;
+
+/// The other thread's end: the tensor's elements as they were when the share began.
+pub struct Reader {
+    // Before the pass, so that it is gone when the share ends.
+    fetch: Fetch,
+    shape: [usize; 2],
+    dtype: DType,
+    _pass: Pass,
+}
+
+impl Reader {
+    /// For machines: `fetch` may follow the tensor's address as long as it lives.
+    pub fn new(
+        tensor: &Tensor,
+        pass: Pass,
+        fetch: impl Fn(Range<usize>, Range<usize>, &mut Vec<u8>) + Send + Sync + 'static,
+    ) -> Reader {
+        Reader { fetch: Box::new(fetch), shape: tensor.shape(), dtype: tensor.dtype(), _pass: pass }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows x columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// Replaces the contents of `out` with some rows and columns, row by row, little-endian. Empty from a machine without
+    /// data.
+    ///
+    /// # Panics
+    /// If a range leaves the tensor.
+    #[track_caller]
+    pub fn read(&self, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) {
+        for (range, size) in [(&rows, self.shape[0]), (&cols, self.shape[1])] {
+            assert!(range.start <= range.end && range.end <= size, "{range:?} of {:?}", self.shape);
+        }
+        out.clear();
+        (self.fetch)(rows, cols, out);
+    }
+}
