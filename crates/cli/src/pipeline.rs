@@ -18,6 +18,7 @@ use fathom_eval::Moment;
 use fathom_model::{
     FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, open_config, save_hf,
 };
+use fathom_report::tensorboard::EventFile;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
@@ -114,11 +115,10 @@ impl Job<'_> {
         if !read_events(self.log())?.is_empty() {
             return Ok(());
         }
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         metrics.write(&Event::Run(events::Run {
             name: self.recipe.run.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            start_unix_s: since.map_or(0, |since| since.as_secs()),
+            start_unix_s: unix_s() as u64,
             command: command.into(),
             recipe: self.loaded.rows().to_vec(),
             machine: MachineFacts::read(),
@@ -263,6 +263,12 @@ impl Job<'_> {
             store: &store,
             measure_s,
             stage_start: begun.step - begun.stage_step,
+            tensorboard: match self.recipe.run.tensorboard {
+                true => {
+                    Some(EventFile::resume(&self.folder.join("tensorboard"), unix_s() as u64, begun.step)?)
+                }
+                false => None,
+            },
         };
         if begun.step == 0 && self.recipe.model.from.is_some() {
             run.before(&mut |trainer, metrics| hooks.measure(trainer, "before_extension", 0, metrics))?;
@@ -317,9 +323,6 @@ impl Job<'_> {
         let page = self.folder.join("report.html");
         fathom_report::html::write_page(&self.log(), &page)?;
         let log = fathom_report::RunLog::read(self.log())?;
-        if self.recipe.run.tensorboard {
-            fathom_report::tensorboard::export(&log, &self.folder.join("tensorboard"))?;
-        }
         for verdict in fathom_report::verdict::verdicts(&log) {
             println!("  {verdict}");
         }
@@ -348,6 +351,8 @@ struct Watch<'a> {
     store: &'a Store,
     measure_s: Option<f64>,
     stage_start: u64,
+    /// Shows the run while it goes on.
+    tensorboard: Option<EventFile>,
 }
 
 impl Watch<'_> {
@@ -372,6 +377,9 @@ impl Watch<'_> {
         self.live.note(&format!("measuring {}", when.replace('_', " ")));
         let figures = measure(&subject, self.recipe, &extent, metrics)
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        if let (Some(file), Some(bits)) = (&mut self.tensorboard, &figures.bits) {
+            file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
+        }
         self.live.say(&format!("{}: {}", when.replace('_', " "), describe(&figures, context)));
         Ok(())
     }
@@ -398,7 +406,10 @@ impl Hooks for Watch<'_> {
         stage_steps: Option<u64>,
     ) -> fathom_train::Result<()> {
         self.live.step(step, stage_step, stage_steps);
-        Ok(())
+        match &mut self.tensorboard {
+            Some(file) => Ok(file.step(unix_s(), step)?),
+            None => Ok(()),
+        }
     }
 
     fn stage_done(
@@ -466,6 +477,12 @@ fn model_event(trainer: &Trainer) -> events::Model {
         row("tied embedding", s.tied.to_string()),
     ];
     events::Model { family: s.family.to_string(), params: trainer.params.num_elements(), config }
+}
+
+/// Seconds since 1970.
+fn unix_s() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Cargo's folder: `CARGO_HOME`, or `.cargo` in the user's folder.

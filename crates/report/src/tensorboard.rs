@@ -25,7 +25,19 @@ struct EventProto {
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
     summary: Option<SummaryProto>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLogProto>,
 }
+
+/// Says that a run began anew at the event's step.
+#[derive(Clone, PartialEq, Message)]
+struct SessionLogProto {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// `SessionLog.START`.
+const SESSION_START: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 struct SummaryProto {
@@ -41,7 +53,8 @@ struct ValueProto {
     simple_value: f32,
 }
 
-/// An event file being written. Records are written whole, so a killed run leaves a readable file.
+/// An event file being written. Each call writes whole records to the system, so TensorBoard shows a run while it goes on
+/// and a killed run leaves a readable file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -49,23 +62,51 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too.
+    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too, replacing a file of that
+    /// name.
     ///
     /// # Errors
     /// [`Error::Write`].
     pub fn create(folder: &Path, start_unix_s: u64) -> Result<EventFile> {
         std::fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
-        let path = folder.join(format!("events.out.tfevents.{start_unix_s:010}.fathom"));
+        let path = folder.join(file_name(start_unix_s, 0));
         let file = File::create(&path).map_err(|error| Error::write(&path, error))?;
-        let mut events = EventFile { path, file };
-        let file_version = Some("brain.Event:2".to_string());
+        EventFile { path, file }.begin(start_unix_s)
+    }
+
+    /// Creates a further file for a run that begins, or goes on after `step` updates; readers join the files of a folder.
+    /// Points after `step` in earlier files are then void: the run tells them again.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn resume(folder: &Path, now_unix_s: u64, step: u64) -> Result<EventFile> {
+        std::fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
+        let mut copy = 0;
+        let (path, file) = loop {
+            let path = folder.join(file_name(now_unix_s, copy));
+            match File::create_new(&path) {
+                Ok(file) => break (path, file),
+                // Started twice within a second.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => copy += 1,
+                Err(error) => return Err(Error::write(&path, error)),
+            }
+        };
+        let mut events = EventFile { path, file }.begin(now_unix_s)?;
+        // A reader drops what it has from this step on (tensorboard, event_accumulator.py).
+        let (wall_time, session_log) = (now_unix_s as f64, Some(SessionLogProto { status: SESSION_START }));
         events.record(&EventProto {
-            wall_time: start_unix_s as f64,
-            step: 0,
-            file_version,
-            summary: None,
+            wall_time,
+            step: signed(step + 1),
+            session_log,
+            ..EventProto::default()
         })?;
         Ok(events)
+    }
+
+    fn begin(mut self, unix_s: u64) -> Result<EventFile> {
+        let file_version = Some("brain.Event:2".to_string());
+        self.record(&EventProto { wall_time: unix_s as f64, file_version, ..EventProto::default() })?;
+        Ok(self)
     }
 
     /// The file's path.
@@ -80,15 +121,14 @@ impl EventFile {
     pub fn scalars(&mut self, step: u64, wall_s: f64, scalars: &[(&str, f64)]) -> Result<()> {
         let value = |(tag, x): &(&str, f64)| ValueProto { tag: tag.to_string(), simple_value: *x as f32 };
         let summary = Some(SummaryProto { value: scalars.iter().map(value).collect() });
-        let step = i64::try_from(step).unwrap_or(i64::MAX);
-        self.record(&EventProto { wall_time: wall_s, step, file_version: None, summary })
+        self.record(&EventProto { wall_time: wall_s, step: signed(step), summary, ..EventProto::default() })
     }
 
-    /// Writes a training step under fixed tags.
+    /// Writes a training step under fixed tags. `wall_s` is seconds since 1970.
     ///
     /// # Errors
     /// [`Error::Write`].
-    pub fn step(&mut self, start_unix_s: u64, step: &ev::Step) -> Result<()> {
+    pub fn step(&mut self, wall_s: f64, step: &ev::Step) -> Result<()> {
         let scalars = [
             ("train/loss", step.loss),
             ("train/lr", step.lr),
@@ -101,7 +141,16 @@ impl EventFile {
             ("mem/pool_peak_bytes", step.pool_peak_bytes as f64),
             ("mem/rss_bytes", step.rss_bytes as f64),
         ];
-        self.scalars(step.step, start_unix_s as f64 + step.time_s, &scalars)
+        self.scalars(step.step, wall_s, &scalars)
+    }
+
+    /// Writes bits per byte of a text under a tag with its name. `wall_s` is seconds since 1970.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn bits(&mut self, wall_s: f64, bits: &ev::EvalBits) -> Result<()> {
+        let tag = format!("val/bits_per_byte/{}", bits.name);
+        self.scalars(bits.step, wall_s, &[(&tag, bits.bits_per_byte)])
     }
 
     fn record(&mut self, event: &EventProto) -> Result<()> {
@@ -118,17 +167,25 @@ pub fn export(log: &RunLog, folder: &Path) -> Result<PathBuf> {
     let start = log.run.as_ref().map_or(0, |run| run.start_unix_s);
     let mut file = EventFile::create(folder, start)?;
     for step in &log.steps {
-        file.step(start, step)?;
+        file.step(start as f64 + step.time_s, step)?;
     }
     let wall = |step: u64| {
         let before = log.steps.iter().rfind(|s| s.step <= step);
         start as f64 + before.map_or(0.0, |s| s.time_s)
     };
     for bits in &log.bits {
-        let tag = format!("val/bits_per_byte/{}", bits.name);
-        file.scalars(bits.step, wall(bits.step), &[(&tag, bits.bits_per_byte)])?;
+        file.bits(wall(bits.step), bits)?;
     }
     Ok(file.path)
+}
+
+fn file_name(unix_s: u64, copy: u32) -> String {
+    let suffix = if copy == 0 { String::new() } else { format!(".{copy}") };
+    format!("events.out.tfevents.{unix_s:010}.fathom{suffix}")
+}
+
+fn signed(step: u64) -> i64 {
+    i64::try_from(step).unwrap_or(i64::MAX)
 }
 
 fn frame(data: &[u8]) -> Vec<u8> {
@@ -169,6 +226,25 @@ mod tests {
         // RFC 3720, appendix B.4: 32 bytes of zero.
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(masked_crc(&[0; 32]), 0x8a91_36aau32.rotate_right(15).wrapping_add(0xa282_ead8));
+    }
+
+    #[test]
+    fn a_run_is_seen_while_it_goes_on_and_a_resumed_one_voids_what_it_repeats() {
+        let folder = tempfile::tempdir().unwrap();
+        let step = |step| ev::Step { step, loss: step as f64, ..Default::default() };
+        let mut first = EventFile::resume(folder.path(), 1_700_000_000, 0).unwrap();
+        for at in 1..=3 {
+            first.step(1_700_000_000.0 + at as f64, &step(at)).unwrap();
+            // Nothing was closed or flushed.
+            assert_eq!(read_back(&std::fs::read(first.path()).unwrap()).len(), 2 + at as usize);
+        }
+        let mut second = EventFile::resume(folder.path(), 1_700_000_000, 2).unwrap();
+        assert!(second.path() > first.path(), "readers take files in the order of their names");
+        second.step(1_700_000_009.0, &step(3)).unwrap();
+        let events = read_back(&std::fs::read(second.path()).unwrap());
+        assert_eq!(events[0].file_version.as_deref(), Some("brain.Event:2"));
+        assert_eq!((events[1].step, events[1].session_log.clone().unwrap().status), (3, SESSION_START));
+        assert_eq!((events[2].step, events[2].wall_time), (3, 1_700_000_009.0));
     }
 
     #[test]
