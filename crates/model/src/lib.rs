@@ -24,7 +24,7 @@ pub use family::{FAMILIES, Family, Names, Qkv, Up};
 pub use files::{
     Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors,
     SaveOptions, Source, SpecialIds, Stored, Stream, TensorInfo, export_tensors, fuzz_safetensors,
-    header_bytes, load, open, open_config, parse_header, save, save_hf, write_file,
+    header_bytes, load, open, open_config, parse_header, read_f32, save, save_hf, write_file,
 };
 pub use init::{Init, initialise};
 pub use model::Model;

@@ -1,6 +1,7 @@
-//! Two runs side by side: what was asked differently, what was planned, what came out, and the first step whose
-//! loss has other bits.
+//! Two runs side by side: what was asked differently, what was planned, what came out, the first step whose loss has other
+//! bits, and the first tensor of a checkpoint that has.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use fathom_base::human;
@@ -37,6 +38,47 @@ pub struct Parting {
     pub right_bits: u32,
 }
 
+/// The first tensor of two checkpoints that differs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TensorParting {
+    /// Which part of the checkpoint: `model`, `moment1`, `moment2`, `master`.
+    pub part: String,
+    /// Hugging Face name.
+    pub name: String,
+    /// Its shape in the left run.
+    pub shape: Vec<usize>,
+    /// How its elements differ; `None` if one run lacks the tensor or has it in another shape.
+    pub elements: Option<ElementParting>,
+}
+
+/// Where a tensor's elements differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ElementParting {
+    /// Index of the first one, row-major.
+    pub index: Vec<usize>,
+    /// That element of the left run.
+    pub left: f32,
+    /// That element of the right run.
+    pub right: f32,
+    /// Largest difference of two elements of the tensor; NaN if one is not a number.
+    pub max_abs_difference: f32,
+    /// Elements that differ.
+    pub count: u64,
+}
+
+/// How the newest checkpoints of one step differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckpointDiff {
+    /// Finished updates.
+    pub step: u64,
+    /// Tensors of the left run, in all parts.
+    pub tensors: u64,
+    /// How many of them differ.
+    pub differing: u64,
+    /// The first, in the order of parts and files.
+    pub first: Option<TensorParting>,
+}
+
 /// How two runs differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDiff {
@@ -50,6 +92,8 @@ pub struct RunDiff {
     pub common_steps: u64,
     /// The first common step whose loss bits differ, if any does.
     pub parting: Option<Parting>,
+    /// The newest checkpoint that both have; whoever can read tensors sets it.
+    pub checkpoint: Option<CheckpointDiff>,
 }
 
 /// Compares two logs. Steps are matched by their number.
@@ -66,9 +110,10 @@ pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
     RunDiff {
         names: (left.name().to_string(), right.name().to_string()),
         recipe: diff(&rows(left), &rows(right)),
-        figures: figures(left, right),
+        figures: figures(left, right, &pairs),
         common_steps: pairs.len() as u64,
         parting,
+        checkpoint: None,
     }
 }
 
@@ -85,7 +130,13 @@ fn common<'a>(left: &'a RunLog, right: &'a RunLog) -> Vec<(&'a Step, &'a Step)> 
     out
 }
 
-fn figures(left: &RunLog, right: &RunLog) -> Vec<Pair> {
+/// Planned bytes of each category at the highest planned peak.
+fn planned(log: &RunLog, category: &str) -> Option<String> {
+    let highest = log.plans.iter().max_by_key(|plan| plan.peak_live_bytes)?;
+    highest.by_category.get(category).filter(|bytes| **bytes > 0).map(|bytes| human::bytes(*bytes))
+}
+
+fn figures(left: &RunLog, right: &RunLog, common: &[(&Step, &Step)]) -> Vec<Pair> {
     let mut out = Vec::new();
     let mut add = |name: &str, of: &dyn Fn(&RunLog) -> Option<String>| {
         let (l, r) = (of(left), of(right));
@@ -100,12 +151,24 @@ fn figures(left: &RunLog, right: &RunLog) -> Vec<Pair> {
     };
     add("planned peak, live", &|log| plan(log, |plan| plan.peak_live_bytes));
     add("planned peak, reserved", &|log| plan(log, |plan| plan.peak_reserved_bytes));
+    let categories: BTreeSet<&String> = [left, right]
+        .into_iter()
+        .flat_map(|log| &log.plans)
+        .flat_map(|plan| plan.by_category.keys())
+        .collect();
+    for category in categories {
+        add(&format!("planned {category} at the peak"), &|log| planned(log, category));
+    }
     add("pool peak", &|log| log.steps.iter().map(|step| step.pool_peak_bytes).max().map(human::bytes));
     add("resident, anonymous", &|log| log.steps.iter().map(|step| step.rss_bytes).max().map(human::bytes));
     add("steps", &|log| log.steps.last().map(|step| step.step.to_string()));
     add("tokens", &|log| log.steps.last().map(|step| human::grouped(step.tokens_total)));
     add("first loss", &|log| log.steps.first().map(|step| format!("{:.6}", step.loss)));
     add("last loss", &|log| log.steps.last().map(|step| format!("{:.6}", step.loss)));
+    if let Some((l, r)) = common.last() {
+        let loss = |step: &Step| Some(format!("{:.6}", step.loss));
+        add(&format!("loss at step {}", l.step), &|log| loss(if std::ptr::eq(log, left) { l } else { r }));
+    }
     let median = |log: &RunLog, of: fn(&Step) -> f64| {
         let x = quantile(log.steps.iter().map(of), 0.5);
         x.is_finite().then(|| human::number(x))
@@ -137,6 +200,32 @@ impl fmt::Display for RunDiff {
                 f,
                 "loss: bits first differ at step {}: {} ({:#010x}) against {} ({:#010x})",
                 p.step, p.left_loss, p.left_bits, p.right_loss, p.right_bits
+            ),
+        }?;
+        match &self.checkpoint {
+            None => writeln!(f, "checkpoints: none of a step in common"),
+            Some(CheckpointDiff { step, tensors, first: None, .. }) => {
+                writeln!(f, "checkpoint of step {step}: the same bits in all {tensors} tensors")
+            }
+            Some(CheckpointDiff { step, tensors, differing, first: Some(first) }) => {
+                writeln!(
+                    f,
+                    "checkpoint of step {step}: {differing} of {tensors} tensors differ, first {first}"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for TensorParting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} {:?}", self.part, self.name, self.shape)?;
+        match &self.elements {
+            None => write!(f, ", which the right run lacks or has in another shape"),
+            Some(e) => write!(
+                f,
+                " at {:?}: {:e} against {:e}; {} elements differ, by up to {:e}",
+                e.index, e.left, e.right, e.count, e.max_abs_difference
             ),
         }
     }

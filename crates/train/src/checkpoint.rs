@@ -22,8 +22,10 @@ use crate::error::{Error, Result};
 use crate::run::Progress;
 use crate::step::Trainer;
 
+mod compare;
 mod saving;
 
+pub use compare::compare_checkpoints;
 use saving::Job;
 pub use saving::Saving;
 

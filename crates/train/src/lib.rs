@@ -16,7 +16,7 @@ mod source;
 pub mod stage;
 mod step;
 
-pub use checkpoint::{Checkpoints, Saved, Saving};
+pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use plan::{Plan, plan};
 pub use run::{Hooks, Outcome, Parts, Progress, Run};

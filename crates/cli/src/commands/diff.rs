@@ -1,17 +1,27 @@
 //! `fathom diff`: two runs side by side.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use fathom_report::RunLog;
 use fathom_report::diff::compare;
+use fathom_train::compare_checkpoints;
 
 /// Runs the verb.
 pub fn run(left: &Path, right: &Path, json: bool) -> Result<()> {
-    let diff = compare(&RunLog::read(left)?, &RunLog::read(right)?);
+    let mut diff = compare(&RunLog::read(left)?, &RunLog::read(right)?);
+    diff.checkpoint = compare_checkpoints(&checkpoints(left), &checkpoints(right))?;
     match json {
         true => println!("{}", serde_json::to_string(&diff)?),
         false => println!("{diff}"),
     }
     Ok(())
+}
+
+/// The checkpoints of a run's folder, or of the folder of its log.
+fn checkpoints(run: &Path) -> PathBuf {
+    match run.is_dir() {
+        true => run.join("checkpoints"),
+        false => run.with_file_name("checkpoints"),
+    }
 }

@@ -7,6 +7,7 @@ pub(crate) mod json;
 mod load;
 mod save;
 mod source;
+mod values;
 mod writer;
 
 pub(crate) use convert::convert;
@@ -15,4 +16,5 @@ pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
 pub use load::load;
 pub use save::{Export, SaveOptions, export_tensors, save};
 pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream};
+pub use values::read_f32;
 pub use writer::{FileWriter, FolderWriter, TensorInfo, write_file};
