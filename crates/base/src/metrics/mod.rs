@@ -200,6 +200,13 @@ mod tests {
         assert!(read_events(folder.path().join("none")).unwrap_err().to_string().starts_with("cannot read"));
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_named() {
+        let error = MetricsWriter::open("/dev/full").unwrap().write(&step(1)).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /dev/full: No space left on device"), "{error}");
+    }
+
     #[test]
     fn a_resumed_run_has_no_duplicates() {
         let folder = tempfile::tempdir().unwrap();

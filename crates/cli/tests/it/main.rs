@@ -3,6 +3,9 @@
 
 mod bad_input;
 mod bench;
+mod diff;
+#[cfg(target_os = "linux")]
+mod disk_full;
 mod folders;
 mod inspect;
 mod recipes;

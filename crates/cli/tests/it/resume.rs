@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::run::{TINY, write_text};
 use crate::{arg, good};
 
-const STEPS: usize = 12;
+pub const STEPS: usize = 12;
 
-fn args(text: &Path, out: &Path) -> Vec<String> {
+pub fn args(text: &Path, out: &Path) -> Vec<String> {
     let steps = STEPS.to_string();
     let fixed = ["quickstart", "--steps", &steps, "--data", arg(text), "--out", arg(out)].map(String::from);
     let often =
@@ -19,13 +19,13 @@ fn args(text: &Path, out: &Path) -> Vec<String> {
     fixed.into_iter().chain(TINY.map(String::from)).chain(often).collect()
 }
 
-fn start(text: &Path, out: &Path) -> Child {
+pub fn start(text: &Path, out: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
     command.args(args(text, out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Bits of the loss of each step in the log.
-fn losses(out: &Path) -> Vec<(u64, u64)> {
+pub fn losses(out: &Path) -> Vec<(u64, u64)> {
     let text = fs::read_to_string(out.join("metrics.jsonl")).unwrap_or_default();
     let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let steps = events.filter(|event| event["event"] == "step");

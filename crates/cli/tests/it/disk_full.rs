@@ -1,0 +1,102 @@
+//! A full disk ends a run with a message that names the file, and the checkpoint before stays good.
+//!
+//! The disk is full from the limit of a file's size on: the shell sets one, and lets the program see the refusal instead of
+//! a signal. Nobody needs rights for that.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::resume::{STEPS, args, losses, start};
+use crate::run::write_text;
+use crate::{good, text};
+
+/// Standard error of a run that may write files of `kib` KiB and must fail for it; it names every one of `names`.
+#[track_caller]
+fn too_large(kib: u64, args: &[String], names: &[&str]) -> String {
+    // The unit is 512 bytes (POSIX).
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", &script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
+    let err = text(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code != 0), "{}\n{err}", output.status);
+    assert!(!err.contains("panicked"), "{err}");
+    for name in names.iter().chain(&["File too large"]) {
+        assert!(err.contains(name), "`{name}` is not in: {err}");
+    }
+    err
+}
+
+/// A run that was killed after its first checkpoint, and the losses of one that was not.
+fn killed(folder: &Path) -> (Vec<String>, Vec<(u64, u64)>) {
+    let at = |name: &str| folder.join(name);
+    write_text(&at("text"));
+    good(args(&at("text"), &at("alone")));
+    let mut child = start(&at("text"), &at("run"));
+    let begun = Instant::now();
+    while !at("run/checkpoints/LATEST").is_file() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no checkpoint");
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    (args(&at("text"), &at("run")), losses(&at("alone")))
+}
+
+/// Goes on with room enough, from the checkpoint that is there.
+fn goes_on(folder: &Path, args: &[String], alone: &[(u64, u64)]) {
+    let left = fs::read_dir(folder.join("run/checkpoints")).unwrap();
+    let names: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| name.starts_with("step-")), "{names:?}");
+    good(args);
+    let now = losses(&folder.join("run"));
+    assert_eq!(now.len(), 3 * STEPS);
+    assert_eq!(now, alone);
+}
+
+#[test]
+fn while_the_corpus_is_built() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let run = args(&at("text"), &at("run"));
+    too_large(12, &run, &["cannot", &at("run/data").display().to_string()]);
+    good(&run);
+    assert_eq!(losses(&at("run")).len(), 3 * STEPS);
+}
+
+#[test]
+fn while_a_checkpoint_is_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, alone) = killed(folder.path());
+    let checkpoints = folder.path().join("run/checkpoints");
+    let latest = fs::read_to_string(checkpoints.join("LATEST")).unwrap();
+    let model = checkpoints.join(latest.trim()).join("model/model.safetensors");
+    // Room for the weights, none for the first moments, which are twice as wide.
+    let kib = fs::metadata(&model).unwrap().len() / 1024 * 3 / 2;
+    too_large(kib, &run, &["moment1/model.safetensors", "cannot write"]);
+    assert_eq!(fs::read_to_string(checkpoints.join("LATEST")).unwrap(), latest);
+    let leftover = |name: &str| name.starts_with('.');
+    let names = fs::read_dir(&checkpoints).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(
+        names.into_iter().all(|name| !leftover(name.to_str().unwrap())),
+        "the disk is full; nothing is left behind"
+    );
+    goes_on(folder.path(), &run, &alone);
+}
+
+#[test]
+fn while_metrics_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, alone) = killed(folder.path());
+    let (log, kib) = (folder.path().join("run/metrics.jsonl"), 4096);
+    let mut text = fs::read_to_string(&log).unwrap();
+    // An event that the program does not know, up to a few steps below the limit.
+    let length = kib as usize * 1024 - 2000 - text.len();
+    text.push_str(&format!("{{\"event\":\"padding\",\"step\":0,\"text\":\"{}\"}}\n", "x".repeat(length)));
+    fs::write(&log, text).unwrap();
+    too_large(kib, &run, &["cannot write", "metrics.jsonl"]);
+    goes_on(folder.path(), &run, &alone);
+}
