@@ -113,7 +113,7 @@ impl Machine for Cpu {
     }
 
     fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
-        fill::fill(&self.threads, dst, fill);
+        fill::fill(self.threads.count(), dst, fill);
     }
 
     fn read(&self, src: &Tensor) -> InFlight {
