@@ -64,7 +64,7 @@ pub fn fill(threads: usize, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mu
 mod tests {
     use std::sync::Arc;
 
-    use fathom_tensor::{Category, DType, Device, Machine};
+    use fathom_tensor::{Category, DType, Device};
 
     use crate::Cpu;
 

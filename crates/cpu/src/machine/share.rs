@@ -49,7 +49,7 @@ pub fn share(src: &Tensor) -> (Share, Reader) {
 mod tests {
     use std::sync::Arc;
 
-    use fathom_tensor::{Category, DType, Device, Machine};
+    use fathom_tensor::{Category, DType, Device};
 
     use crate::Cpu;
 

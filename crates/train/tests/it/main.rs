@@ -1,4 +1,6 @@
 //! The training step and its plan.
+#![allow(clippy::unwrap_used)]
 
+mod checkpoint;
 mod plan;
 mod step;

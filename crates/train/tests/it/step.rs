@@ -23,18 +23,18 @@ fn spec() -> Spec {
     })
 }
 
-fn micro(tokens: usize) -> MicroBatch {
+pub fn micro(tokens: usize) -> MicroBatch {
     let ids: Vec<i32> = (0..tokens).map(|t| ((t * t + 7 * t) % 251) as i32).collect();
     let labels = ids[1..].iter().copied().chain([-100]).collect();
     MicroBatch { ids, labels, ..MicroBatch::blank(tokens) }
 }
 
-fn how(places: Places, tokens: usize) -> InStep {
+pub fn how(places: Places, tokens: usize) -> InStep {
     let adamw = AdamWSettings { lr: 3e-3, ..AdamWSettings::default() };
     InStep { places, caps: Caps { docs: 4, seq_tokens: tokens }, z_loss: 0.0, adamw }
 }
 
-fn trainer(threads: usize, dtype: DType) -> Trainer {
+pub fn trainer(threads: usize, dtype: DType) -> Trainer {
     let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
     let (model, mut params) = Model::declare(&device, &spec(), dtype);
     initialise(&device, &model, &mut params, Init::new(1));
