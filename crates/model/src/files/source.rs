@@ -194,8 +194,7 @@ impl Source for SafeTensors {
     }
 }
 
-/// Bytes asked for at once. The system reads ahead best when it is asked for less than it reads ahead (measured: 64 KiB to
-/// 1 MiB are alike, 8 MiB takes seven times as long from a cold disk).
+/// Bytes asked for at once: less than the system reads ahead, so that the next ones are on their way meanwhile.
 const READ_BYTES: usize = 512 << 10;
 
 /// A stream over files. It opens them anew: read-ahead follows each open file, and streams would disturb each other's.
