@@ -8,12 +8,14 @@
 #![deny(missing_docs)]
 
 mod dtype;
+mod loan;
 mod machine;
 mod mask;
 mod meta;
 mod pool;
 mod profile;
 mod share;
+pub mod spill;
 mod tensor;
 
 pub use dtype::DType;

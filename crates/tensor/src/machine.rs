@@ -5,8 +5,10 @@
 //! what the output holds, so that cutting the rows at multiples of 128 changes no bit.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::share::{Reader, Share};
+use crate::spill::Copies;
 use crate::{Mask, Profile, Tensor};
 
 /// An address range of a machine, given back when dropped.
@@ -362,6 +364,10 @@ pub trait Machine: Send + Sync {
     fn reserve(&self, bytes: u64) -> Box<dyn Arena>;
     /// True when tensors hold data.
     fn has_data(&self) -> bool;
+    /// How host threads move its data, for [`crate::spill`]; `None` without data, or if it cannot spill.
+    fn copies(&self) -> Option<Arc<dyn Copies>> {
+        None
+    }
 
     /// Host to machine; `bytes` are the elements row by row, little-endian.
     fn write(&self, dst: &Tensor, bytes: &[u8]);

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::loan::Span;
 use crate::machine::{Arena, Machine};
 use crate::{DType, Tensor};
 
@@ -32,7 +33,7 @@ pub enum Category {
     Kv,
     /// Buffers of collectives.
     Comm,
-    /// Rings of transfers.
+    /// Rings of transfers: the buffers of [`crate::spill`].
     Staging,
     /// Token ids, positions, masks.
     Data,
@@ -134,6 +135,8 @@ pub(crate) struct Buf {
     category: Category,
     /// Shares that forbid writing.
     pub(crate) readers: Cell<u32>,
+    /// What transfers are using.
+    pub(crate) loans: RefCell<Vec<Span>>,
 }
 
 impl Buf {
@@ -199,13 +202,9 @@ impl Pool {
         }
         state.charge(charge, category, self.0.op.get(), self.0.layer.get());
         drop(state);
-        let readers = Cell::new(0);
-        Tensor::over(
-            Rc::new(Buf { pool: self.clone(), offset, charge, category, readers }),
-            rows,
-            cols,
-            dtype,
-        )
+        let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
+        let buf = Buf { pool: self.clone(), offset, charge, category, readers, loans };
+        Tensor::over(Rc::new(buf), rows, cols, dtype)
     }
 
     fn release(&self, offset: u64, charge: u64, category: Category) {

@@ -1,11 +1,12 @@
 //! A tensor: rows x columns of one element type over a charged buffer.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::loan::Span;
 use crate::pool::{Buf, Category, Pool};
 use crate::{DType, Machine};
 
@@ -72,8 +73,21 @@ impl Tensor {
     }
 
     /// Where the first element lies, in the machine's own terms; only a machine may interpret it.
+    ///
+    /// # Panics
+    /// If a transfer that has not retired is using some of the elements (see [`crate::spill`]).
+    #[track_caller]
     pub fn address(&self) -> u64 {
-        self.buf.address() + self.offset_bytes
+        let address = self.buf.address() + self.offset_bytes;
+        let span = Span::of(self, address);
+        let in_flight = self.loans().borrow().iter().any(|lent| lent.overlaps(&span));
+        assert!(!in_flight, "{self:?} is in flight: retire its transfer before it is used");
+        address
+    }
+
+    /// What transfers are using of the storage.
+    pub(crate) fn loans(&self) -> &RefCell<Vec<Span>> {
+        &self.buf.loans
     }
 
     /// The category its storage is charged to.

@@ -9,7 +9,12 @@ mod fill;
 mod operands;
 mod packed;
 mod share;
+#[cfg(test)]
+mod spill;
 
+use std::sync::Arc;
+
+use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
     Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Share, StepScale, Tensor,
@@ -106,6 +111,11 @@ impl Machine for Cpu {
 
     fn has_data(&self) -> bool {
         true
+    }
+
+    fn copies(&self) -> Option<Arc<dyn Copies>> {
+        // SAFETY: see the module: a tensor's address is a pointer into the pool's mapping, which all threads share.
+        Some(Arc::new(unsafe { HostMemory::new() }))
     }
 
     fn write(&self, dst: &Tensor, bytes: &[u8]) {

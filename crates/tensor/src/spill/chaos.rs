@@ -1,0 +1,73 @@
+//! An adversary between the workers and the file, for tests and `--chaos SEED`.
+
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use super::PAGE;
+use super::file::{Backing, Step};
+
+/// What the adversary may do. What it does to an operation follows from the seed and from which transfer, piece and
+/// attempt the operation is, not from the moment; which worker takes which piece is drawn too, but the race of threads
+/// decides with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chaos {
+    /// Draws delays (up to 200 microseconds), short and interrupted operations, and the order of pieces.
+    pub seed: u64,
+    /// One operation in about this many fails with an input/output error, or a full disk if it writes; 0 for none.
+    pub fault_one_in: u32,
+}
+
+/// A well-mixed number of some others (splitmix64's finaliser).
+pub(super) fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, part| {
+        let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+/// A backing under attack.
+pub(super) struct Adverse<B> {
+    pub chaos: Chaos,
+    pub under: B,
+    pub direct: bool,
+}
+
+impl<B: Backing> Adverse<B> {
+    /// Waits, fails, or says how many of `len` bytes to move.
+    fn disturb(&self, len: usize, step: Step, write: bool) -> io::Result<usize> {
+        let Chaos { seed, fault_one_in } = self.chaos;
+        let draw = |what: u64| {
+            mix(&[seed, what, step.transfer, step.piece as u64, step.attempt as u64, write as u64])
+        };
+        if draw(0).is_multiple_of(3) {
+            std::thread::sleep(Duration::from_micros(draw(1) % 200));
+        }
+        if fault_one_in > 0 && draw(2).is_multiple_of(fault_one_in as u64) {
+            let full = write && draw(3).is_multiple_of(2);
+            // The system's own numbers on Linux: EIO and ENOSPC.
+            return Err(io::Error::from_raw_os_error(if full { 28 } else { 5 }));
+        }
+        match draw(4) % 8 {
+            0 => Err(ErrorKind::Interrupted.into()),
+            1 | 2 if self.direct => {
+                Ok((draw(5) as usize % len).next_multiple_of(PAGE as usize).clamp(PAGE as usize, len))
+            }
+            1 | 2 => Ok(draw(5) as usize % len + 1),
+            _ => Ok(len),
+        }
+    }
+}
+
+impl<B: Backing> Backing for Adverse<B> {
+    fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize> {
+        let len = self.disturb(bytes.len(), step, true)?;
+        self.under.write_at(&bytes[..len], offset, step)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize> {
+        let len = self.disturb(bytes.len(), step, false)?;
+        self.under.read_at(&mut bytes[..len], offset, step)
+    }
+}

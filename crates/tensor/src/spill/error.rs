@@ -1,0 +1,116 @@
+//! What can go wrong with a spill file.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Tag;
+
+/// Shorthand for results of this module.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a spill file refused. Cheap to clone: after the first failure every later call returns the same error.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting that cannot be.
+    #[error("spill: {key} is {value}: {message}")]
+    Refused {
+        /// The field of [`super::Options`].
+        key: &'static str,
+        /// What it was.
+        value: String,
+        /// What it has to be.
+        message: &'static str,
+    },
+    /// The machine keeps data that host threads cannot move.
+    #[error(
+        "spill: the machine `{machine}` gives no copies to the host, so nothing of it can be placed on disk"
+    )]
+    NoCopies {
+        /// Its profile's name.
+        machine: String,
+    },
+    /// The file could not be made, sized or tried.
+    #[error("cannot {action} a spill file of {bytes} bytes in {}: {source}; {remedy}", folder.display())]
+    Open {
+        /// What was tried.
+        action: &'static str,
+        /// The folder.
+        folder: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The system's reason.
+        source: Arc<io::Error>,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A value finds no room in the file; no byte has moved.
+    #[error(
+        "{file} has no room for {tag}: {bytes} bytes asked, {live} of {capacity} in use and no gap of that size; \
+         raise the file's capacity or place less on disk"
+    )]
+    Full {
+        /// The file.
+        file: String,
+        /// Whose value.
+        tag: Tag,
+        /// What was asked for, in whole pages.
+        bytes: u64,
+        /// Bytes in use.
+        live: u64,
+        /// The file's size.
+        capacity: u64,
+    },
+    /// A transfer failed.
+    #[error("cannot {action} {bytes} bytes at offset {offset} of {file}, for {tag}: {source}; {remedy}")]
+    Io {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        file: String,
+        /// Byte of the file where the system stopped.
+        offset: u64,
+        /// Bytes that were left to move.
+        bytes: u64,
+        /// Whose value.
+        tag: Tag,
+        /// The system's reason.
+        source: Arc<io::Error>,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A copy or codec panicked in a worker.
+    #[error("spilling {tag} to {file} failed: {message}; this is a fault of the program, please report it")]
+    Worker {
+        /// The file.
+        file: String,
+        /// Whose value.
+        tag: Tag,
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(super) fn refused(key: &'static str, value: impl ToString, message: &'static str) -> Error {
+        Error::Refused { key, value: value.to_string(), message }
+    }
+}
+
+/// What helps against a system's reason.
+pub(super) fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "free space there, choose another folder, or place less on disk"
+        }
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "make the folder or choose another",
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "choose a folder that this user may write to"
+        }
+        ErrorKind::FileTooLarge => {
+            "choose a file system that takes files of this size, or a smaller capacity"
+        }
+        ErrorKind::UnexpectedEof => "something else has cut the file short; choose a folder of its own",
+        _ => "the device reports a fault: see the kernel's log, or choose a folder on another device",
+    }
+}

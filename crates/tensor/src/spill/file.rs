@@ -1,0 +1,171 @@
+//! The file itself: without a name from its first moment, sized before use, direct where the file system allows.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::{Error, Result, remedy};
+use super::{Access, PAGE};
+
+/// Which attempt of which piece of which transfer an operation belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub transfer: u64,
+    pub piece: u32,
+    pub attempt: u32,
+}
+
+/// The two operations that workers need. An operation may move less than it was asked to.
+pub(super) trait Backing: Send + Sync {
+    fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize>;
+    fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize>;
+}
+
+impl Backing for File {
+    fn write_at(&self, bytes: &[u8], offset: u64, _: Step) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64, _: Step) -> io::Result<usize> {
+        FileExt::read_at(self, bytes, offset)
+    }
+}
+
+/// Makes the file and gives it `bytes` of disk. `page` is one page of memory at a multiple of a page, to try direct IO.
+pub(super) fn open(folder: &Path, bytes: u64, direct: bool, page: &mut [u8]) -> Result<(File, Access)> {
+    let fail = |action: &'static str| {
+        move |source: io::Error| Error::Open {
+            action,
+            folder: folder.to_path_buf(),
+            bytes,
+            remedy: remedy(&source),
+            source: Arc::new(source),
+        }
+    };
+    let file = tempfile::tempfile_in(folder).map_err(fail("create"))?;
+    allocate(&file, bytes).map_err(fail("allocate"))?;
+    if !direct {
+        return Ok((file, Access::Buffered { why: "direct IO is switched off".to_string() }));
+    }
+    let access = match set_direct(&file, true).and_then(|()| try_page(&file, bytes, page)) {
+        Ok(()) => Access::Direct,
+        Err(refusal) if refusal.kind() == ErrorKind::InvalidInput || unsupported(&refusal) => {
+            set_direct(&file, false)
+                .or_else(|e| if unsupported(&e) { Ok(()) } else { Err(e) })
+                .map_err(fail("open"))?;
+            Access::Buffered { why: format!("{} refuses direct IO: {refusal}", folder.display()) }
+        }
+        Err(other) => return Err(fail("use")(other)),
+    };
+    Ok((file, access))
+}
+
+fn unsupported(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported)
+}
+
+/// Disk for the whole file now, so that a step cannot meet a full disk; a mere size where the file system has no such
+/// call.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    if bytes == 0 {
+        return Ok(());
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(io::Error::from) {
+        Err(refusal) if unsupported(&refusal) => file.set_len(bytes),
+        other => other,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    file.set_len(bytes)
+}
+
+#[cfg(target_os = "linux")]
+fn set_direct(file: &File, on: bool) -> io::Result<()> {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, on);
+    Ok(fcntl_setfl(file, flags)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn set_direct(_: &File, _: bool) -> io::Result<()> {
+    Err(io::Error::from(ErrorKind::Unsupported))
+}
+
+/// Some file systems accept the flag and refuse the operations.
+fn try_page(file: &File, bytes: u64, page: &mut [u8]) -> io::Result<()> {
+    if bytes < PAGE {
+        return Ok(());
+    }
+    FileExt::write_all_at(file, page, 0)?;
+    FileExt::read_exact_at(file, page, 0)
+}
+
+/// Where a loop of operations stopped, and why.
+pub(super) struct Stopped {
+    pub at: usize,
+    pub source: io::Error,
+}
+
+/// Repeats `operation(position, attempt)` until `len` bytes have moved. With direct IO an operation has to begin at a
+/// page, so the tail of a page that was moved short is moved again.
+pub(super) fn move_all(
+    len: usize,
+    direct: bool,
+    mut operation: impl FnMut(usize, u32) -> io::Result<usize>,
+) -> std::result::Result<(), Stopped> {
+    /// Operations in a row that may move nothing that counts.
+    const PATIENCE: u32 = 100;
+    let (mut at, mut attempt, mut idle) = (0, 0, 0);
+    while at < len {
+        let moved = match operation(at, attempt) {
+            Ok(0) => return Err(Stopped { at, source: ErrorKind::UnexpectedEof.into() }),
+            Ok(moved) => moved.min(len - at),
+            Err(source) if source.kind() == ErrorKind::Interrupted => 0,
+            Err(source) => return Err(Stopped { at, source }),
+        };
+        let reached = at + moved;
+        let next = if direct && reached < len { reached - reached % PAGE as usize } else { reached };
+        idle = if next == at { idle + 1 } else { 0 };
+        if idle > PATIENCE {
+            let source = io::Error::other(format!("no progress in {idle} attempts"));
+            return Err(Stopped { at, source });
+        }
+        (at, attempt) = (next, attempt + 1);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Moves `len` bytes by the given steps and returns the positions at which operations began.
+    fn positions(len: usize, direct: bool, moves: &[usize]) -> std::result::Result<Vec<usize>, usize> {
+        let (mut seen, mut moves) = (Vec::new(), moves.iter());
+        let result = move_all(len, direct, |at, attempt| {
+            assert_eq!(attempt as usize, seen.len());
+            seen.push(at);
+            match moves.next() {
+                Some(0) => Err(ErrorKind::Interrupted.into()),
+                Some(moved) => Ok(*moved),
+                None => Ok(0),
+            }
+        });
+        result.map(|()| seen).map_err(|stopped| stopped.at)
+    }
+
+    #[test]
+    fn short_moves_are_continued() {
+        assert_eq!(positions(10, false, &[3, 0, 6, 1]), Ok(vec![0, 3, 3, 9]));
+        assert_eq!(positions(12288, true, &[5000, 100, 8000, 9000]), Ok(vec![0, 4096, 4096, 8192]));
+        assert_eq!(positions(10, false, &[3]), Err(3));
+        assert_eq!(positions(8192, true, &[100; 200]), Err(0));
+    }
+}

@@ -1,0 +1,135 @@
+//! Values between memory and file. What may be done with one follows from its type: a tensor can be used, a [`Writing`]
+//! or [`Reading`] can only be retired, a [`Stored`] value can be read back.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::error::Result;
+use super::layout::{Codec, Layout};
+use super::space::Extent;
+use super::worker::Transfer;
+use super::{Spill, Tag};
+use crate::loan::Lent;
+use crate::{DType, Tensor};
+
+/// What a transfer holds until it retires. Dropped early, it waits first: workers never outlive what they use.
+pub(super) struct Flight {
+    pub spill: Spill,
+    pub lent: Lent,
+    pub extent: Rc<Extent>,
+    pub layout: Layout,
+    pub tag: Tag,
+    /// None on a machine without data.
+    pub transfer: Option<Arc<Transfer>>,
+}
+
+impl Flight {
+    fn land(&self) -> Result<()> {
+        let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let landed = live.wait(transfer);
+        self.spill.stalled(self.tag, began);
+        landed
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) {
+            // A failure is the engine's first error and comes out at the next retire point or call.
+            let _ = live.wait(transfer);
+        }
+    }
+}
+
+/// A tensor on its way to the file. It stays charged, and cannot be used, until it retires.
+#[must_use = "a write ends at its retire point"]
+pub struct Writing(pub(super) Flight);
+
+impl Writing {
+    /// The retire point: waits until the value is in the file, then releases the tensor.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    pub fn retire(self) -> Result<Stored> {
+        Ok(self.retire_with()?.0)
+    }
+
+    /// The retire point of a tensor that is used again: weights and optimizer state that stay in their buffers.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    pub fn retire_with(self) -> Result<(Stored, Tensor)> {
+        let Flight { extent, layout, tag, lent, .. } = &self.0;
+        self.0.land()?;
+        let stored = Stored { extent: extent.clone(), layout: *layout, tag: *tag };
+        Ok((stored, lent.tensor().clone()))
+    }
+
+    /// Whose value it is.
+    pub fn tag(&self) -> Tag {
+        self.0.tag
+    }
+}
+
+/// A tensor on its way from the file. It cannot be used until it retires.
+#[must_use = "a read ends at its retire point"]
+pub struct Reading(pub(super) Flight);
+
+impl Reading {
+    /// The retire point: waits for the value.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    pub fn retire(self) -> Result<Tensor> {
+        self.0.land()?;
+        Ok(self.0.lent.tensor().clone())
+    }
+
+    /// Whose value it is.
+    pub fn tag(&self) -> Tag {
+        self.0.tag
+    }
+}
+
+/// A value in the file; dropping it gives its extent back, once no read of it is in flight.
+pub struct Stored {
+    pub(super) extent: Rc<Extent>,
+    pub(super) layout: Layout,
+    pub(super) tag: Tag,
+}
+
+impl Stored {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.layout.rows as usize
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.layout.cols as usize
+    }
+
+    /// Element type of the tensor it was and will be.
+    pub fn dtype(&self) -> DType {
+        self.layout.dtype
+    }
+
+    /// How it is stored.
+    pub fn codec(&self) -> Codec {
+        self.layout.codec
+    }
+
+    /// Bytes of the file that it is charged, in whole pages.
+    pub fn charged_bytes(&self) -> u64 {
+        self.extent.size
+    }
+
+    /// Whose value it is.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+}

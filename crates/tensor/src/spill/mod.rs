@@ -1,0 +1,276 @@
+//! Disk behind memory: one unnamed file per rank that tensors are written to behind the forward pass and read from
+//! ahead of the backward pass.
+//!
+//! ```text
+//! Tensor --write--> Writing --retire--> Stored --read(into)--> Reading --retire--> Tensor
+//! ```
+//!
+//! - **A value in flight cannot be touched.** [`Spill::write`] takes the tensor by value. Its charge stays in the pool,
+//!   and whoever holds a clone or a view of the same elements panics on using it, until [`Writing::retire`]: a fixed
+//!   point of the program that waits, however early the transfer ended. So issue a write after the value's last use.
+//! - **Memory is stated before the first step.** Workers use [`Options::staging`] buffers, charged once to
+//!   [`Category::Staging`](crate::Category::Staging). A slow disk means waiting ([`Stats::stall_s`]), never more memory.
+//! - **The plan is the program.** On a machine without data the same calls make the same charges, extents, counts and
+//!   refusals, and no file: [`Stats::peak_reserved_bytes`] is the capacity that a run will need.
+//! - **One clean error.** What fails in a worker comes out at the next retire point or call, names file, offset, bytes
+//!   and remedy, and every later call returns the same. Nothing hangs, no thread panics.
+//! - **Nothing is left behind.** The file has no name from its first moment, so a killed process leaves no trace; its
+//!   disk is allocated when it is opened, so a step cannot meet a full disk on file systems that can promise that.
+//!
+//! Rows that follow each other without gaps at page-aligned addresses go from and to the tensor itself with direct IO.
+//! Everything else (strided views, the rest of a last page, coded values, memory that the host cannot reach) goes
+//! through the staging buffers.
+//!
+//! A machine supplies [`Copies`] ([`Machine::copies`](crate::Machine::copies)); the engine knows nothing else of it.
+mod chaos;
+mod copies;
+mod error;
+mod file;
+mod flight;
+mod fp8;
+mod layout;
+mod options;
+mod space;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+pub use chaos::Chaos;
+pub use copies::{Copies, HostMemory, Region};
+pub use error::{Error, Result};
+pub use flight::{Reading, Stored, Writing};
+pub use layout::Codec;
+pub use options::{Access, Options};
+pub use stats::{Kind, Span, Stats};
+
+use crate::loan::Lent;
+use crate::{Device, Tensor};
+use flight::Flight;
+use layout::Layout;
+use space::{Extent, Space};
+use worker::{Shared, Transfer};
+
+/// Direct IO needs memory, offsets and lengths in multiples of this many bytes; extents are charged in it.
+pub const PAGE: u64 = 4096;
+
+/// Whose value a transfer moves: in messages and recordings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// The activation's or the parameter's name.
+    pub name: &'static str,
+    /// The segment's layer, or -1 outside one.
+    pub layer: i32,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layer {
+            -1 => f.write_str(self.name),
+            layer => write!(f, "{} (layer {layer})", self.name),
+        }
+    }
+}
+
+/// The spill engine of one rank. Cheap to clone; not `Send`: charges, extents and counts belong to the thread that
+/// issues work.
+#[derive(Clone)]
+pub struct Spill(Rc<Inner>);
+
+struct Inner {
+    name: String,
+    access: Access,
+    piece_bytes: u64,
+    space: Rc<RefCell<Space>>,
+    stats: Cell<Stats>,
+    transfers: Cell<u64>,
+    recording: Cell<bool>,
+    /// None on a machine without data.
+    live: Option<Arc<Shared>>,
+    workers: Vec<JoinHandle<()>>,
+    /// Outlives the workers: they are joined first.
+    _staging: Vec<Tensor>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(live) = &self.live {
+            live.stop();
+        }
+        for worker in self.workers.drain(..) {
+            // Workers catch what panics; there is nothing left to report to.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Spill {
+    /// Opens a file in the options' folder, charges the staging buffers to the device's pool and starts the workers.
+    /// On a machine without data only the charges are made. Staging has to be memory that the host reaches, so a
+    /// machine with memory of its own passes a pool over pinned memory here; tensors may be of any pool of it.
+    ///
+    /// # Errors
+    /// Options that cannot be, a machine that gives no copies, a folder that takes no file of this size.
+    pub fn open(device: &Device, options: &Options) -> Result<Spill> {
+        options.check()?;
+        let staging = options.charge_staging(device);
+        let space = Space::new(options.capacity_bytes / PAGE * PAGE);
+        let opened = match device.machine.has_data() {
+            true => options.start(device, &staging, space.capacity)?,
+            false => options::Opened { access: Access::Nowhere, live: None, workers: Vec::new() },
+        };
+        Ok(Spill(Rc::new(Inner {
+            name: options.file_name(),
+            access: opened.access,
+            piece_bytes: options.piece_bytes,
+            space: Rc::new(RefCell::new(space)),
+            stats: Cell::default(),
+            transfers: Cell::new(0),
+            recording: Cell::new(false),
+            live: opened.live,
+            workers: opened.workers,
+            _staging: staging,
+        })))
+    }
+
+    /// Begins to write a tensor, or a view of some rows or columns of one.
+    ///
+    /// # Errors
+    /// The engine's first failure, or a file without room; the tensor is released.
+    ///
+    /// # Panics
+    /// If the codec does not take its type, or if it is in flight already.
+    #[track_caller]
+    pub fn write(&self, tensor: Tensor, codec: Codec, tag: Tag) -> Result<Writing> {
+        self.check()?;
+        let layout = Layout::of(codec, &tensor, self.0.piece_bytes);
+        let bytes = layout.extent_bytes();
+        let extent = Extent::new(&self.0.space, bytes).ok_or_else(|| self.full(bytes, tag))?;
+        let rows = 0..layout.rows;
+        let mut stats = self.0.stats.get();
+        stats.written_bytes += layout.moved_bytes(&rows);
+        stats.num_writes += 1;
+        self.0.stats.set(stats);
+        Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: Rc::new(extent), layout, tag }, rows)))
+    }
+
+    /// Begins to read a value into a tensor of its shape and type; strides may differ.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    ///
+    /// # Panics
+    /// If the tensor has another shape or type, or is in flight already.
+    #[track_caller]
+    pub fn read(&self, stored: &Stored, into: Tensor) -> Result<Reading> {
+        self.read_rows(stored, 0..stored.rows(), into)
+    }
+
+    /// Begins to read some rows of a value into a tensor of as many rows: tiles need not be those of the write.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    ///
+    /// # Panics
+    /// If the rows are not the value's, or the tensor has another shape or type or is in flight already.
+    #[track_caller]
+    pub fn read_rows(&self, stored: &Stored, rows: Range<usize>, into: Tensor) -> Result<Reading> {
+        let &Stored { ref extent, layout, tag } = stored;
+        let shape = [rows.len(), stored.cols()];
+        let fits = rows.end <= stored.rows() && into.shape() == shape && into.dtype() == layout.dtype;
+        let (height, dtype) = (stored.rows(), layout.dtype);
+        assert!(fits, "spill read: rows {rows:?} of {height} of {tag}, {dtype:?}{shape:?}, into {into:?}");
+        assert!(Rc::ptr_eq(extent.space(), &self.0.space), "spill read: {tag} is stored in another file");
+        self.check()?;
+        let rows = rows.start as u64..rows.end as u64;
+        let mut stats = self.0.stats.get();
+        stats.read_bytes += layout.moved_bytes(&rows);
+        stats.num_reads += 1;
+        self.0.stats.set(stats);
+        let stored = Stored { extent: extent.clone(), layout, tag };
+        Ok(Reading(self.fly(Kind::Read, into, stored, rows)))
+    }
+
+    #[track_caller]
+    fn fly(&self, kind: Kind, tensor: Tensor, stored: Stored, rows: Range<u64>) -> Flight {
+        let Stored { extent, layout, tag } = stored;
+        let region = Region::of(&tensor);
+        let lent = Lent::new(tensor);
+        let transfer = self.live().map(|live| {
+            let region = Region { fence: live.copies.fence(), ..region };
+            let mut transfer = Transfer::new(kind, region, layout, extent.offset);
+            transfer.id = self.0.transfers.get();
+            transfer.bytes = layout.moved_bytes(&rows);
+            transfer.tag = tag;
+            live.issue(transfer, rows)
+        });
+        self.0.transfers.set(self.0.transfers.get() + 1);
+        Flight { spill: self.clone(), lent, extent, layout, tag, transfer }
+    }
+
+    fn full(&self, bytes: u64, tag: Tag) -> Error {
+        let space = self.0.space.borrow();
+        let (file, bytes) = (self.0.name.clone(), space::charge(bytes));
+        Error::Full { file, tag, bytes, live: space.live, capacity: space.capacity }
+    }
+
+    fn live(&self) -> Option<&Shared> {
+        self.0.live.as_deref()
+    }
+
+    /// Counts a wait at a retire point.
+    fn stalled(&self, tag: Tag, began: Instant) {
+        let mut stats = self.0.stats.get();
+        stats.stall_s += began.elapsed().as_secs_f64();
+        self.0.stats.set(stats);
+        if let (true, Some(live)) = (self.0.recording.get(), self.live()) {
+            live.stalled(tag, began);
+        }
+    }
+
+    /// The engine's first failure, if there was one: for the end of a step.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn check(&self) -> Result<()> {
+        self.live().map_or(Ok(()), Shared::check)
+    }
+
+    /// Totals since the engine was opened.
+    pub fn stats(&self) -> Stats {
+        let space = self.0.space.borrow();
+        Stats {
+            live_bytes: space.live,
+            peak_live_bytes: space.peak_live,
+            peak_reserved_bytes: space.peak_end,
+            ..self.0.stats.get()
+        }
+    }
+
+    /// How the file is accessed.
+    pub fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    /// Starts recording transfers and waits.
+    pub fn record(&self) {
+        self.0.recording.set(true);
+        self.live().map(|live| live.record(true));
+    }
+
+    /// Ends recording; spans in the order in which they began. Transfers still in flight are not among them.
+    pub fn recorded(&self) -> Vec<Span> {
+        self.0.recording.set(false);
+        let mut spans = self.live().map(|live| live.record(false)).unwrap_or_default();
+        spans.sort_by_key(|span| (span.began, span.ended));
+        spans
+    }
+}

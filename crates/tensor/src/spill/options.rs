@@ -1,0 +1,151 @@
+//! What an engine is opened with, and how it starts.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::PAGE;
+use super::chaos::{Adverse, Chaos};
+use super::error::{Error, Result, remedy};
+use super::file::{self, Backing};
+use super::worker::{Shared, Staging};
+use crate::{Category, DType, Device, Tensor};
+
+/// How to open a spill file.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the file lies; not created.
+    pub folder: PathBuf,
+    /// Whose file it is, for messages.
+    pub rank: usize,
+    /// Size of the file, allocated when it is opened; a value that does not fit is refused.
+    pub capacity_bytes: u64,
+    /// Threads, each with one operation at a time: the depth of the device's queue.
+    pub num_workers: usize,
+    /// Most bytes of one operation; whole pages.
+    pub piece_bytes: u64,
+    /// Direct IO where the file system allows it. Without, the page cache is in between.
+    pub direct: bool,
+    /// An adversary for tests.
+    pub chaos: Option<Chaos>,
+}
+
+/// How a file is accessed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Buffered {
+        /// Why not direct.
+        why: String,
+    },
+    /// A machine without data has no file.
+    Nowhere,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Access::Direct => f.write_str("direct IO"),
+            Access::Buffered { why } => write!(f, "buffered IO ({why})"),
+            Access::Nowhere => f.write_str("no file"),
+        }
+    }
+}
+
+/// Beyond a piece, a staging buffer has room to begin and end at pages of memory and of the file.
+const MARGIN: u64 = 3 * PAGE;
+
+/// What came up.
+pub(super) struct Opened {
+    pub access: Access,
+    pub live: Option<Arc<Shared>>,
+    pub workers: Vec<JoinHandle<()>>,
+}
+
+impl Options {
+    /// A file of rank 0 with direct IO, two workers and pieces of 4 MiB.
+    pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64) -> Options {
+        let (num_workers, piece_bytes) = (2, 4 << 20);
+        Options {
+            folder: folder.into(),
+            rank: 0,
+            capacity_bytes,
+            num_workers,
+            piece_bytes,
+            direct: true,
+            chaos: None,
+        }
+    }
+
+    /// Number of staging buffers and bytes of each: two a worker, of a piece and three pages.
+    pub fn staging(&self) -> (usize, u64) {
+        (2 * self.num_workers, self.piece_bytes + MARGIN)
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.num_workers == 0 {
+            return Err(Error::refused("num_workers", 0, "it has to be at least 1"));
+        }
+        if self.piece_bytes == 0 || !self.piece_bytes.is_multiple_of(PAGE) {
+            let message = "it has to be a multiple of 4096, and not 0";
+            return Err(Error::refused("piece_bytes", self.piece_bytes, message));
+        }
+        Ok(())
+    }
+
+    /// How messages call the file.
+    pub(super) fn file_name(&self) -> String {
+        format!("the spill file of rank {} in {}", self.rank, self.folder.display())
+    }
+
+    pub(super) fn charge_staging(&self, device: &Device) -> Vec<Tensor> {
+        let (count, bytes) = self.staging();
+        (0..count).map(|_| device.empty(1, bytes as usize, DType::U8, Category::Staging)).collect()
+    }
+
+    /// Opens the file and starts the workers.
+    pub(super) fn start(&self, device: &Device, staging: &[Tensor], capacity: u64) -> Result<Opened> {
+        let no_copies = || Error::NoCopies { machine: device.machine.profile().name.clone() };
+        let copies = device.machine.copies().ok_or_else(no_copies)?;
+        let reached = staging.iter().map(|buffer| copies.host(buffer.address()).map(|start| start.addr()));
+        let buffers: Vec<usize> = reached.collect::<Option<_>>().ok_or_else(no_copies)?;
+        let aligned: Vec<usize> = buffers.iter().map(|start| start.next_multiple_of(PAGE as usize)).collect();
+        let len = (self.piece_bytes + 2 * PAGE) as usize;
+        let mut slots: Vec<Staging> = aligned
+            .chunks_exact(2)
+            .map(|pair| Staging { near: pair[0], near_len: len, far: pair[1], far_len: len })
+            .collect();
+        let (file, access) = file::open(&self.folder, capacity, self.direct, slots[0].first_page())?;
+        let direct = access == Access::Direct;
+        let backing: Box<dyn Backing> = match self.chaos {
+            Some(chaos) => Box::new(Adverse { chaos, under: file, direct }),
+            None => Box::new(file),
+        };
+        let mut shared = Shared::new(backing, self.file_name(), direct, copies);
+        shared.chaos = self.chaos;
+        let shared = Arc::new(shared);
+        let mut opened = Opened { access, live: Some(shared.clone()), workers: Vec::new() };
+        for (index, slot) in slots.into_iter().enumerate() {
+            let shared_with = shared.clone();
+            let name = format!("spill-{}.{index}", self.rank);
+            match std::thread::Builder::new().name(name).spawn(move || shared_with.serve(slot)) {
+                Ok(worker) => opened.workers.push(worker),
+                Err(source) => {
+                    shared.stop();
+                    opened.workers.drain(..).for_each(|worker| drop(worker.join()));
+                    return Err(Error::Open {
+                        action: "start the threads of",
+                        folder: self.folder.clone(),
+                        bytes: capacity,
+                        remedy: remedy(&source),
+                        source: Arc::new(source),
+                    });
+                }
+            }
+        }
+        Ok(opened)
+    }
+}

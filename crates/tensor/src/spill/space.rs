@@ -1,0 +1,141 @@
+//! Which bytes of the file belong to whom. Like the pool's: whole pages, best fit, lowest offset among equals, in
+//! program order on one thread, so a plan and a run assign the same extents.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::PAGE;
+
+/// Bytes that an extent of `bytes` occupies in the file.
+pub(super) fn charge(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE)
+}
+
+/// The assignment of one file.
+#[derive(Default)]
+pub(super) struct Space {
+    pub capacity: u64,
+    pub live: u64,
+    pub peak_live: u64,
+    /// Highest end ever used.
+    pub peak_end: u64,
+    end: u64,
+    /// Free gaps below `end`: offset -> length; neighbours are merged.
+    holes: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    /// A file of which nothing is assigned.
+    pub fn new(capacity: u64) -> Space {
+        Space { capacity, ..Space::default() }
+    }
+
+    /// An offset for `size` bytes, or none without room.
+    fn place(&mut self, size: u64) -> Option<u64> {
+        let best =
+            self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
+        let start = match best {
+            Some((&offset, &len)) => {
+                self.holes.remove(&offset);
+                if len > size {
+                    self.holes.insert(offset + size, len - size);
+                }
+                offset
+            }
+            None => {
+                // A gap that touches the end is grown rather than left behind.
+                let last = self.holes.last_key_value().map(|(&offset, &len)| (offset, len));
+                let start = last.filter(|(offset, len)| offset + len == self.end).map(|(offset, _)| offset);
+                let from = start.unwrap_or(self.end);
+                let end = from.checked_add(size).filter(|end| *end <= self.capacity)?;
+                self.holes.remove(&from);
+                self.end = end;
+                self.peak_end = self.peak_end.max(end);
+                from
+            }
+        };
+        self.live += size;
+        self.peak_live = self.peak_live.max(self.live);
+        Some(start)
+    }
+
+    fn give_back(&mut self, offset: u64, size: u64) {
+        self.live -= size;
+        let (mut start, mut len) = (offset, size);
+        if let Some((&before, &before_len)) = self.holes.range(..offset).next_back()
+            && before + before_len == offset
+        {
+            self.holes.remove(&before);
+            start = before;
+            len += before_len;
+        }
+        if let Some(after_len) = self.holes.remove(&(offset + size)) {
+            len += after_len;
+        }
+        self.holes.insert(start, len);
+    }
+}
+
+/// A charged piece of the file; released when dropped.
+pub(super) struct Extent {
+    space: Rc<RefCell<Space>>,
+    pub offset: u64,
+    /// Whole pages.
+    pub size: u64,
+}
+
+impl Extent {
+    /// Room for `bytes`; `None` without.
+    pub fn new(space: &Rc<RefCell<Space>>, bytes: u64) -> Option<Extent> {
+        let size = charge(bytes);
+        let offset = if size == 0 { 0 } else { space.borrow_mut().place(size)? };
+        Some(Extent { space: space.clone(), offset, size })
+    }
+
+    /// The assignment it belongs to.
+    pub fn space(&self) -> &Rc<RefCell<Space>> {
+        &self.space
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            self.space.borrow_mut().give_back(self.offset, self.size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_pages_and_gaps_are_used_again() {
+        let space = Rc::new(RefCell::new(Space::new(8 * PAGE)));
+        let take = |bytes| Extent::new(&space, bytes);
+        let [a, b, c] = [1, 4096, 4097].map(|bytes| take(bytes).unwrap());
+        assert_eq!([a.offset, b.offset, c.offset], [0, PAGE, 2 * PAGE]);
+        assert_eq!([a.size, b.size, c.size], [PAGE, PAGE, 2 * PAGE]);
+        drop(a);
+        drop(b);
+        let merged = take(2 * PAGE).unwrap();
+        assert_eq!(merged.offset, 0);
+        drop(c);
+        // The gap at the end is grown up to the capacity and no further.
+        assert!(take(6 * PAGE + 1).is_none());
+        let rest = take(6 * PAGE).unwrap();
+        assert_eq!((rest.offset, space.borrow().live), (2 * PAGE, 8 * PAGE));
+        drop((merged, rest));
+        let state = space.borrow();
+        assert_eq!((state.live, state.peak_live, state.peak_end), (0, 8 * PAGE, 8 * PAGE));
+    }
+
+    #[test]
+    fn nothing_takes_no_room() {
+        let space = Rc::new(RefCell::new(Space::default()));
+        assert_eq!(Extent::new(&space, 0).unwrap().size, 0);
+        assert!(Extent::new(&space, 1).is_none());
+    }
+}

@@ -1,0 +1,54 @@
+//! What the engine has done, for metrics, plans and traces.
+
+use std::time::Instant;
+
+use super::Tag;
+
+/// Totals since the engine was opened. All but `stall_s` are the same on a machine without data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Bytes written, as stored, without padding to pages.
+    pub written_bytes: u64,
+    /// Bytes read, as stored, without padding to pages.
+    pub read_bytes: u64,
+    /// Number of writes.
+    pub num_writes: u64,
+    /// Number of reads.
+    pub num_reads: u64,
+    /// Seconds that retire points waited.
+    pub stall_s: f64,
+    /// Bytes of the file in use now, in whole pages.
+    pub live_bytes: u64,
+    /// Most bytes of the file in use at once.
+    pub peak_live_bytes: u64,
+    /// The smallest capacity that would have done: the highest end ever used.
+    pub peak_reserved_bytes: u64,
+}
+
+/// What a span of a recording was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Memory to file.
+    Write,
+    /// File to memory.
+    Read,
+    /// The issuing thread waited at a retire point.
+    Stall,
+}
+
+/// One transfer, or one wait, of a recording.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// What it was.
+    pub kind: Kind,
+    /// Whose value.
+    pub tag: Tag,
+    /// Bytes moved, as stored.
+    pub bytes: u64,
+    /// When it was issued.
+    pub issued: Instant,
+    /// When a worker began its first piece.
+    pub began: Instant,
+    /// When its last piece ended.
+    pub ended: Instant,
+}

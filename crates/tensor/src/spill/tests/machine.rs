@@ -1,0 +1,153 @@
+//! Machines with data and no operations: what spilling needs of a CPU, and one whose tensors the host cannot reach.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::machine::*;
+use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
+use crate::{Device, Meta, Profile, Tensor};
+
+/// Memory of this process.
+struct Plain {
+    profile: Profile,
+    copies: Arc<Fenced>,
+}
+
+/// Copies of a machine whose pool the host reaches up to some distance from its base.
+pub struct Fenced {
+    host: HostMemory,
+    base: AtomicU64,
+    reach: u64,
+    /// Copies so far.
+    pub count: AtomicU64,
+    /// A message that copies panic with.
+    pub fault: Mutex<Option<String>>,
+}
+
+/// The CPU's granule, so that tensors begin at pages.
+pub fn profile() -> Profile {
+    Profile { granule: PAGE, ..Profile::portable(1) }
+}
+
+/// A device with data, reachable up to `reach` bytes from the pool's base.
+pub fn reaching(reach: u64, budget: u64) -> (Device, Arc<Fenced>) {
+    // SAFETY: addresses of the machine below are pointers into its arena.
+    let host = unsafe { HostMemory::new() };
+    let (base, count, fault) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(None));
+    let copies = Arc::new(Fenced { host, base, reach, count, fault });
+    let machine = Plain { profile: profile(), copies: copies.clone() };
+    (Device::new(Arc::new(machine), budget), copies)
+}
+
+/// A device with data.
+pub fn plain(budget: u64) -> Device {
+    reaching(u64::MAX, budget).0
+}
+
+/// A device of whose memory the host reaches the staging buffers alone.
+pub fn fenced(options: &Options, budget: u64) -> (Device, Arc<Fenced>) {
+    let (count, bytes) = options.staging();
+    reaching(count as u64 * bytes, budget)
+}
+
+/// A device without data.
+pub fn meta(budget: u64) -> Device {
+    Device::new(Arc::new(Meta::new(profile())), budget)
+}
+
+struct Memory {
+    _words: Vec<u64>,
+    base: u64,
+}
+
+impl Arena for Memory {
+    fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+// SAFETY: addresses are pointers into the arena, which lives as long as the pool and so as any tensor of it.
+unsafe impl Copies for Fenced {
+    fn host(&self, address: u64) -> Option<*mut u8> {
+        let distance = address - self.base.load(Ordering::Relaxed);
+        self.host.host(address).filter(|_| distance < self.reach)
+    }
+
+    unsafe fn fetch(&self, from: &Region, at: usize, into: &mut [u8]) {
+        self.counted();
+        // SAFETY: the caller's promise.
+        unsafe { self.host.fetch(from, at, into) }
+    }
+
+    unsafe fn store(&self, into: &Region, at: usize, from: &[u8]) {
+        self.counted();
+        // SAFETY: the caller's promise.
+        unsafe { self.host.store(into, at, from) }
+    }
+}
+
+impl Fenced {
+    fn counted(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let fault = self.fault.lock().unwrap().clone();
+        if let Some(message) = fault {
+            panic!("{message}");
+        }
+    }
+}
+
+impl Machine for Plain {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+    fn reserve(&self, bytes: u64) -> Box<dyn Arena> {
+        let mut words = vec![0u64; ((bytes + PAGE) / 8) as usize];
+        let base = (words.as_mut_ptr().expose_provenance() as u64).next_multiple_of(PAGE);
+        self.copies.base.store(base, Ordering::Relaxed);
+        Box::new(Memory { _words: words, base })
+    }
+    fn has_data(&self) -> bool {
+        true
+    }
+    fn copies(&self) -> Option<Arc<dyn Copies>> {
+        Some(self.copies.clone())
+    }
+    fn write(&self, dst: &Tensor, bytes: &[u8]) {
+        assert_eq!(bytes.len() as u64, dst.bytes());
+        // SAFETY: the tensor lives and this thread alone uses it: it is not in flight, or `address` panics.
+        unsafe { self.copies.host.store(&Region::of(dst), 0, bytes) }
+    }
+    fn read(&self, src: &Tensor) -> InFlight {
+        let mut bytes = vec![0; src.bytes() as usize];
+        // SAFETY: as in `write`.
+        unsafe { self.copies.host.fetch(&Region::of(src), 0, &mut bytes) }
+        InFlight::new(src, move || bytes)
+    }
+    fn zero(&self, dst: &Tensor) {
+        self.write(dst, &vec![0; dst.bytes() as usize]);
+    }
+    fn copy(&self, _: &Tensor, _: &Tensor) {}
+    fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
+    fn scale(&self, _: &Tensor, _: f32, _: &Tensor) {}
+    fn softcap(&self, _: &Tensor, _: f32) {}
+    fn add_bias(&self, _: &Tensor, _: &Tensor) {}
+    fn bias_backward(&self, _: &Tensor, _: &Tensor) {}
+    fn matmul(&self, _: &MatMul<'_>, _: &Tensor) {}
+    fn norm(&self, _: &Norm<'_>) {}
+    fn norm_backward_input(&self, _: &NormBackward<'_>, _: &Tensor, _: bool) {}
+    fn norm_backward_weight(&self, _: &NormBackward<'_>, _: &Tensor, _: Option<&Tensor>) {}
+    fn activate(&self, _: &Activate<'_>) {}
+    fn activate_backward(&self, _: &ActivateBackward<'_>) {}
+    fn rope_table(&self, _: &RopeTable<'_>) {}
+    fn rope(&self, _: &Rope<'_>) {}
+    fn embed(&self, _: &Embed<'_>) {}
+    fn embed_backward(&self, _: &Tensor, _: &Tensor, _: f32, _: &Tensor) {}
+    fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
+    fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
+    fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
+    fn sum(&self, _: &Tensor, _: &Tensor) {}
+    fn sum_squares(&self, _: &Tensor, _: &Tensor) {}
+    fn step_scale(&self, _: &StepScale<'_>) {}
+    fn adamw(&self, _: &AdamW<'_>) {}
+}
