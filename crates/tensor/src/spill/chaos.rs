@@ -41,7 +41,7 @@ impl<B: Backing> Adverse<B> {
         let draw = |what: u64| {
             mix(&[seed, what, step.transfer, step.piece as u64, step.attempt as u64, write as u64])
         };
-        if draw(0).is_multiple_of(3) {
+        if draw(0).is_multiple_of(8) {
             std::thread::sleep(Duration::from_micros(draw(1) % 200));
         }
         if fault_one_in > 0 && draw(2).is_multiple_of(fault_one_in as u64) {

@@ -63,21 +63,30 @@ fn a_value_without_room_is_refused_and_the_rest_goes_on() {
 #[test]
 fn the_first_fault_is_the_last_word() {
     let folder = folder();
-    let device = machine::plain(BUDGET);
-    let chaos = Some(Chaos { seed: 5, fault_one_in: 1 });
-    let spill = Spill::open(&device, &Options { chaos, ..options(&folder) }).unwrap();
-    let write = || spill.write(filled(&device, 1, [100, 1000], DType::F32), Codec::AsIs, TAG);
-    let (first, second) = (write().unwrap(), write().map_err(|error| error.to_string()));
-    let message = first.retire().map(|_| ()).unwrap_err().to_string();
-    for part in ["cannot write", "at offset", "the spill file of rank 0 in", "mlp.act (layer 3)", "; "] {
-        assert!(message.contains(part), "{message}");
+    for seed in 0..20 {
+        let device = machine::plain(BUDGET);
+        let chaos = Some(Chaos { seed, fault_one_in: 1 });
+        let options = Options { chaos, num_workers: 4, ..options(&folder) };
+        let spill = Spill::open(&device, &options).unwrap();
+        let write = || spill.write(filled(&device, 1, [100, 1000], DType::F32), Codec::AsIs, TAG);
+        let (first, second) = (write().unwrap(), write().map_err(|error| error.to_string()));
+        let message = loop {
+            // Several workers are about to fail; the first to do so is seen here.
+            if let Err(error) = spill.check() {
+                break error.to_string();
+            }
+            std::thread::yield_now();
+        };
+        for part in ["cannot write", "at offset", "the spill file of rank 0 in", "mlp.act (layer 3)", "; "] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(first.retire().map(|_| ()).unwrap_err().to_string(), message);
+        let second = second.and_then(|writing| writing.retire().map_err(|error| error.to_string()));
+        assert_eq!(second.map(|_| ()).unwrap_err(), message);
+        assert_eq!(write().map(|_| ()).unwrap_err().to_string(), message);
+        drop(spill);
+        assert_eq!(device.pool.usage().live, 0);
     }
-    let second = second.and_then(|writing| writing.retire().map_err(|error| error.to_string()));
-    assert_eq!(second.map(|_| ()).unwrap_err(), message);
-    assert_eq!(write().map(|_| ()).unwrap_err().to_string(), message);
-    assert_eq!(spill.check().unwrap_err().to_string(), message);
-    drop(spill);
-    assert_eq!(device.pool.usage().live, 0);
 }
 
 #[test]
@@ -122,7 +131,7 @@ fn survive(options: &Options, chaos: Chaos, program_seed: u64, expected: &[Vec<u
     fine
 }
 
-const STEPS: u64 = 45;
+const STEPS: u64 = 40;
 
 /// `--chaos`: delays, short and interrupted operations, faults, full disks, pieces in any order.
 #[test]
@@ -142,7 +151,7 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
             let calm = machine::plain(BUDGET);
             let spill = Spill::open(&calm, &options).unwrap();
             let expected = program(&calm, &spill, program_seed, STEPS).unwrap();
-            for seed in 0..75 {
+            for seed in 0..50 {
                 let fault_one_in = [0, 300, 2000][seed as usize % 3];
                 let chaos = Chaos { seed: lane * 1000 + seed, fault_one_in };
                 match survive(&options, chaos, program_seed, &expected) {
@@ -160,8 +169,8 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
             .map(|lane| lane.join().unwrap())
             .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
     });
-    assert_eq!(fine + faulty, 3000);
-    assert!(fine > 1000 && faulty > 100, "{fine} ended well, {faulty} in a fault");
+    assert_eq!(fine + faulty, 2000);
+    assert!(fine > 700 && faulty > 100, "{fine} ended well, {faulty} in a fault");
 }
 
 /// What the adversary does follows from its seed.
