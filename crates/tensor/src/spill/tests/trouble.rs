@@ -152,7 +152,7 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
             let spill = Spill::open(&calm, &options).unwrap();
             let expected = program(&calm, &spill, program_seed, STEPS).unwrap();
             for seed in 0..50 {
-                let fault_one_in = [0, 300, 2000][seed as usize % 3];
+                let fault_one_in = [0, 60, 500][seed as usize % 3];
                 let chaos = Chaos { seed: lane * 1000 + seed, fault_one_in };
                 match survive(&options, chaos, program_seed, &expected) {
                     true => fine += 1,
@@ -170,7 +170,7 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
             .fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
     });
     assert_eq!(fine + faulty, 2000);
-    assert!(fine > 700 && faulty > 100, "{fine} ended well, {faulty} in a fault");
+    assert!(fine > 500 && faulty > 100, "{fine} ended well, {faulty} in a fault");
 }
 
 /// What the adversary does follows from its seed.
