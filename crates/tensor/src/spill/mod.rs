@@ -180,7 +180,8 @@ impl Spill {
     /// The engine's first failure; the tensor is released.
     ///
     /// # Panics
-    /// If the rows are not the value's, or the tensor has another shape or type or is in flight already.
+    /// If the rows are not the value's, or the tensor has another shape or type, is in flight already, or another
+    /// thread is reading it ([`Machine::share`](crate::Machine::share)).
     #[track_caller]
     pub fn read_rows(&self, stored: &Stored, rows: Range<usize>, into: Tensor) -> Result<Reading> {
         let &Stored { ref extent, layout, tag } = stored;
@@ -189,6 +190,7 @@ impl Spill {
         let (height, dtype) = (stored.rows(), layout.dtype);
         assert!(fits, "spill read: rows {rows:?} of {height} of {tag}, {dtype:?}{shape:?}, into {into:?}");
         assert!(Rc::ptr_eq(extent.space(), &self.0.space), "spill read: {tag} is stored in another file");
+        assert!(!into.is_shared(), "spill read: {into:?} would be written while another thread reads it");
         self.check()?;
         let rows = rows.start as u64..rows.end as u64;
         let mut stats = self.0.stats.get();

@@ -66,6 +66,23 @@ fn clones_and_views_of_what_is_in_flight_panic() {
     assert!(!refused(&whole));
 }
 
+/// A checkpoint's reader and a transfer into the same tensor exclude each other.
+#[test]
+fn what_another_thread_reads_is_not_read_into() {
+    let folder = folder();
+    let device = machine::plain(BUDGET);
+    let spill = Spill::open(&device, &options(&folder)).unwrap();
+    let tensor = filled(&device, 1, [4, 100], DType::F32);
+    let (share, reader) = device.machine.share(&tensor);
+    // Writing it out only reads it.
+    let stored = spill.write(tensor.clone(), Codec::AsIs, TAG).unwrap().retire().unwrap();
+    let read = || spill.read(&stored, tensor.clone()).map(|reading| reading.retire());
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(read()))).is_err());
+    drop((reader, share));
+    read().unwrap().unwrap();
+    assert_eq!(bytes(&device, &tensor), pattern(1, 1600));
+}
+
 #[test]
 fn dropped_transfers_wait_and_give_everything_back() {
     let folder = folder();
