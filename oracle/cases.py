@@ -23,10 +23,11 @@ def llama(**more):
 
 
 def cases():
-    """Yields (name, config, options): `generate` asks for greedy output, `v4` for the old spelling."""
-    gen, v4 = dict(generate=True), dict(v4=True)
+    """Yields (name, config, options): `v4` asks for the old spelling, `long_prompt` for greedy output of a prompt that is
+    longer than the original length (all cases have that of a short one)."""
+    v4, long_prompt = dict(v4=True), dict(long_prompt=True)
     # Llama 2: no head_dim in its published config, so here it is hidden / heads = 8.
-    yield "llama2", llama(head_dim=None), gen | v4
+    yield "llama2", llama(head_dim=None), v4
     # Weights stored as bf16; everything is computed in f32 from the rounded weights.
     yield "llama2_bf16", llama(), dict(bf16=True)
     # 1 pair kept, 1 blended, 6 divided: every branch of the llama3 rule is met.
@@ -39,7 +40,12 @@ def cases():
     yield "llama_linear", llama(rope_parameters=rope("linear", factor=4.0)), v4
     # The one document (40) is longer than 32 and changes the base; the packed ones are not.
     yield "llama_dynamic", llama(
-        max_position_embeddings=32, rope_parameters=rope("dynamic", factor=2.0)), v4
+        max_position_embeddings=32, rope_parameters=rope("dynamic", factor=2.0)), v4 | long_prompt
+    # Unlike Phi-3, Transformers' Llama keeps the keys of the short factors when it crosses the original length.
+    yield "llama_longrope", llama(rope_parameters=rope(
+        "longrope", factor=6.0, original_max_position_embeddings=24,
+        short_factor=[1.0, 1.1, 1.3, 1.5, 1.7, 2.0, 2.2, 2.5],
+        long_factor=[1.2, 2.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0])), v4 | long_prompt
     yield "llama_yarn", llama(max_position_embeddings=256, rope_parameters=rope(
         "yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0, original_max_position_embeddings=64)), v4
     yield "llama_yarn_plain", llama(rope_parameters=rope(
@@ -52,11 +58,11 @@ def cases():
         **SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1,
         rope_parameters=rope(theta=1e6)), v4
     yield "qwen3", tf.Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=True,
-                                  rope_parameters=rope(theta=1e6)), gen | v4
+                                  rope_parameters=rope(theta=1e6)), v4
     yield "gemma", tf.GemmaConfig(**SMALL, head_dim=16, rope_parameters=rope()), v4
     yield "gemma2", tf.Gemma2Config(
         **SMALL, head_dim=16, query_pre_attn_scalar=24, sliding_window=WINDOW,
-        attn_logit_softcapping=5.0, final_logit_softcapping=8.0, rope_parameters=rope()), gen | v4
+        attn_logit_softcapping=5.0, final_logit_softcapping=8.0, rope_parameters=rope()), v4
     yield "gemma3", tf.Gemma3TextConfig(
         **SMALL | dict(num_hidden_layers=3), head_dim=16, query_pre_attn_scalar=24,
         sliding_window=WINDOW, sliding_window_pattern=3, rope_parameters=dict(
@@ -65,13 +71,13 @@ def cases():
     yield "phi3", tf.Phi3Config(
         **SMALL, sliding_window=WINDOW, original_max_position_embeddings=24, rope_parameters=rope(
             "longrope", partial_rotary_factor=0.75,
-            short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 4.0])), v4
+            short_factor=[1.0, 1.1, 1.3], long_factor=[1.2, 2.5, 4.0])), v4 | long_prompt
     yield "phi3_plain", tf.Phi3Config(**SMALL, rope_parameters=rope(partial_rotary_factor=1.0)), v4
     yield "nemotron", tf.NemotronConfig(
         **SMALL, head_dim=16, rope_parameters=rope(partial_rotary_factor=0.5)), v4
     yield "gpt2", tf.GPT2Config(
         vocab_size=96, n_embd=32, n_layer=2, n_head=2, n_positions=64,
-        bos_token_id=None, eos_token_id=None), gen
+        bos_token_id=None, eos_token_id=None), {}
     neox = {k: v for k, v in SMALL.items() if k != "num_key_value_heads"} | dict(num_attention_heads=2)
     yield "gpt_neox", tf.GPTNeoXConfig(**neox, rope_parameters=rope(partial_rotary_factor=0.25)), v4
     yield "gpt_neox_sequential", tf.GPTNeoXConfig(

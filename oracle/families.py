@@ -129,16 +129,19 @@ def variant(model, name, lengths, generator, tensors):
     return golden, decayed
 
 
-def greedy(model, generator, new_tokens=32, prompt_tokens=10):
+def greedy(model, generator, prompt_tokens=10, new_tokens=32):
     """A prompt whose greedy path is decided by clear margins, so that rounding cannot change it."""
     for _ in range(400):
         prompt = torch.randint(0, model.config.vocab_size, (1, prompt_tokens), generator=generator)
-        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
-                             max_new_tokens=new_tokens, pad_token_id=0)
         with torch.no_grad():
-            top = model(input_ids=out, use_cache=False).logits[0, prompt_tokens - 1 : -1].topk(2).values
+            # A length-dependent rotation remembers its longest sequence; one token makes it forget.
+            model(input_ids=prompt[:, :1], use_cache=False)
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+                             max_new_tokens=new_tokens, pad_token_id=0,
+                             return_dict_in_generate=True, output_logits=True)
+        top = torch.cat(out.logits).topk(2).values
         margin = (top[:, 0] - top[:, 1]).min().item()
-        new = out[0, prompt_tokens:].tolist()
+        new = out.sequences[0, prompt_tokens:].tolist()
         if margin > 0.005 and len(set(new)) > 5:
             return dict(prompt=prompt[0].tolist(), new_tokens=new, smallest_margin=margin)
     raise SystemExit("no prompt with clear margins")
@@ -196,8 +199,9 @@ def write_case(name, config, options):
     tensors = {}
     for kind, lengths in VARIANTS.items():
         golden[kind], golden["adamw"]["decayed"] = variant(model, kind, lengths, generator, tensors)
-    if options.get("generate"):
-        golden["generate"] = greedy(model, generator)
+    golden["generate"] = greedy(model, generator)
+    if options.get("long_prompt"):
+        golden["generate_long"] = greedy(model, generator, prompt_tokens=36)
     save_model(model, folder, options)
     save_file(tensors, folder / "golden.safetensors")
     compact_json(folder / "golden.json", golden)

@@ -58,6 +58,15 @@ impl<'a> Engine<'a> {
 
     /// Runs new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].
     pub fn run(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
+        for feed in feeds {
+            if let Some(ids) = cache.stale(self.model, feed) {
+                self.read(cache, feed.region, &ids);
+            }
+        }
+        self.forward(cache, feeds)
+    }
+
+    fn forward(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
         let batch = cache.batch(self.device, self.model, feeds);
         let scope =
             Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters };
@@ -84,14 +93,17 @@ impl<'a> Engine<'a> {
         work(&Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters })
     }
 
+    /// Reads ids in chunks; returns the hidden states of the last chunk.
+    fn read(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Option<Tensor> {
+        let chunks = ids.chunks(self.limits.chunk_tokens.max(1));
+        chunks.map(|ids| self.forward(cache, &[Feed { region, ids }])).last()
+    }
+
     /// Reads a prompt in chunks; returns the logits after its last token.
     fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Vec<f32> {
-        let mut last = None;
-        for chunk in ids.chunks(self.limits.chunk_tokens.max(1)) {
-            last = Some((self.run(cache, &[Feed { region, ids: chunk }]), chunk.len()));
-        }
-        let Some((hidden, rows)) = last else { panic!("prefill of an empty prompt") };
-        self.logits(&hidden, &[rows - 1]).swap_remove(0)
+        cache.expect(region, ids.len());
+        let Some(hidden) = self.read(cache, region, ids) else { panic!("prefill of an empty prompt") };
+        self.logits(&hidden, &[hidden.rows() - 1]).swap_remove(0)
     }
 
     /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
@@ -138,7 +150,8 @@ impl<'a> Engine<'a> {
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::Vocabulary { id: *id, vocab });
         }
-        let room = self.limits.context_tokens;
+        let learned = self.model.spec.learned_positions.unwrap_or(usize::MAX);
+        let room = self.limits.context_tokens.min(learned);
         if prompt.len() + new > room {
             return Err(Error::TooLong { prompt: prompt.len(), new, room });
         }
@@ -286,6 +299,7 @@ impl Engine<'_> {
     /// Scores of `ids[from..]`, each given everything before it.
     fn scores(&self, ids: &[u32], from: usize) -> Vec<TokenScore> {
         let mut cache = self.cache(1, ids.len());
+        cache.expect(0, ids.len());
         let mut scores = Vec::new();
         let mut at = 0;
         for chunk in ids.chunks(self.limits.chunk_tokens.max(1)) {

@@ -11,6 +11,11 @@ pub struct Cache {
     layers: Vec<[Tensor; 2]>,
     /// Tokens that each region holds.
     lens: Vec<usize>,
+    /// Their ids.
+    ids: Vec<Vec<u32>>,
+    /// Tokens that each sequence is known to have, its prompt first of all; what depends on a sequence's length does not
+    /// depend on the chunks in which it is read.
+    known: Vec<usize>,
     capacity: usize,
     /// Position of every row, i32 [1, regions x capacity].
     positions: Tensor,
@@ -36,7 +41,16 @@ impl Cache {
         let layers = model.spec.layers.iter().map(|_| [make(), make()]).collect();
         let rows: Vec<i32> = (0..regions).flat_map(|_| 0..capacity as i32).collect();
         let positions = device.from_i32(&rows, Category::Kv);
-        Cache { layers, lens: vec![0; regions], capacity, positions, incoming: Vec::new() }
+        let [lens, known] = [(); 2].map(|()| vec![0; regions]);
+        Cache {
+            layers,
+            lens,
+            ids: vec![Vec::new(); regions],
+            known,
+            capacity,
+            positions,
+            incoming: Vec::new(),
+        }
     }
 
     /// Tokens that a sequence may have.
@@ -57,6 +71,32 @@ impl Cache {
     /// Forgets what a region holds beyond `len` tokens.
     pub fn truncate(&mut self, region: usize, len: usize) {
         self.lens[region] = self.lens[region].min(len);
+        self.ids[region].truncate(len);
+        self.known[region] = self.known[region].min(len);
+    }
+
+    /// Says before it is read that a sequence has at least `tokens` tokens.
+    pub fn expect(&mut self, region: usize, tokens: usize) {
+        self.known[region] = self.known[region].max(tokens);
+    }
+
+    /// The length of a region's sequence once `new` tokens are read.
+    fn length(&self, region: usize, new: usize) -> usize {
+        self.known[region].max(self.lens[region] + new)
+    }
+
+    /// Forgets a sequence whose keys the feed makes out of date (see [`fathom_model::Spec::rereads_beyond`]) and returns
+    /// its ids, to be read again.
+    pub fn stale(&mut self, model: &Model, feed: &Feed<'_>) -> Option<Vec<u32>> {
+        let beyond = model.spec.rereads_beyond()?;
+        let length = self.length(feed.region, feed.ids.len());
+        if self.is_empty(feed.region) || self.length(feed.region, 0) > beyond || length <= beyond {
+            return None;
+        }
+        let ids = self.ids[feed.region].clone();
+        self.truncate(feed.region, 0);
+        self.expect(feed.region, length);
+        Some(ids)
     }
 
     /// The stream of the feeds as a batch whose masks let every row see its own sequence up to itself. The rows join the
@@ -68,22 +108,26 @@ impl Cache {
         device.pool.enter("batch", -1);
         let mut ids: Vec<i32> = Vec::new();
         let mut positions: Vec<i32> = Vec::new();
+        let mut sequences: Vec<(Range<usize>, usize)> = Vec::new();
         self.incoming.clear();
         for feed in feeds {
             let held = self.lens[feed.region];
             let end = held + feed.ids.len();
             assert!(end <= self.capacity, "kv: {end} tokens in a region of {}", self.capacity);
-            self.incoming.push((feed.region, ids.len()..ids.len() + feed.ids.len()));
+            let rows = ids.len()..ids.len() + feed.ids.len();
+            sequences.push((rows.clone(), self.length(feed.region, feed.ids.len())));
+            self.incoming.push((feed.region, rows));
+            self.ids[feed.region].truncate(held);
+            self.ids[feed.region].extend_from_slice(feed.ids);
             ids.extend(feed.ids.iter().map(|id| *id as i32));
             positions.extend(held as i32..end as i32);
         }
-        let longest = positions.iter().max().map_or(1, |last| *last as usize + 1);
         let tokens = ids.len();
         let (ids, positions) =
             (device.from_i32(&ids, Category::Data), device.from_i32(&positions, Category::Data));
         let windows = model.spec.windows();
         let masks = windows.iter().map(|window| self.mask(device, &positions, *window)).collect();
-        let ropes = model.rope_tables(device, &positions, longest);
+        let ropes = model.rope_tables(device, &positions, &sequences);
         Batch { tokens, ids, positions, masks, ropes }
     }
 

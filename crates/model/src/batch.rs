@@ -6,6 +6,7 @@ use fathom_grad::Batch;
 use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Tensor};
 
 use crate::model::Model;
+use crate::rope::{Frequencies, RopeSpec};
 
 /// A packed stream of tokens on the host.
 #[derive(Clone, Copy, Debug)]
@@ -50,23 +51,38 @@ impl Model {
             .iter()
             .map(|window| causal(device, packed.docs, *window, &positions, caps.docs))
             .collect();
-        let ropes = self.rope_tables(device, &positions, caps.seq_tokens);
+        let ropes = self.rope_tables(device, &positions, &[(0..tokens, caps.seq_tokens)]);
         Batch { tokens, ids, positions, masks, ropes }
     }
 
-    /// f32 [t, rot] cosines and sines for each rotary setting.
-    pub fn rope_tables(&self, device: &Device, positions: &Tensor, seq_tokens: usize) -> Vec<Tensor> {
-        let table = |spec: &crate::rope::RopeSpec| {
-            let frequencies = spec.frequencies(seq_tokens);
-            let inv_freq =
-                device.from_f32(1, frequencies.inv_freq.len(), &frequencies.inv_freq, Category::Data);
+    /// f32 [t, rot] cosines and sines for each rotary setting. `sequences` are runs of the stream's tokens, covering it
+    /// in order, each with the length of its sequence, which some settings look at.
+    pub fn rope_tables(
+        &self,
+        device: &Device,
+        positions: &Tensor,
+        sequences: &[(Range<usize>, usize)],
+    ) -> Vec<Tensor> {
+        let table = |spec: &RopeSpec| {
             let out = device.empty(positions.cols(), spec.rot_dim, DType::F32, Category::Data);
-            let factor = frequencies.factor;
-            device.machine.rope_table(&RopeTable { positions, inv_freq: &inv_freq, factor, out: &out });
+            if spec.looks_at_length() {
+                for (rows, tokens) in sequences {
+                    let part = positions.view_cols(rows.clone());
+                    rope_table(device, spec, *tokens, &part, &out.view_rows(rows.clone()));
+                }
+            } else {
+                rope_table(device, spec, 0, positions, &out);
+            }
             out
         };
         self.spec.ropes.iter().map(table).collect()
     }
+}
+
+fn rope_table(device: &Device, spec: &RopeSpec, seq_tokens: usize, positions: &Tensor, out: &Tensor) {
+    let Frequencies { inv_freq, factor } = spec.frequencies(seq_tokens);
+    let inv_freq = device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data);
+    device.machine.rope_table(&RopeTable { positions, inv_freq: &inv_freq, factor, out });
 }
 
 fn causal(

@@ -13,7 +13,8 @@ pub struct RopeSpec {
     pub interleaved: bool,
     /// How it was stretched.
     pub scaling: RopeScaling,
-    /// Sequence length that `dynamic` and `longrope` measure against, and `max_position_embeddings` of the file.
+    /// Sequence length that `dynamic` measures against, `longrope`'s factor counts from, and that is the first length of
+    /// settings which name none: `max_position_embeddings` of the file.
     pub max_positions: usize,
 }
 
@@ -74,7 +75,7 @@ pub enum RopeScaling {
         original_max_position_embeddings: Option<usize>,
         /// Multiplies cosine and sine; `sqrt(1 + ln(factor) / ln(original))` if absent.
         attention_factor: Option<f64>,
-        /// New over old length; `max_positions / original` if absent.
+        /// New over old length, for the attention factor; `max_positions / original` if absent.
         factor: Option<f64>,
     },
 }
@@ -93,6 +94,16 @@ impl RopeScaling {
             }
         }
     }
+
+    /// Writes the length before extension down where a setting left it to the configuration's longest sequence, which is
+    /// about to change.
+    pub fn name_original(&mut self, original: usize) {
+        if let RopeScaling::Yarn { original_max_position_embeddings, .. }
+        | RopeScaling::Longrope { original_max_position_embeddings, .. } = self
+        {
+            original_max_position_embeddings.get_or_insert(original);
+        }
+    }
 }
 
 /// Frequencies for sequences of some length.
@@ -105,6 +116,11 @@ pub struct Frequencies {
 }
 
 impl RopeSpec {
+    /// True for the settings whose frequencies depend on the length of the sequence at hand.
+    pub fn looks_at_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. })
+    }
+
     /// Frequencies when the longest sequence has `tokens` tokens (only `dynamic` and `longrope` look at it).
     pub fn frequencies(&self, tokens: usize) -> Frequencies {
         let plain = inverse(self.theta, self.rot_dim);
@@ -188,10 +204,7 @@ impl RopeSpec {
             return (plain.to_vec(), 1.0);
         };
         let original = original_max_position_embeddings.unwrap_or(self.max_positions) as f64;
-        let stretch = match original_max_position_embeddings {
-            Some(original) => self.max_positions as f64 / *original as f64,
-            None => factor.unwrap_or(1.0),
-        };
+        let stretch = factor.unwrap_or(self.max_positions as f64 / original);
         let by = if tokens as f64 > original { long_factor } else { short_factor };
         let scale = attention_factor.unwrap_or_else(|| {
             if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / original.ln()).sqrt() }

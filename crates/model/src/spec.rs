@@ -2,7 +2,7 @@
 
 use fathom_tensor::{Activation, NormKind};
 
-use crate::rope::RopeSpec;
+use crate::rope::{RopeScaling, RopeSpec};
 
 /// A decoder-only model.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +133,16 @@ impl Spec {
         self.kv_heads * self.head_dim
     }
 
+    /// The length beyond which keys made before must be made again: Phi-3's switch from short to long factors, as its
+    /// published code does. The other families keep the keys that they have.
+    pub fn rereads_beyond(&self) -> Option<usize> {
+        let rope = self.ropes.first().filter(|_| self.family == "phi3")?;
+        match rope.scaling {
+            RopeScaling::Longrope { .. } => rope.scaling.original_positions(),
+            _ => None,
+        }
+    }
+
     /// The distinct windows, in order of first use; a layer's mask is its window's index here.
     pub fn windows(&self) -> Vec<Option<usize>> {
         let mut windows = Vec::new();
@@ -189,7 +199,7 @@ impl Spec {
             theta: rope_theta,
             rot_dim: head_dim,
             interleaved: false,
-            scaling: crate::rope::RopeScaling::Default,
+            scaling: RopeScaling::Default,
             max_positions,
         };
         Spec {
