@@ -67,7 +67,7 @@ pub struct Flops {
     pub forward: u64,
     /// Backward, by inputs.
     pub input: u64,
-    /// Backward, by weights.
+    /// Backward, by the first weight. What biases take is not counted, as in the forward pass.
     pub weight: u64,
     /// What the backward kernels do beyond that (attention recomputes its scores).
     pub extra: u64,

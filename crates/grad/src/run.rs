@@ -226,7 +226,8 @@ impl Runner<'_, '_> {
         let dw: Vec<Option<Tensor>> =
             node.params.iter().map(|id| grads.and_then(|grads| grads.get(*id)).cloned()).collect();
         if dw.iter().any(Option::is_some) {
-            self.counters.add(flops.weight, flops.weight);
+            let work = if dw[0].is_some() { flops.weight } else { 0 };
+            self.counters.add(work, work);
             let exec = &mut *self.exec;
             self.counters.span(node.op.name(), " backward weight", layer, || {
                 node.op.backward_weight(exec, &saved, &dy, &dw)
