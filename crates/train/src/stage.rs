@@ -87,7 +87,8 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
             "the model has a learned position table, which cannot be extended",
         ));
     }
-    for rope in &mut spec.ropes {
+    let stretched = stretched(&spec);
+    for (rope, _) in spec.ropes.iter_mut().zip(stretched).filter(|(_, stretched)| *stretched) {
         if let Some(theta) = stage.rope_theta {
             rope.theta = theta;
         }
@@ -100,10 +101,22 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
         if let Some(scaling) = scaling(stage.rope_type, factor, original, index)? {
             rope.scaling = scaling;
         }
-        rope.max_positions = rope.max_positions.max(stage.seq_tokens);
+        rope.scaling.name_original(original);
     }
-    spec.max_positions = old.max(stage.seq_tokens);
+    // `dynamic` has no key for the first length: it measures against the configuration's longest sequence.
+    let dynamic = spec.ropes.iter().any(|rope| matches!(rope.scaling, RopeScaling::Dynamic { .. }));
+    spec.max_positions = if dynamic { old } else { old.max(stage.seq_tokens) };
+    spec.ropes.iter_mut().for_each(|rope| rope.max_positions = spec.max_positions);
     Ok(spec)
+}
+
+/// Which rotary settings a stage changes: not those that only layers with windows use beside others that see everything
+/// (Gemma 3), as their distances stay within the window.
+fn stretched(spec: &Spec) -> Vec<bool> {
+    let sees_all =
+        |table: usize| spec.layers.iter().any(|layer| layer.rope == Some(table) && layer.window.is_none());
+    let some = (0..spec.ropes.len()).any(sees_all);
+    (0..spec.ropes.len()).map(|table| !some || sees_all(table)).collect()
 }
 
 fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result<Option<RopeScaling>> {
@@ -176,14 +189,15 @@ pub fn open_loader(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use fathom_model::LlamaSizes;
+    use std::path::Path;
 
-    #[test]
-    fn stages_stretch_the_first_length() {
-        let sizes = LlamaSizes {
+    use super::*;
+    use fathom_model::{Family, LayerSpec, LlamaSizes};
+
+    fn small() -> Spec {
+        Spec::llama(LlamaSizes {
             hidden: 32,
-            layers: 1,
+            layers: 2,
             heads: 2,
             kv_heads: 1,
             head_dim: 16,
@@ -192,16 +206,50 @@ mod tests {
             rope_theta: 1e4,
             max_positions: 256,
             tied: true,
-        };
-        for (kind, expected) in
-            [(RopeType::Yarn, "yarn"), (RopeType::Linear, "linear"), (RopeType::Llama3, "llama3")]
-        {
-            let stage = |seq_tokens| Stage { seq_tokens, rope_type: kind, ..Stage::default() };
-            let once = extend(&Spec::llama(sizes), &stage(512), 0).unwrap();
-            let twice = extend(&once, &stage(2048), 1).unwrap();
-            let at_once = extend(&Spec::llama(sizes), &stage(2048), 0).unwrap();
-            assert_eq!(twice, at_once, "{expected}");
-            assert_eq!(twice.max_positions, 2048);
+        })
+    }
+
+    fn stage(rope_type: RopeType, seq_tokens: usize) -> Stage {
+        Stage { seq_tokens, rope_type, ..Stage::default() }
+    }
+
+    #[test]
+    fn stages_stretch_the_first_length() {
+        for kind in [RopeType::Yarn, RopeType::Linear, RopeType::Llama3, RopeType::Dynamic] {
+            let once = extend(&small(), &stage(kind, 512), 0).unwrap();
+            let twice = extend(&once, &stage(kind, 2048), 1).unwrap();
+            let at_once = extend(&small(), &stage(kind, 2048), 0).unwrap();
+            assert_eq!(twice, at_once, "{kind:?}");
+            assert_eq!(twice.max_positions, if kind == RopeType::Dynamic { 256 } else { 2048 });
         }
+    }
+
+    #[test]
+    fn dynamic_measures_against_the_first_length() {
+        let extended = extend(&small(), &stage(RopeType::Dynamic, 1024), 0).unwrap();
+        let kept = extend(&extended, &stage(RopeType::Keep, 1024), 1).unwrap();
+        for spec in [extended, kept] {
+            // Transformers' base at 1024 tokens: theta (factor s / first - (factor - 1))^(d / (d - 2)), d = 16.
+            let base = 1e4 * (4.0f64 * 4.0 - 3.0).powf(16.0 / 14.0);
+            let expected = base.powf(-2.0 / 16.0) as f32;
+            assert_eq!(spec.ropes[0].frequencies(1024).inv_freq[1], expected);
+            // What Transformers measures against.
+            let config = Family::write(Path::new("config.json"), &spec).unwrap();
+            assert_eq!(config["max_position_embeddings"], 256);
+        }
+    }
+
+    #[test]
+    fn rotations_of_windows_alone_are_left() {
+        let mut spec = small();
+        spec.ropes.push(spec.ropes[0].clone());
+        spec.layers[1] = LayerSpec { window: Some(64), rope: Some(1) };
+        let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
+        assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
+        assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
+        // A model whose layers all have windows has but one setting, which is stretched.
+        spec.layers[0].window = Some(64);
+        let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
+        assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
     }
 }
