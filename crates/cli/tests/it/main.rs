@@ -7,6 +7,7 @@ mod diff;
 #[cfg(target_os = "linux")]
 mod disk_full;
 mod folders;
+mod handbook;
 mod inspect;
 mod recipes;
 mod resume;

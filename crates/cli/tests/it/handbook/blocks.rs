@@ -1,0 +1,41 @@
+//! Fenced blocks and links of a Markdown page.
+
+/// A fenced block.
+pub struct Block {
+    /// Line of its fence, from 1.
+    pub line: usize,
+    /// What stands behind the fence.
+    pub mark: String,
+    /// What is inside.
+    pub body: String,
+}
+
+/// All fenced blocks, in order.
+pub fn blocks(page: &str) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    let mut open = false;
+    for (index, line) in page.lines().enumerate() {
+        match line.strip_prefix("```") {
+            Some(_) if open => open = false,
+            Some(mark) => {
+                open = true;
+                found.push(Block { line: index + 1, mark: mark.trim().to_string(), body: String::new() });
+            }
+            None => {
+                if let Some(block) = found.last_mut().filter(|_| open) {
+                    block.body += line;
+                    block.body.push('\n');
+                }
+            }
+        }
+    }
+    assert!(!open, "a block is not closed");
+    found
+}
+
+/// Targets of links to files, without what follows `#`.
+pub fn links(page: &str) -> Vec<String> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    let files = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    files.map(|target| target.split('#').next().unwrap_or(target).to_string()).collect()
+}

@@ -1,0 +1,166 @@
+//! The handbook in `docs/`: its commands run, its formulas are those of the code, its table of keys is the schema's.
+//! `docs/README.md` says how blocks are marked.
+
+mod blocks;
+mod expression;
+mod formulas;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use blocks::{Block, blocks};
+use fathom_base::recipe::keys;
+use fathom_train::recipe::Recipe;
+
+use crate::text;
+
+const CHAPTERS: [&str; 9] =
+    ["README", "quickstart", "recipes", "extending", "data", "models", "checkpoints", "speed", "evaluation"];
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn chapter(name: &str) -> String {
+    fs::read_to_string(docs().join(format!("{name}.md"))).unwrap()
+}
+
+/// Runs a block with `fathom` on the path.
+fn shell(folder: &Path, script: &str) -> Output {
+    let program = Path::new(env!("CARGO_BIN_EXE_fathom")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("sh");
+    command
+        .args(["-euc", script])
+        .current_dir(folder)
+        .env("PATH", path)
+        .env_remove("FATHOM_ISA")
+        .output()
+        .unwrap()
+}
+
+/// Whether `found` is what the handbook shows: `...` alone stands for any lines, at a line's end for any rest of it.
+fn shows(expected: &[&str], found: &[&str]) -> bool {
+    let Some((first, rest)) = expected.split_first() else { return found.is_empty() };
+    if *first == "..." {
+        return (0..=found.len()).any(|skipped| shows(rest, &found[skipped..]));
+    }
+    let same = |line: &str| match first.strip_suffix("...") {
+        Some(start) => line.starts_with(start.trim_end()),
+        None => line.trim_end() == *first,
+    };
+    found.first().is_some_and(|line| same(line)) && shows(rest, &found[1..])
+}
+
+#[track_caller]
+fn compare(at: &str, expected: &str, found: &str) {
+    let [expected, found] = [expected, found].map(|text| text.lines().collect::<Vec<_>>());
+    assert!(shows(&expected, &found), "{at} shows\n{}\nand it is\n{}", expected.join("\n"), found.join("\n"));
+}
+
+fn run(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = folder.path().join("text");
+    fs::create_dir(&texts).unwrap();
+    // The handbook's own sections, a document each: enough of them that whatever is held out leaves some to train on.
+    let pages = CHAPTERS.map(chapter).join("\n## ");
+    let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
+    fs::write(texts.join("handbook.jsonl"), pages.split("\n## ").map(line).collect::<String>()).unwrap();
+    let mut printed = String::new();
+    for Block { line, mark, body } in blocks(&chapter(name)) {
+        let at = format!("docs/{name}.md:{line}");
+        let words: Vec<&str> = mark.split(' ').collect();
+        match words.as_slice() {
+            ["toml", file] => fs::write(folder.path().join(file), body).unwrap(),
+            ["sh", "test"] | ["sh", "fails"] => {
+                let output = shell(folder.path(), &body);
+                let (out, err) = (text(&output.stdout), text(&output.stderr));
+                let good = output.status.success() == (words[1] == "test");
+                assert!(good && !err.contains("panicked"), "{at}: {}\n{body}\n{out}\n{err}", output.status);
+                printed = if words[1] == "test" { out } else { err };
+            }
+            ["text", "output"] => compare(&at, &body, &printed),
+            ["formula", name] => formulas::check(&at, name, &body),
+            ["sh"] => assert!(!body.contains("$ "), "{at}: a command is written without a prompt"),
+            other => panic!("{at}: a block is marked {other:?}; docs/README.md names the marks"),
+        }
+    }
+}
+
+#[test]
+fn quickstart_and_recipes() {
+    ["quickstart", "recipes"].into_iter().for_each(run);
+}
+
+#[test]
+fn extending_and_data() {
+    ["extending", "data"].into_iter().for_each(run);
+}
+
+#[test]
+fn models_and_checkpoints() {
+    ["models", "checkpoints"].into_iter().for_each(run);
+}
+
+#[test]
+fn speed_and_evaluation() {
+    ["README", "speed", "evaluation"].into_iter().for_each(run);
+}
+
+#[test]
+fn every_chapter_is_in_the_contents_and_tested() {
+    let contents = chapter("README");
+    for entry in fs::read_dir(docs()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "md") && !path.ends_with("README.md") {
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            assert!(contents.contains(&format!("]({name}.md)")), "{name} is not in docs/README.md");
+            assert!(CHAPTERS.contains(&name), "{name} is not in CHAPTERS");
+        }
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for name in CHAPTERS {
+        for link in blocks::links(&chapter(name)) {
+            assert!(docs().join(&link).exists(), "docs/{name}.md: no file {link}");
+        }
+    }
+}
+
+const BEGIN: &str = "<!-- keys: begin -->\n";
+const END: &str = "<!-- keys: end -->";
+
+/// The table of keys, one table of the recipe after the other.
+fn key_tables() -> String {
+    let mut out = String::new();
+    let mut table = String::new();
+    for key in keys::<Recipe>() {
+        let prefix = key.path.rsplit_once('.').map_or("", |(prefix, _)| prefix).to_string();
+        if prefix != table || out.is_empty() {
+            let heading = if prefix.is_empty() { "The run as a whole".into() } else { format!("`{prefix}`") };
+            out += &format!("\n### {heading}\n\n| key | takes | default | what |\n|---|---|---|---|\n");
+            table = prefix;
+        }
+        let doc = key.doc.replace('|', "\\|");
+        out += &format!("| `{}` | {} | `{}` | {doc} |\n", key.path, key.expected, key.default);
+    }
+    out + "\n"
+}
+
+#[test]
+fn keys_are_those_of_the_schema() {
+    let page = chapter("recipes");
+    let start = page.find(BEGIN).unwrap() + BEGIN.len();
+    let end = page.find(END).unwrap();
+    let expected = key_tables();
+    if std::env::var_os("FATHOM_BLESS").is_some() {
+        let text = format!("{}{expected}{}", &page[..start], &page[end..]);
+        fs::write(docs().join("recipes.md"), text).unwrap();
+        return;
+    }
+    let same = page[start..end] == expected;
+    assert!(same, "docs/recipes.md is behind the schema; FATHOM_BLESS=1 writes it anew:\n{expected}");
+}
