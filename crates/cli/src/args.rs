@@ -334,6 +334,9 @@ pub struct Bench {
     /// step: cpu, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,
+    /// step: also where the time goes, a row for each kind of operation.
+    #[arg(long)]
+    pub ops: bool,
     /// decode: tokens of the prompt.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,

@@ -49,6 +49,9 @@ pub struct Head {
 
 /// Bytes that a tile of f32 logits should not exceed.
 const TILE_BYTES: usize = 32 << 20;
+/// Bytes that the gradients of some tiles should not exceed where they are narrower than f32: the more tokens they
+/// cover, the less often the head's main gradient is read and written.
+const GRADIENT_BYTES: usize = 64 << 20;
 
 impl Head {
     /// Tokens of a tile: a multiple of 128 whose f32 logits stay within 32 MiB, and at least 128.
@@ -56,8 +59,16 @@ impl Head {
         (TILE_BYTES / (4 * vocab) / 128 * 128).max(128)
     }
 
-    fn tiles(tokens: usize, vocab: usize) -> impl Iterator<Item = Range<usize>> {
-        let rows = Head::tile_rows(vocab);
+    /// Tokens whose gradients are kept together: whole tiles.
+    fn gradient_rows(vocab: usize, dtype: DType) -> usize {
+        let tile = Head::tile_rows(vocab);
+        match dtype {
+            DType::F32 => tile,
+            narrow => (GRADIENT_BYTES / (narrow.bytes() * vocab) / tile * tile).max(tile),
+        }
+    }
+
+    fn tiles(tokens: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
         (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
     }
 
@@ -101,7 +112,7 @@ impl Head {
     /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0); no gradients.
     pub fn losses(&self, scope: &Scope<'_>, x: &Tensor, labels: &Labels, losses: &Tensor) {
         let vocab = scope.params.shape(self.weight)[0];
-        for rows in Head::tiles(x.rows(), vocab) {
+        for rows in Head::tiles(x.rows(), Head::tile_rows(vocab)) {
             let logits = self.project(scope, &x.view_rows(rows.clone()));
             self.cross_entropy(scope, labels, losses, rows, &logits, None);
         }
@@ -121,15 +132,9 @@ impl Head {
         let weight = scope.params.tensor(self.weight);
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
-        for rows in Head::tiles(x.rows(), weight.rows()) {
+        for rows in Head::tiles(x.rows(), Head::gradient_rows(weight.rows(), x.dtype())) {
+            let dlogits = self.dlogits(scope, x, labels, losses, rows.clone());
             let x = x.view_rows(rows.clone());
-            let logits = self.project(scope, &x);
-            let dlogits = match x.dtype() {
-                DType::F32 => logits.clone(),
-                narrow => device.empty(x.rows(), weight.rows(), narrow, Category::Activations),
-            };
-            self.cross_entropy(scope, labels, losses, rows.clone(), &logits, Some(&dlogits));
-            drop(logits);
             let flops = 2 * (x.len() * weight.rows()) as u64;
             let dx = dx.view_rows(rows);
             self.matmul(
@@ -146,6 +151,32 @@ impl Head {
             }
         }
         dx
+    }
+
+    /// Gradients of the logits of some tokens, stored like x, tile by tile; f32 ones take the logits' place.
+    fn dlogits(
+        &self,
+        scope: &Scope<'_>,
+        x: &Tensor,
+        labels: &Labels,
+        losses: &Tensor,
+        rows: Range<usize>,
+    ) -> Tensor {
+        let vocab = scope.params.shape(self.weight)[0];
+        let device = scope.device;
+        if x.dtype() == DType::F32 {
+            let logits = self.project(scope, &x.view_rows(rows.clone()));
+            self.cross_entropy(scope, labels, losses, rows, &logits, Some(&logits));
+            return logits;
+        }
+        device.pool.enter("head", -1);
+        let dlogits = device.empty(rows.len(), vocab, x.dtype(), Category::Activations);
+        for tile in Head::tiles(rows.len(), Head::tile_rows(vocab)) {
+            let tokens = rows.start + tile.start..rows.start + tile.end;
+            let logits = self.project(scope, &x.view_rows(tokens.clone()));
+            self.cross_entropy(scope, labels, losses, tokens, &logits, Some(&dlogits.view_rows(tile)));
+        }
+        dlogits
     }
 
     /// The general path's second half: like [`Head::loss`], with weights that were computed from [`Head::losses`].

@@ -28,9 +28,9 @@ pub(super) static KIND: Kind = Kind {
 };
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn store(tiles: &block::Tiles, c: &super::MatMut) {
+unsafe fn store(tile: &block::Tile, c: &super::MatMut) {
     // SAFETY: passed on.
-    unsafe { block::store(tiles, c) }
+    unsafe { block::store(tile, c) }
 }
 
 #[target_feature(enable = "avx2,fma")]

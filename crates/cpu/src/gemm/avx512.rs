@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::kind::{Kind, nothing};
-use super::{Elem, MatMut, block::Tiles, few512, pack512};
+use super::{Elem, MatMut, block::Tile, few512, pack512};
 use pack512::first;
 use std::arch::x86_64::*;
 
@@ -40,7 +40,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     size: 2,
     block: (518, 1536),
     group: 4,
-    pack_first_bytes: 0,
+    pack_first_bytes: 4 << 20,
     pack_a: pack512::bf16_a,
     pack_b: pack512::bf16_b,
     micro: micro_bf16,
@@ -122,28 +122,26 @@ kernel!(micro_bf16, tile_bf16, "avx512f,avx512bf16", |sum, x: __m512i, b: __m512
 
 /// See [`super::block::load`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn load(tiles: &Tiles, c: &MatMut) {
-    for row in 0..tiles.rows {
-        for col in (0..tiles.cols).step_by(NR) {
-            let lanes = first(tiles.cols - col);
-            let at = (tiles.row + row) * c.stride + tiles.col + col;
-            let to = tiles.at(row, col);
-            // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
-            unsafe {
-                let (low, high) = match c.elem {
-                    Elem::F32 => {
-                        let from = c.ptr.cast::<f32>().add(at);
-                        let low = _mm512_maskz_loadu_ps(lanes as u16, from);
-                        (low, _mm512_maskz_loadu_ps((lanes >> 16) as u16, from.wrapping_add(16)))
-                    }
-                    Elem::Bf16 => {
-                        let both = _mm512_maskz_loadu_epi16(lanes, c.ptr.cast::<i16>().add(at));
-                        (widen(_mm512_castsi512_si256(both)), widen(_mm512_extracti64x4_epi64::<1>(both)))
-                    }
-                };
-                _mm512_storeu_ps(to, low);
-                _mm512_storeu_ps(to.add(16), high);
-            }
+pub(super) unsafe fn load(tile: &Tile, c: &MatMut) {
+    let lanes = first(tile.cols);
+    for row in 0..tile.rows {
+        let at = (tile.row + row) * c.stride + tile.col;
+        // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
+        unsafe {
+            let to = tile.ptr.add(row * NR);
+            let (low, high) = match c.elem {
+                Elem::F32 => {
+                    let from = c.ptr.cast::<f32>().add(at);
+                    let low = _mm512_maskz_loadu_ps(lanes as u16, from);
+                    (low, _mm512_maskz_loadu_ps((lanes >> 16) as u16, from.wrapping_add(16)))
+                }
+                Elem::Bf16 => {
+                    let both = _mm512_maskz_loadu_epi16(lanes, c.ptr.cast::<i16>().add(at));
+                    (widen(_mm512_castsi512_si256(both)), widen(_mm512_extracti64x4_epi64::<1>(both)))
+                }
+            };
+            _mm512_storeu_ps(to, low);
+            _mm512_storeu_ps(to.add(16), high);
         }
     }
 }
@@ -170,29 +168,27 @@ pub(super) fn narrow(x: __m512) -> __m256i {
 
 /// See [`super::block::store`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn store(tiles: &Tiles, c: &MatMut) {
-    for row in 0..tiles.rows {
-        for col in (0..tiles.cols).step_by(NR) {
-            let lanes = first(tiles.cols - col);
-            let at = (tiles.row + row) * c.stride + tiles.col + col;
-            let from = tiles.at(row, col);
-            // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
-            unsafe {
-                let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
-                match c.elem {
-                    Elem::F32 => {
-                        let to = c.ptr.cast::<f32>().add(at);
-                        _mm512_mask_storeu_ps(to, lanes as u16, low);
-                        _mm512_mask_storeu_ps(to.wrapping_add(16), (lanes >> 16) as u16, high);
-                    }
-                    Elem::Bf16 => {
-                        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(narrow(low)), narrow(high));
-                        let to = c.ptr.cast::<i16>().add(at);
-                        if lanes == !0 {
-                            _mm512_storeu_si512(to.cast(), both);
-                        } else {
-                            _mm512_mask_storeu_epi16(to, lanes, both);
-                        }
+pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
+    let lanes = first(tile.cols);
+    for row in 0..tile.rows {
+        let at = (tile.row + row) * c.stride + tile.col;
+        // SAFETY: masked to the valid columns of C; a row of a tile holds NR values.
+        unsafe {
+            let from = tile.ptr.add(row * NR);
+            let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+            match c.elem {
+                Elem::F32 => {
+                    let to = c.ptr.cast::<f32>().add(at);
+                    _mm512_mask_storeu_ps(to, lanes as u16, low);
+                    _mm512_mask_storeu_ps(to.wrapping_add(16), (lanes >> 16) as u16, high);
+                }
+                Elem::Bf16 => {
+                    let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(narrow(low)), narrow(high));
+                    let to = c.ptr.cast::<i16>().add(at);
+                    if lanes == !0 {
+                        _mm512_storeu_si512(to.cast(), both);
+                    } else {
+                        _mm512_mask_storeu_epi16(to, lanes, both);
                     }
                 }
             }

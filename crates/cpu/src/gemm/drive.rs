@@ -1,10 +1,10 @@
 //! Blocking: cuts C into blocks, one task each, and walks k inside a task.
 //!
 //! A task packs its rows of A per block of k, then each panel of B right before its use (or takes it packed),
-//! and sums into f32 tiles of its own that are written to C once, at the end.
+//! and sums into f32 tiles of its own; each is written to C once, while the last block of k has it in L1.
 #![allow(unsafe_code)]
 
-use super::block::Tiles;
+use super::block::Tile;
 use super::kind::{Cut, Few, Kind, SLACK, Source, kind};
 use super::{Elem, Gemm, Mat, Shape};
 use crate::isa::Isa;
@@ -50,16 +50,23 @@ fn plan(kind: &Kind, threads: usize, m: usize, n: usize) -> Plan {
     best.1
 }
 
+/// The length of the blocks that k is cut into: equal ones, so that none is too short to pay for its tiles.
+fn depth(kind: &Kind, k: usize) -> usize {
+    const STEP: usize = 32;
+    if k <= kind.kc + kind.kc / 3 {
+        return round_up(k, STEP);
+    }
+    round_up(k.div_ceil(k.div_ceil(kind.kc)), STEP)
+}
+
 /// The parts of one thread's workspace, in bytes: panels of A, panels of B, tiles of C.
 fn slice_parts(kind: &Kind, plan: Plan, shape: &Shape) -> [usize; 3] {
-    let kc = round_up(shape.k, kind.unit).min(kind.kc);
+    let kc = depth(kind, shape.k);
+    // A single block of k needs one tile at a time.
+    let tiles = if shape.k <= kc { kind.mr * kind.nr } else { plan.mc * plan.nc };
     let b =
         if shape.b_packed { 0 } else { kind.group.min(plan.nc / kind.nr) * kind.nr * kc * kind.size + SLACK };
-    [
-        round_up(plan.mc * kc * kind.size + SLACK, ALIGN),
-        round_up(b, ALIGN),
-        round_up(plan.mc * plan.nc * 4, ALIGN),
-    ]
+    [round_up(plan.mc * kc * kind.size + SLACK, ALIGN), round_up(b, ALIGN), round_up(tiles * 4, ALIGN)]
 }
 
 /// The part of B that is packed at a time before the product, `(k, n)`, if that is to be done.
@@ -108,7 +115,7 @@ fn packed_of(kind: &Kind, k: usize, n: usize) -> usize {
 
 /// Where panel `panel` of the block of k that starts at `k0` lies in a packed B.
 fn packed_at(kind: &Kind, k: usize, n: usize, k0: usize, panel: usize) -> usize {
-    let steps = round_up((k - k0).min(kind.kc), kind.unit);
+    let steps = round_up((k - k0).min(depth(kind, k)), kind.unit);
     (k0 * n.div_ceil(kind.nr) + panel * steps) * kind.nr * kind.size
 }
 
@@ -150,11 +157,11 @@ unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut 
     const PANELS: usize = 8;
     let (k, n) = (b.k, b.outer);
     let (source, dst) = (Shared(*b), Shared(dst));
-    let (blocks, panels) = (k.div_ceil(kind.kc), n.div_ceil(kind.nr));
+    let kc = depth(kind, k);
+    let (blocks, panels) = (k.div_ceil(kc), n.div_ceil(kind.nr));
     threads.run(blocks * panels.div_ceil(PANELS), &|task, _| {
-        let (k0, panel) = (task % blocks * kind.kc, task / blocks * PANELS);
-        let cut =
-            Cut { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kind.kc).min(k) };
+        let (k0, panel) = (task % blocks * kc, task / blocks * PANELS);
+        let cut = Cut { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kc).min(k) };
         // SAFETY: the panels of a task are its own; B panels end where their rows end, so packing them does
         // not touch the slack of the next.
         unsafe { (kind.pack_b)(&source.get(), cut, dst.get().add(packed_at(kind, k, n, k0, panel))) }
@@ -310,7 +317,6 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
     let (rows, cols) = (plan.mc.min(g.m - at.0), plan.nc.min(g.n - at.1));
     let (mr, nr) = (kind.mr, kind.nr);
     let (high, wide) = (rows.div_ceil(mr), cols.div_ceil(nr));
-    let tiles = Tiles { ptr: memory.tiles, mr, nr, high, row: at.0, col: at.1, rows, cols };
     let a = Source {
         ptr: g.a.ptr,
         elem: g.a.elem,
@@ -320,16 +326,20 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
         k: g.k,
     };
     let b = source_b(&g.b, g.b_trans, g.k, g.n);
-    let c =
-        Source { ptr: g.c.ptr, elem: g.c.elem, stride: g.c.stride, k_contiguous: true, outer: g.m, k: g.n };
+    let kc = depth(kind, g.k);
+    let single = g.k <= kc;
     let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
     // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
     unsafe {
         (kind.enter)();
-        for k0 in (0..g.k).step_by(kind.kc) {
-            let k1 = (k0 + kind.kc).min(g.k);
-            let steps = (k1 - k0).div_ceil(kind.unit);
-            let bytes = steps * kind.unit * kind.size;
+        for k0 in (0..g.k).step_by(kc) {
+            let k1 = (k0 + kc).min(g.k);
+            let ks = Depth {
+                k0,
+                k1,
+                last: k1 == g.k,
+                bytes: (k1 - k0).div_ceil(kind.unit) * kind.unit * kind.size,
+            };
             (kind.pack_a)(&a, Cut { o0: at.0, panels: high, k0, k1 }, memory.a);
             for j0 in (0..wide).step_by(group) {
                 let panels = group.min(wide - j0);
@@ -341,28 +351,65 @@ unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &
                     if next < at.1 + cols {
                         prefetch(&b, next..next + panels * nr, k0..k1);
                     } else {
-                        prefetch(&b, at.1..at.1 + panels * nr, k1..k1 + kind.kc);
+                        prefetch(&b, at.1..at.1 + panels * nr, k1..k1 + kc);
                     }
                     memory.b.cast_const()
                 };
                 let share = |part: usize| at.0 + rows * part / wide;
-                prefetch(&a, share(j0)..share(j0 + panels), k1..k1 + kind.kc);
+                prefetch(&a, share(j0)..share(j0 + panels), k1..k1 + kc);
                 for j in 0..panels {
-                    for i in 0..high {
-                        let tile = tiles.at(i * mr, (j0 + j) * nr);
-                        if k0 == 0 && g.accumulate {
-                            // Tile by tile, beside the arithmetic: a pass of its own would wait for memory.
-                            (kind.load)(&tiles.one(i, j0 + j), &g.c);
-                            let below = at.0 + (i + 1) * mr;
-                            prefetch(&c, below..below + mr, at.1 + (j0 + j) * nr..at.1 + (j0 + j + 1) * nr);
-                        }
-                        let (a, b) = (memory.a.add(i * mr * bytes), b_panels.add(j * nr * bytes));
-                        (kind.micro)(steps, a, b, tile, mr.min(rows - i * mr), k0 == 0 && !g.accumulate);
-                    }
+                    let col = (j0 + j) * nr;
+                    let tile = Tile {
+                        ptr: if single { memory.tiles } else { memory.tiles.add(col * high * mr) },
+                        width: nr,
+                        row: at.0,
+                        col: at.1 + col,
+                        rows,
+                        cols: nr.min(cols - col),
+                    };
+                    column(kind, g, &ks, tile, [memory.a.cast_const(), b_panels.add(j * nr * ks.bytes)]);
                 }
             }
         }
         (kind.leave)();
-        (kind.store)(&tiles, &g.c);
+    }
+}
+
+/// A block of k, and the bytes of one row of a panel.
+struct Depth {
+    k0: usize,
+    k1: usize,
+    last: bool,
+    bytes: usize,
+}
+
+/// The tiles of a block of C below each other, for one panel of B and one block of k. `all` has the rows of all of
+/// them and the memory of the first.
+unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, [a, b]: [*const u8; 2]) {
+    let (mr, nr) = (kind.mr, kind.nr);
+    let single = ks.k0 == 0 && ks.last;
+    let fresh = ks.k0 == 0 && !g.accumulate;
+    let steps = (ks.k1 - ks.k0).div_ceil(kind.unit);
+    let c =
+        Source { ptr: g.c.ptr, elem: g.c.elem, stride: g.c.stride, k_contiguous: true, outer: g.m, k: g.n };
+    let mut tile = Tile { rows: 0, ..all };
+    for first in (0..all.rows).step_by(mr) {
+        tile.row = all.row + first;
+        tile.rows = mr.min(all.rows - first);
+        // SAFETY: panels and tiles lie in the extents that `slice_parts` and `packed_at` are made for.
+        unsafe {
+            if ks.k0 == 0 && g.accumulate {
+                // Tile by tile, beside the arithmetic: a pass of its own would wait for memory.
+                (kind.load)(&tile, &g.c);
+                prefetch(&c, tile.row + mr..tile.row + 2 * mr, tile.col..tile.col + nr);
+            }
+            (kind.micro)(steps, a.add(first * ks.bytes), b, tile.ptr, tile.rows, fresh);
+            if ks.last {
+                (kind.store)(&tile, &g.c);
+            }
+            if !single {
+                tile.ptr = tile.ptr.add(mr * nr);
+            }
+        }
     }
 }

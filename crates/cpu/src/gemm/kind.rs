@@ -38,8 +38,8 @@ pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
 pub(super) type Micro =
     unsafe fn(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool);
 
-/// Copies between a block of f32 tiles and C.
-pub(super) type Move = unsafe fn(tiles: &super::block::Tiles, c: &super::MatMut);
+/// Copies between a tile of f32 and C.
+pub(super) type Move = unsafe fn(tile: &super::block::Tile, c: &super::MatMut);
 
 /// Some columns of a product of few rows.
 pub(super) type Few = unsafe fn(g: &super::Gemm, cols: std::ops::Range<usize>);
@@ -56,7 +56,7 @@ pub(super) struct Kind {
     pub nr: usize,
     /// Products taken together; panels are padded with zeros to a multiple of it.
     pub unit: usize,
-    /// Products per block of k: a multiple of `unit` and of [`super::K_CHUNK`].
+    /// Most products per block of k: a multiple of `unit` and of [`super::K_CHUNK`].
     pub kc: usize,
     /// Bytes of a packed element.
     pub size: usize,
@@ -64,8 +64,8 @@ pub(super) struct Kind {
     pub block: (usize, usize),
     /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
     pub group: usize,
-    /// Beside a matrix unit packing B per block of C costs too much: B is packed first, in parts of at most
-    /// this many bytes. Zero where it is packed per block.
+    /// Packing B again for each block of C costs much beside a fast unit: where C has more rows than a block, B is
+    /// packed first, in parts of at most this many bytes. Zero where it is packed per block.
     pub pack_first_bytes: usize,
     pub pack_a: Pack,
     pub pack_b: Pack,

@@ -67,6 +67,8 @@ unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *
             for panel in 0..cut.panels {
                 transpose_panel::<FORM, W>(source, cut.o0 + panel * W, cut, dst.add(panel * steps * W));
             }
+        } else if FORM == PAIR {
+            zip_rows::<W>(source, cut, steps, dst);
         } else {
             copy_rows::<FORM, W>(source, cut, steps, dst);
         }
@@ -219,6 +221,64 @@ unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, s
                         } else {
                             _mm512_storeu_si512(to.add(step * W).cast(), dwords);
                         }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// For a zip of two vectors of bf16: elements `first..first + 16` of both in turn.
+const fn zip(first: u16) -> [u16; 32] {
+    let mut index = [0u16; 32];
+    let mut i = 0;
+    while i < 16 {
+        index[2 * i] = first + i as u16;
+        index[2 * i + 1] = 32 + first + i as u16;
+        i += 1;
+    }
+    index
+}
+
+static ZIP: [u16; 32] = zip(0);
+static ZIP_14: [u16; 32] = zip(14);
+static ZIP_16: [u16; 32] = zip(16);
+
+/// [`copy_rows`] of bf16 pairs: one load of each of two rows serves both halves of a panel of 32, or two panels of 14.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
+    const STEPS: usize = 16;
+    let two = if W == MR { 2 } else { 1 };
+    // SAFETY: the tables have 64 bytes; `valid` elements from `o` on lie in each row that exists; stores lie in the
+    // panels.
+    unsafe {
+        let low = _mm512_loadu_si512(ZIP.as_ptr().cast());
+        let high = _mm512_loadu_si512(if two == 2 { &ZIP_14 } else { &ZIP_16 }.as_ptr().cast());
+        for from in (0..steps).step_by(STEPS) {
+            for panel in (0..cut.panels).step_by(two) {
+                let o = cut.o0 + panel * W;
+                let valid = first(source.outer.saturating_sub(o));
+                let to = dst.add(panel * steps * W);
+                let beside = if two == 2 { to.add(steps * W) } else { to.add(16) };
+                let both = two == 1 || panel + 1 < cut.panels;
+                for step in from..(from + STEPS).min(steps) {
+                    let k = cut.k0 + 2 * step;
+                    let row = source.ptr.wrapping_add((k * source.stride + o) * 2);
+                    let here = _mm512_maskz_loadu_epi16(if k < source.k { valid } else { 0 }, row.cast());
+                    // Rows are read in short runs, which no prefetcher foresees.
+                    let ahead = row.wrapping_add(2 * STEPS * source.stride * 2);
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(source.stride * 2).cast());
+                    let below = row.wrapping_add(source.stride * 2);
+                    let below =
+                        _mm512_maskz_loadu_epi16(if k + 1 < source.k { valid } else { 0 }, below.cast());
+                    let lanes = if two == 2 && step + 1 == steps { first(MR) as u16 } else { !0 };
+                    let dwords = _mm512_permutex2var_epi16(here, low, below);
+                    _mm512_mask_storeu_epi32(to.add(step * W), lanes, dwords);
+                    if both {
+                        let dwords = _mm512_permutex2var_epi16(here, high, below);
+                        _mm512_mask_storeu_epi32(beside.add(step * W), lanes, dwords);
                     }
                 }
             }

@@ -7,6 +7,7 @@ mod attention;
 mod decode;
 mod gemm;
 mod load;
+mod ops;
 mod profile;
 mod random;
 mod row;

@@ -12,6 +12,7 @@ use fathom_model::{Caps, Init, Model, Spec, initialise};
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 use serde_json::Value;
 
+use super::ops;
 use super::random::Random;
 use super::row::Row;
 use super::watch::measure;
@@ -104,6 +105,9 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .with("threads", bed.threads())
         .with("isa", bed.cpu.isa().name())
         .print(timed.loaded);
+    if args.ops {
+        ops::print(&mut trainer, &batch, how, args.repeat);
+    }
     Ok(())
 }
 

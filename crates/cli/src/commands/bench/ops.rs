@@ -1,0 +1,49 @@
+//! Where the time of a training step goes: a row for each kind of operation, the longest first.
+
+use std::collections::BTreeMap;
+
+use fathom_train::{InStep, MicroBatch, Trainer};
+
+use super::row::Row;
+use super::watch::measure;
+
+/// Seconds and calls of one kind of operation.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    seconds: f64,
+    calls: usize,
+}
+
+/// Runs `repeat` profiled steps and prints the mean milliseconds of each kind of operation in a step, its share of
+/// the step's time, and its calls; `rest` is what no operation accounts for.
+pub fn print(trainer: &mut Trainer, batch: &[MicroBatch], how: &InStep, repeat: usize) {
+    trainer.counters.reset(true);
+    // The first step of `measure` warms up and is profiled as well.
+    let mut wall = 0.0;
+    let timed = measure(repeat, || {
+        let begun = std::time::Instant::now();
+        trainer.step(batch, how).loss.wait_f32();
+        wall += begun.elapsed().as_secs_f64();
+    });
+    let spans = trainer.counters.get().spans.unwrap_or_default();
+    trainer.counters.reset(false);
+    let mut shares: BTreeMap<String, Share> = BTreeMap::new();
+    for span in &spans {
+        let share = shares.entry(span.name.clone()).or_default();
+        share.seconds += span.seconds;
+        share.calls += 1;
+    }
+    let steps = shares.get("adamw").map_or(1, |share| share.calls).max(1);
+    let named: f64 = shares.values().map(|share| share.seconds).sum();
+    let mut rows: Vec<(String, Share)> = shares.into_iter().collect();
+    rows.push(("rest".to_string(), Share { seconds: wall - named, calls: steps }));
+    rows.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
+    for (name, share) in rows {
+        Row::new("op")
+            .with("op", name)
+            .figure("ms", share.seconds * 1e3 / steps as f64)
+            .figure("share", share.seconds / wall)
+            .with("calls", share.calls / steps)
+            .print(timed.loaded);
+    }
+}
