@@ -9,9 +9,8 @@ use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, Windows, bits_per_byte, find_needles};
 use fathom_eval::{loss_by_position, loss_by_position_same_documents};
 use fathom_text::Tokenizer;
-use fathom_text::store::Store;
-use fathom_train::Trainer;
 use fathom_train::recipe::Recipe;
+use fathom_train::{Stores, Trainer};
 
 /// What is measured on.
 pub struct Subject<'a> {
@@ -19,8 +18,8 @@ pub struct Subject<'a> {
     pub trainer: &'a Trainer,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// The store with the held-out documents.
-    pub store: &'a Store,
+    /// The stores with the held-out documents.
+    pub stores: &'a Stores,
 }
 
 /// How much is measured.
@@ -56,7 +55,7 @@ pub fn measure(
     let trainer = subject.trainer;
     let limits = EngineLimits { context_tokens: extent.tokens + 64, chunk_tokens: 1024 };
     let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
-    let mut documents = held_out(subject, recipe.data.held_out_share);
+    let mut documents = real_ids(subject, recipe.data.held_out_share);
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
 
@@ -88,10 +87,14 @@ pub fn measure(
     Ok(Figures { position, bits, needles })
 }
 
-/// The store's held-out documents of real text, ids without the end-of-text token.
-fn held_out(subject: &Subject<'_>, share: f64) -> Vec<Vec<u32>> {
-    let docs = held_out_documents(subject.store, share).into_iter();
-    docs.map(|doc| HeldOut::from_ids(subject.store.doc(doc), subject.tokenizer).ids).collect()
+/// The stores' held-out documents of real text, ids without the end-of-text token.
+pub fn held_out(stores: &Stores, share: f64, tokenizer: &Tokenizer) -> Vec<HeldOut> {
+    let docs = |store| held_out_documents(store, share).into_iter().map(move |doc| store.doc(doc));
+    stores.measured().into_iter().flat_map(docs).map(|ids| HeldOut::from_ids(ids, tokenizer)).collect()
+}
+
+fn real_ids(subject: &Subject<'_>, share: f64) -> Vec<Vec<u32>> {
+    held_out(subject.stores, share, subject.tokenizer).into_iter().map(|document| document.ids).collect()
 }
 
 fn bits(
@@ -141,7 +144,7 @@ fn needles(
 
 /// A greedy continuation of the beginning of a held-out document, for the report.
 pub fn sample(subject: &Subject<'_>, share: f64, step: u64) -> Result<Option<events::Sample>> {
-    let Some(ids) = held_out(subject, share).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
+    let Some(ids) = real_ids(subject, share).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
     let trainer = subject.trainer;
     let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
     let engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);

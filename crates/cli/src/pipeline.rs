@@ -21,8 +21,8 @@ use fathom_model::{
 use fathom_report::tensorboard::EventFile;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
-use fathom_train::recipe::Recipe;
-use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Trainer};
+use fathom_train::recipe::{FamilyName, Recipe};
+use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Stores, Trainer, needs_corpus};
 
 use crate::device;
 use crate::live::Live;
@@ -38,7 +38,7 @@ pub fn spec(recipe: &Recipe) -> Result<Spec> {
         return Ok(open_config(&device::model_folder(folder)?)?.0);
     }
     let max_positions = recipe.stage.first().map_or(2048, |stage| stage.seq_tokens);
-    Ok(Spec::llama(LlamaSizes {
+    let llama = Spec::llama(LlamaSizes {
         hidden: table.hidden,
         layers: table.layers,
         heads: table.heads,
@@ -49,7 +49,12 @@ pub fn spec(recipe: &Recipe) -> Result<Spec> {
         rope_theta: table.rope_theta,
         max_positions,
         tied: table.tied,
-    }))
+    });
+    Ok(match table.family {
+        FamilyName::Llama => llama,
+        FamilyName::Qwen2 => llama.into_qwen2(),
+        FamilyName::Qwen3 => llama.into_qwen3(),
+    })
 }
 
 /// A run in progress.
@@ -127,7 +132,12 @@ impl Job<'_> {
     }
 
     /// Text to tokens, or what an earlier call left.
-    fn corpus(&mut self, metrics: &mut MetricsWriter) -> Result<(Tokenizer, Store)> {
+    fn corpus(&mut self, metrics: &mut MetricsWriter) -> Result<(Tokenizer, Option<Store>)> {
+        if !needs_corpus(self.recipe) {
+            let tokenizer = self.given_tokenizer()?;
+            tokenizer.save_dir(tokenizer_dir(&self.folder.join("data")))?;
+            return Ok((tokenizer, None));
+        }
         let spec = self.corpus_spec()?;
         let live = &mut self.live;
         let report = build(&spec, &mut |progress| live.note(&describe_progress(progress)))?;
@@ -146,7 +156,22 @@ impl Job<'_> {
         }
         let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
         let store = Store::open(store_prefix(&spec.out))?;
-        Ok((tokenizer, store))
+        Ok((tokenizer, Some(store)))
+    }
+
+    /// The tokenizer of a run that gathers no text: the recipe's, or the model's.
+    fn given_tokenizer(&self) -> Result<Tokenizer> {
+        let recipe = self.recipe;
+        let Some(path) = recipe.data.tokenizer.as_ref().or(recipe.model.from.as_ref()) else {
+            bail!(
+                "data.blend names token stores alone; data.tokenizer must name the tokenizer.json that made them"
+            );
+        };
+        Ok(if path.is_file() {
+            Tokenizer::from_file(path)?
+        } else {
+            Tokenizer::from_dir(device::model_folder(path)?)?
+        })
     }
 
     fn corpus_spec(&self) -> Result<CorpusSpec> {
@@ -230,12 +255,12 @@ impl Job<'_> {
         mut self,
         mut metrics: MetricsWriter,
         tokenizer: &Tokenizer,
-        store: Store,
+        corpus: Option<Store>,
         stop: &AtomicBool,
     ) -> Result<Outcome> {
-        let store = Arc::new(store);
         self.fits()?;
         let (trainer, special) = self.trainer(tokenizer)?;
+        let stores = Stores::open(self.recipe, corpus.map(Arc::new), tokenizer.vocab_size())?;
         let known = read_events(self.log())?;
         if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
             metrics.write(&Event::Model(model_event(&trainer)))?;
@@ -245,7 +270,7 @@ impl Job<'_> {
             recipe: self.recipe,
             folder: &self.folder,
             trainer,
-            store: store.clone(),
+            stores: stores.clone(),
             metrics,
             seconds,
             stop,
@@ -260,7 +285,7 @@ impl Job<'_> {
             recipe: self.recipe,
             live: &mut self.live,
             tokenizer,
-            store: &store,
+            stores: &stores,
             measure_s,
             stage_start: begun.step - begun.stage_step,
             tensorboard: match self.recipe.run.tensorboard {
@@ -281,7 +306,7 @@ impl Job<'_> {
             return Ok(outcome);
         }
         let (trainer, mut metrics) = run.finish();
-        let subject = Subject { trainer: &trainer, tokenizer, store: &store };
+        let subject = Subject { trainer: &trainer, tokenizer, stores: &stores };
         if let Some(sample) = sample(&subject, self.recipe.data.held_out_share, progress.step)? {
             metrics.write(&Event::Sample(sample))?;
         }
@@ -330,7 +355,7 @@ impl Job<'_> {
         let me = std::env::current_exe().map_or("fathom".to_string(), |path| path.display().to_string());
         let out = self.folder.display();
         println!("  read the report     {}", page.display());
-        println!("  talk to the model   {me} generate {out} \"The value of\" --temperature 0.7");
+        println!("  talk to the model   {me} generate {out} \"/// Returns the\" --temperature 0.7");
         println!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")");
         println!("  train longer        {me} quickstart --minutes 60 --out out/longer");
         println!("  plan something big  {me} plan llama3-8b-1m");
@@ -348,7 +373,7 @@ struct Watch<'a> {
     recipe: &'a Recipe,
     live: &'a mut Live,
     tokenizer: &'a Tokenizer,
-    store: &'a Store,
+    stores: &'a Stores,
     measure_s: Option<f64>,
     stage_start: u64,
     /// Shows the run while it goes on.
@@ -373,7 +398,7 @@ impl Watch<'_> {
         let moment =
             Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.measure_s };
-        let subject = Subject { trainer, tokenizer: self.tokenizer, store: self.store };
+        let subject = Subject { trainer, tokenizer: self.tokenizer, stores: self.stores };
         self.live.note(&format!("measuring {}", when.replace('_', " ")));
         let figures = measure(&subject, self.recipe, &extent, metrics)
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;

@@ -229,4 +229,16 @@ impl Spec {
             max_positions,
         }
     }
+
+    /// A Llama's sizes as Qwen 2: biases on q, k and v, with which a head attends by position alone from the first
+    /// steps on.
+    pub fn into_qwen2(self) -> Spec {
+        let bias = Biases { qkv: true, ..Biases::default() };
+        Spec { family: "qwen2", bias, ..self }
+    }
+
+    /// A Llama's sizes as Qwen 3: q and k normalised per head.
+    pub fn into_qwen3(self) -> Spec {
+        Spec { family: "qwen3", qk_norm: QkNorm::PerHead, ..self }
+    }
 }

@@ -6,6 +6,7 @@
 //! This crate knows nothing of HTTP or serving.
 #![deny(missing_docs)]
 
+mod blend;
 mod checkpoint;
 mod error;
 mod plan;
@@ -16,6 +17,7 @@ mod source;
 pub mod stage;
 mod step;
 
+pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use plan::{Plan, plan};

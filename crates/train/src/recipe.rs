@@ -18,6 +18,18 @@ choice! {
 }
 
 choice! {
+    /// Family of a model that is made from nothing.
+    pub enum FamilyName {
+        /// Llama.
+        Llama = "llama",
+        /// Qwen 2: Llama with biases on q, k and v.
+        Qwen2 = "qwen2",
+        /// Qwen 3: Llama with normalised q and k.
+        Qwen3 = "qwen3",
+    }
+}
+
+choice! {
     /// Type of weights and activations.
     pub enum Precision {
         /// bfloat16 with f32 accumulation, f32 master weights and moments.
@@ -124,10 +136,12 @@ recipe! {
         pub memory_bytes: Option<u64>,
     }
 
-    /// What a run trains: a Hugging Face folder, or a Llama of these sizes from nothing.
+    /// What a run trains: a Hugging Face folder, or a decoder of these sizes from nothing.
     pub struct ModelTable {
         /// Folder to start from; the sizes below are then not looked at.
         pub from: Option<PathBuf>,
+        /// What the blocks are made of.
+        pub family: FamilyName = FamilyName::Llama,
         /// Type of weights and activations.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.
@@ -160,7 +174,7 @@ recipe! {
         pub text_field: String = "text".into(),
         /// Most bytes of text to read.
         pub max_bytes: u64 = 64 << 20,
-        /// Share of documents that are synthetic key-value recall.
+        /// Share of the bytes that is synthetic key-value recall.
         pub recall_share: f64 = 0.1,
         /// Share of documents kept out of training.
         pub held_out_share: f64 = 0.02,
@@ -170,8 +184,19 @@ recipe! {
         pub tokenizer: Option<PathBuf>,
         /// Bytes of text that the tokenizer is trained on.
         pub tokenizer_bytes: u64 = 8 << 20,
+        /// What samples are drawn from, and how often; empty: the gathered text and the synthetic documents as they lie.
+        pub blend: Vec<Blend>,
         /// Samples that the loader stays ahead.
         pub ahead: usize = 4,
+    }
+
+    /// A part of a blend.
+    pub struct Blend {
+        /// `text` (what was gathered), `drill` or `recall` (synthetic documents: short and dense, or long with facts far
+        /// apart), or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer.
+        pub source: String = "text".into(),
+        /// Its share of the samples; shares need not add up to 1.
+        pub weight: f64 = 1.0,
     }
 
     /// The update: AdamW.
@@ -236,6 +261,8 @@ recipe! {
         pub packing: Packing = Packing::Cut,
         /// Documents do not see each other.
         pub masked: bool = false,
+        /// Replaces `data.blend`.
+        pub blend: Vec<Blend>,
         /// Shortest document drawn.
         pub min_doc_tokens: usize = 0,
         /// Most documents of a micro batch, for masks.

@@ -1,7 +1,6 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -11,9 +10,9 @@ use fathom_model::Spec;
 use fathom_report::trace::{self, TraceWriter};
 use fathom_tensor::{Category, Mark};
 use fathom_text::loader::Cursor;
-use fathom_text::store::Store;
 use serde::{Deserialize, Serialize};
 
+use crate::blend::Stores;
 use crate::checkpoint::{Checkpoints, Saving};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, plan};
@@ -84,7 +83,7 @@ pub struct Run<'a> {
     recipe: &'a Recipe,
     folder: PathBuf,
     trainer: Trainer,
-    store: Arc<Store>,
+    stores: Stores,
     metrics: MetricsWriter,
     checkpoints: Checkpoints,
     progress: Progress,
@@ -107,7 +106,7 @@ pub struct Parts<'a> {
     /// The model, as initialised or imported.
     pub trainer: Trainer,
     /// Its data.
-    pub store: Arc<Store>,
+    pub stores: Stores,
     /// Its log.
     pub metrics: MetricsWriter,
     /// Seconds of each stage, for stages without steps.
@@ -139,7 +138,7 @@ impl<'a> Run<'a> {
     /// # Errors
     /// A damaged checkpoint, by name.
     pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
-        let Parts { recipe, folder, mut trainer, store, mut metrics, seconds, stop } = parts;
+        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, stop } = parts;
         let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep);
         let spec = trainer.model.spec.clone();
         let progress = match checkpoints.load_latest(&mut trainer)? {
@@ -159,7 +158,7 @@ impl<'a> Run<'a> {
             recipe,
             folder,
             trainer,
-            store,
+            stores,
             metrics,
             checkpoints,
             progress,
@@ -234,7 +233,7 @@ impl<'a> Run<'a> {
             let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
             return Err(Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op: plan.usage.peak_op });
         }
-        let loader = stage::open_loader(recipe, index, &self.store, self.progress.cursor.as_ref())?;
+        let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
         let source = Samples::new(loader, table.samples_per_micro_batch);
         let steps = match table.steps {
             Some(steps) => Some(steps),

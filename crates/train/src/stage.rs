@@ -1,12 +1,9 @@
 //! From a recipe's stage to what its steps run with.
 
-use std::sync::Arc;
-
 use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, RopeScaling, Spec};
-use fathom_text::loader::{self, Cursor, Loader, Shuffle, Split};
+use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
-use fathom_text::store::Store;
 
 use crate::error::{Error, Result};
 use crate::recipe::{Granularity, Packing, Recipe, RopeType, Stage};
@@ -166,25 +163,6 @@ pub fn loader_spec(recipe: &Recipe, index: usize) -> loader::Spec {
         ahead: recipe.data.ahead,
         ..loader::Spec::new(stage.seq_tokens as u32)
     }
-}
-
-/// The loader of a stage over one store, from the beginning or a saved cursor.
-///
-/// # Errors
-/// No document of the store qualifies, or the cursor belongs to other data.
-pub fn open_loader(
-    recipe: &Recipe,
-    index: usize,
-    store: &Arc<Store>,
-    cursor: Option<&Cursor>,
-) -> Result<Loader> {
-    let source = loader::Source { store: store.clone(), weight: 1.0 };
-    let spec = loader_spec(recipe, index);
-    let loader = match cursor {
-        Some(cursor) => Loader::resume(vec![source], spec, cursor)?,
-        None => Loader::new(vec![source], spec)?,
-    };
-    Ok(loader)
 }
 
 #[cfg(test)]

@@ -1,23 +1,25 @@
 //! `fathom eval`: bits per byte, loss by position and needles of a model that lies in a folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
 use fathom_base::metrics::Event;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_curate::{ReadOptions, group_documents};
-use fathom_curate::{held_out_documents, store_prefix};
+use fathom_curate::{ReadOptions, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles, Windows};
 use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{Machine, Recipe};
+use fathom_train::{Stores, needs_corpus};
 
 use crate::args::Eval;
 use crate::device;
+use crate::measure::held_out;
 
 /// Longest sequence unless told otherwise: a model's own may be a million.
 const LONGEST: usize = 32 << 10;
@@ -144,9 +146,10 @@ fn documents(args: &Eval, folder: &Path, tokenizer: &Tokenizer, tokens: usize) -
         );
     };
     let recipe: Loaded<Recipe> = Loaded::load(Layers::new().file(run.join("recipe.toml")))?;
-    let store = Store::open(store_prefix(&run.join("data")))?;
-    let held_out = held_out_documents(&store, recipe.value.data.held_out_share);
-    Ok(held_out.into_iter().map(|doc| HeldOut::from_ids(store.doc(doc), tokenizer)).collect())
+    let own =
+        needs_corpus(&recipe.value).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
+    let stores = Stores::open(&recipe.value, own.map(Arc::new), tokenizer.vocab_size())?;
+    Ok(held_out(&stores, recipe.value.data.held_out_share, tokenizer))
 }
 
 fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<HeldOut>> {

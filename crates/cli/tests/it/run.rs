@@ -42,6 +42,35 @@ pub fn write_text(folder: &Path) {
     }
 }
 
+/// A run that gathers no text: its blend is the token store of another run, and the recipe says which tokenizer.
+#[test]
+fn token_stores_are_blended() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let (text, first) = (at("text"), at("a"));
+    let quickstart = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&first)];
+    good(quickstart.into_iter().chain(TINY));
+    let store = at("a").join("data/store/train");
+    let recipe = format!(
+        "run.out = {:?}\ndata.tokenizer = {:?}\ndata.held_out_share = 0.2\n[[stage]]\nseq_tokens = 64\nsteps = 2\nblend = [{{ source = {:?}, weight = 2.0 }}]\n",
+        arg(&at("b")),
+        arg(&at("a").join("data/tokenizer")),
+        arg(&store)
+    );
+    fs::write(at("blend.toml"), &recipe).unwrap();
+    let train = |more: &[&str]| -> Vec<String> {
+        let sizes = TINY.iter().filter(|key| key.starts_with("model.") || key.starts_with("eval."));
+        let keys = sizes.map(ToString::to_string).chain(more.iter().map(ToString::to_string));
+        ["train", arg(&at("blend.toml"))].map(String::from).into_iter().chain(keys).collect()
+    };
+    good(train(&[]));
+    assert!(!at("b").join("data/store").exists());
+    assert!(at("b").join("model/tokenizer.json").is_file());
+    good(["eval", arg(&at("b")), "--tokens", "256", "--needle-trials", "0"]);
+    refused(train(&["data.tokenizer=none", &format!("run.out={}", arg(&at("c")))]), &["data.tokenizer"]);
+}
+
 #[test]
 fn from_text_to_a_model_that_verbs_understand() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fathom_text::loader::is_held_out;
+use fathom_text::recall::{DRILL, RECALL};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
 
@@ -35,8 +36,10 @@ use sample::Sample;
 use stream::Texts;
 use synthetic::Synthetic;
 
-/// The name of the source that synthetic recall documents carry.
-pub const SYNTHETIC: &str = "synthetic recall";
+/// True for the sources that are made up here: drills and recall documents.
+pub fn is_synthetic(source: &str) -> bool {
+    [DRILL, RECALL].contains(&source)
+}
 
 /// The special token of a trained tokenizer; it ends every document.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -79,9 +82,10 @@ pub fn tokenizer_dir(out: &Path) -> PathBuf {
 /// The held-out documents of a store that are not synthetic, by number: the text to measure bits per byte on.
 pub fn held_out_documents(store: &Store, fraction: f64) -> Vec<usize> {
     let sources = store.header().map_or(&[][..], |header| &header.sources);
-    let synthetic = sources.iter().position(|name| name == SYNTHETIC);
-    let is_real =
-        |doc| store.doc_meta(doc).map(|meta| meta.source as usize) != synthetic || synthetic.is_none();
+    let is_real = |doc| {
+        let source = store.doc_meta(doc).and_then(|meta| sources.get(meta.source as usize));
+        source.is_none_or(|name| !is_synthetic(name))
+    };
     let documents = 0..store.num_documents();
     documents.filter(|&doc| is_held_out(store.doc_hash(doc), fraction) && is_real(doc)).collect()
 }
@@ -125,7 +129,9 @@ fn make_tokenizer(
         TokenizerFrom::File(path) if path.is_dir() => Tokenizer::from_dir(path)?,
         TokenizerFrom::File(path) => Tokenizer::from_file(path)?,
         TokenizerFrom::Train { vocab, .. } => {
-            Tokenizer::train_bpe(sample.texts.iter().cloned(), *vocab, &[END_OF_TEXT])?
+            // Its share of synthetic text belongs to the sample: words that only it has would else be cut to pieces.
+            let synthetic = Synthetic::new(spec, &sample.filler).up_to(total_bytes);
+            Tokenizer::train_bpe(sample.texts.iter().cloned().chain(synthetic), *vocab, &[END_OF_TEXT])?
         }
     };
     tokenizer.require_eos()?;
@@ -151,8 +157,8 @@ fn encode(
     for document in documents.by_ref() {
         let document = document?;
         done_bytes += document.text.len() as u64;
-        while let Some(text) = synthetic.due(done_bytes) {
-            out.push(SYNTHETIC, text)?;
+        while let Some((source, text)) = synthetic.due(done_bytes) {
+            out.push(source, text)?;
         }
         out.push(&spec.source_of(&document.source), document.text)?;
         progress(Progress { phase: Phase::Encode, done_bytes, total_bytes: sample.bytes.max(done_bytes) });
@@ -211,7 +217,7 @@ impl Encoder<'_> {
     fn count(&mut self, meta: DocMeta, part: Totals) {
         let source = &mut self.report.sources[meta.source as usize];
         source.totals.add(part);
-        let synthetic = source.name == SYNTHETIC;
+        let synthetic = is_synthetic(&source.name);
         if is_held_out(meta.hash, self.spec.held_out) {
             self.report.held_out.add(part);
             if !synthetic {

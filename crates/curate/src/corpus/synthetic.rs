@@ -1,18 +1,20 @@
 //! When a synthetic recall document is due, and how long it is.
 
 use fathom_text::Rng;
-use fathom_text::recall::{RecallGenerator, Split};
+use fathom_text::recall::{DRILL, RECALL, RecallGenerator, Split};
 
 use super::spec::CorpusSpec;
 
-/// The shortest documents.
+/// The shortest recall documents.
 const LEAST_BYTES: f64 = 1024.0;
+/// Length of a drill.
+const DRILL_BYTES: usize = 4096;
 /// Keys the stream of lengths, so that it shares no numbers with the documents.
 const LENGTHS: u64 = 0x6C65_6E67;
 
-/// Synthetic documents, spread evenly over the corpus.
+/// Synthetic documents, spread evenly over the corpus: half of the bytes are drills, half recall documents.
 ///
-/// Lengths run from 1 KiB to the longest document with a density of 1 / length^2, so every octave of lengths has the
+/// Lengths of recall documents run from 1 KiB to the longest document with a density of 1 / length^2, so every octave of lengths has the
 /// same number of bytes: a model trained at any length finds as many documents that fit it.
 pub(super) struct Synthetic {
     generator: RecallGenerator,
@@ -20,8 +22,10 @@ pub(super) struct Synthetic {
     longest: f64,
     /// Synthetic bytes per real byte.
     ratio: f64,
-    made_bytes: f64,
-    next: u64,
+    /// Bytes of drills and of recall documents so far.
+    made_bytes: [f64; 2],
+    /// Number of the next drill and of the next recall document.
+    next: [u64; 2],
 }
 
 impl Synthetic {
@@ -31,22 +35,32 @@ impl Synthetic {
             seed: spec.seed,
             longest: spec.document_bytes as f64,
             ratio: spec.recall_share / (1.0 - spec.recall_share),
-            made_bytes: 0.0,
-            next: 0,
+            made_bytes: [0.0; 2],
+            next: [0; 2],
         }
     }
 
-    /// The next document if, after `real_bytes` of real text, the share asks for it. A document that would
-    /// overshoot the share waits.
-    pub(super) fn due(&mut self, real_bytes: u64) -> Option<String> {
-        let length = self.length(self.next);
-        if self.made_bytes + length > self.ratio * real_bytes as f64 {
+    /// The texts of the documents that belong to the first `real_bytes` of real text.
+    pub(super) fn up_to(mut self, real_bytes: u64) -> Vec<String> {
+        std::iter::from_fn(|| self.due(real_bytes)).map(|(_, text)| text).collect()
+    }
+
+    /// Source and text of the next document if, after `real_bytes` of real text, the share asks for it. A document
+    /// that would overshoot the share waits.
+    pub(super) fn due(&mut self, real_bytes: u64) -> Option<(&'static str, String)> {
+        let share = self.ratio * real_bytes as f64 / 2.0;
+        let [drill, recall] = self.next;
+        let length = self.length(recall);
+        let (kind, source, text) = if self.made_bytes[0] + DRILL_BYTES as f64 <= share {
+            (0, DRILL, self.generator.drill(drill, DRILL_BYTES))
+        } else if self.made_bytes[1] + length <= share {
+            (1, RECALL, self.generator.document(recall, length as usize))
+        } else {
             return None;
-        }
-        let text = self.generator.document(self.next, length as usize);
-        self.made_bytes += text.len() as f64;
-        self.next += 1;
-        Some(text)
+        };
+        self.made_bytes[kind] += text.len() as f64;
+        self.next[kind] += 1;
+        Some((source, text))
     }
 
     /// Inverse of the distribution's integral: 1 / (1/a - u (1/a - 1/b)).

@@ -32,7 +32,7 @@ impl<F: FnMut(&str) -> String> Generate for Answering<F> {
 
 /// What followed the last line's words where they stood before.
 fn look_up(prompt: &str) -> String {
-    let asked = prompt.rfind("The value of key").unwrap();
+    let asked = prompt.rfind("The words").unwrap() + "The ".len();
     let words = &prompt[asked..];
     let at = prompt.find(words).unwrap() + words.len();
     prompt[at..].lines().next().unwrap().trim_end_matches('.').to_owned()

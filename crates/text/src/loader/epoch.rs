@@ -1,6 +1,6 @@
 //! One pass over one store: which documents, in what order, in which samples.
 
-use super::{LengthWeight, Shuffle, Spec, Split};
+use super::{LengthWeight, Part, Shuffle, Spec, Split};
 use crate::error::{Error, Result};
 use crate::pack::{Doc, Sample, pack};
 use crate::rng::Rng;
@@ -22,25 +22,35 @@ pub fn is_held_out(hash: u128, fraction: f64) -> bool {
     ((hash >> 64) as u64 as f64) < fraction * 2f64.powi(64)
 }
 
-/// The documents of a store that the settings admit, in store order.
+/// The documents of a part of a store that the settings admit, in store order.
 ///
 /// # Errors
 /// None is left; the message says why.
-pub fn choose(store: &Store, spec: &Spec) -> Result<Vec<Doc>> {
+pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
+    let number = |name: &String| store.header()?.sources.iter().position(|source| source == name);
+    let is_of = |doc: usize, name: &String| {
+        number(name)
+            .is_some_and(|number| store.doc_meta(doc).is_some_and(|meta| meta.source as usize == number))
+    };
+    let belongs = |doc: usize| match part {
+        Part::Whole => true,
+        Part::Only(name) => is_of(doc, name),
+        Part::Without(names) => !names.iter().any(|name| is_of(doc, name)),
+    };
     let admits = |doc: usize| match spec.split {
         Split::All => true,
         Split::Train { held_out } => !is_held_out(store.doc_hash(doc), held_out),
         Split::HeldOut { held_out } => is_held_out(store.doc_hash(doc), held_out),
     };
     let docs: Vec<Doc> = (0..store.num_documents())
-        .filter(|&doc| store.doc_len(doc) as u64 >= spec.min_doc_tokens.max(1) && admits(doc))
+        .filter(|&doc| store.doc_len(doc) as u64 >= spec.min_doc_tokens.max(1) && belongs(doc) && admits(doc))
         .map(|doc| Doc { doc: doc as u64, tokens: store.doc_len(doc) as u64 })
         .collect();
     if docs.is_empty() {
         let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
         return Err(Error::Documents(format!(
-            "{}: none of its {} documents (the longest has {longest} tokens) is in the split {:?} with at least {} \
-             tokens; lower the minimum, change the held-out share or add text",
+            "{}: none of its {} documents (the longest has {longest} tokens) is in the part {part:?} and split {:?} \
+             with at least {} tokens; lower the minimum, change the held-out share or add text",
             store.prefix().display(),
             store.num_documents(),
             spec.split,

@@ -96,13 +96,34 @@ impl Spec {
     }
 }
 
-/// A store and its share of the samples. Weights need not add up to 1.
+/// Documents of a store, by the name of the source that they carry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All.
+    #[default]
+    Whole,
+    /// Those of this source.
+    Only(String),
+    /// All but those of these sources.
+    Without(Vec<String>),
+}
+
+/// A store, or a part of one, and its share of the samples. Weights need not add up to 1.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The store.
     pub store: Arc<Store>,
+    /// Which of its documents.
+    pub part: Part,
     /// Its weight, above zero.
     pub weight: f64,
+}
+
+impl Source {
+    /// A whole store.
+    pub fn whole(store: Arc<Store>, weight: f64) -> Self {
+        Self { store, part: Part::Whole, weight }
+    }
 }
 
 /// A position in the sequence of samples.
@@ -251,11 +272,11 @@ impl Feed {
         let total: f64 = sources.iter().map(|source| source.weight).sum();
         let weights: Vec<f64> = sources.iter().map(|source| source.weight / total).collect();
         let lanes = sources.iter().map(|source| {
-            let docs = choose(&source.store, &spec)?;
+            let docs = choose(&source.store, &source.part, &spec)?;
             Ok(Lane { store: source.store.clone(), docs, plan: None })
         });
         let lanes: Vec<Lane> = lanes.collect::<Result<_>>()?;
-        let fingerprint = fingerprint(&lanes, &weights, &spec);
+        let fingerprint = fingerprint(&sources, &weights, &spec);
         let cursor = Cursor { sample: 0, fingerprint, sources: vec![SourceCursor::default(); lanes.len()] };
         Ok(Self { lanes, weights, spec, cursor })
     }
@@ -294,14 +315,15 @@ impl Feed {
     }
 }
 
-/// Names everything the sequence depends on: the stores' indexes and hashes, the weights and the settings.
-fn fingerprint(lanes: &[Lane], weights: &[f64], spec: &Spec) -> String {
+/// Names everything the sequence depends on: the stores' indexes and hashes, their parts, the weights and the settings.
+fn fingerprint(sources: &[Source], weights: &[f64], spec: &Spec) -> String {
     let mut hasher = blake3::Hasher::new();
     let settings = Spec { ahead: 0, ..spec.clone() };
     // Debug text of plain data: every field is in it, and a change of the type changes it.
     hasher.update(format!("{settings:?} {weights:?}").as_bytes());
-    for lane in lanes {
-        hasher.update(&lane.store.fingerprint());
+    for source in sources {
+        hasher.update(format!("{:?}", source.part).as_bytes());
+        hasher.update(&source.store.fingerprint());
     }
     hasher.finalize().to_hex()[..32].to_owned()
 }

@@ -1,10 +1,12 @@
 //! Synthetic recall: documents that teach a model to look a value up by its key, however far back, and prompts that
 //! test it ("needle in a haystack", passkey).
 //!
-//! A fact is a line `The value of key amber falcon is river.`; a question repeats the key, and the answer follows it
-//! in the same words as in the fact. The words before the value are therefore the same in the fact and after the
-//! question, which lets a small model solve it by the mechanism it learns first: find where these words stood before
-//! and copy what followed. Keys are two common words; within a document no two keys share their second word.
+//! A fact is a line `Remember the words amber fox river.`: a key of two words and its value, side by side as in the
+//! associative recall of Arora et al. 2023 (arXiv:2312.04927). A question repeats the key, and the answer follows it:
+//! `Which word follows amber fox? The words amber fox river.` Value after key without a word between is what the
+//! mechanism can do that a small model learns first: find where these words stood before and copy what followed.
+//! With `The value of key amber fox is river.` the same model answers 1 % within 2K tokens, because what precedes
+//! every value is the same word. Keys are two common words; within a document no two keys share their second word.
 //!
 //! A fifth of all keys, chosen by a hash, occurs only in the test split, so a right answer there was looked up and not
 //! learned by heart.
@@ -16,6 +18,11 @@ use crate::rng::Rng;
 use crate::store::content_hash;
 use crate::tokenizer::Tokenizer;
 use words::{ADJECTIVES, NOUNS, VALUES};
+
+/// The name of the source that [`RecallGenerator::document`]s carry in a store.
+pub const RECALL: &str = "synthetic recall";
+/// The name of the source that [`RecallGenerator::drill`]s carry in a store.
+pub const DRILL: &str = "synthetic drill";
 
 /// Which keys may occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +67,12 @@ struct Fact {
 
 impl Fact {
     fn statement(&self) -> String {
-        format!("The value of key {} is {}.", self.key, self.value)
+        format!("Remember the words {} {}.", self.key, self.value)
     }
 
     /// The question and the answer up to the value.
     fn question(&self) -> String {
-        format!("What is the value of key {0}? The value of key {0} is", self.key)
+        format!("Which word follows {0}? The words {0}", self.key)
     }
 
     fn answered(&self) -> String {
@@ -77,12 +84,16 @@ impl Fact {
 const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
 /// Questions until a section is over.
 const QUESTIONS_PER_SECTION: usize = 20;
-/// Share of questions that may be about any earlier fact of the document.
-const LOOK_BACK: f64 = 0.15;
+/// Facts of a round of a drill, drawn evenly from these.
+const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
+/// How often a set is told.
+const ROUNDS_PER_DRILL: usize = 5;
 /// Facts of a document at most; their second words stay distinct.
 const MOST_FACTS: usize = NOUNS.len() / 2;
-/// Filler lines between two questions of a haystack.
-const LINES_PER_QUESTION: usize = 12;
+/// Lines of a document, facts and questions included, that one fact comes with at least.
+const LINES_PER_FACT: usize = 8;
+/// Lines that one question comes with.
+const LINES_PER_QUESTION: usize = 5;
 
 impl RecallGenerator {
     /// A generator without filler text of its own; plain made-up sentences take its place.
@@ -96,16 +107,47 @@ impl RecallGenerator {
         self
     }
 
-    /// A document of about `target_bytes` (at least a few lines). By index in turn: two dense ones, in which every
-    /// line is a fact or a question; one in which half the lines are filler; one of filler with few facts, asked
-    /// for now and then and at the end, as in a needle test.
+    /// A document of about `target_bytes` (at least a few lines): filler with facts spread over it, as in a needle
+    /// test, and questions in between. How far back a question reaches is spread evenly over the orders of magnitude,
+    /// so that a window of any length holds questions whose facts it holds too.
     pub fn document(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(1, index);
-        match index % 4 {
-            0 | 2 => self.sections(&mut rng, target_bytes, 0.0),
-            1 => self.sections(&mut rng, target_bytes, 0.5),
-            _ => self.haystack(&mut rng, target_bytes),
+        let mut filler = Filler::new(&self.filler, &mut rng);
+        let (mut facts, mut used): (Vec<(usize, Fact)>, _) = (Vec::new(), Vec::new());
+        let expected_lines = target_bytes / BYTES_PER_LINE;
+        let lines_per_fact = LINES_PER_FACT.max(expected_lines / MOST_FACTS + 1);
+        let (mut text, mut line) = (String::new(), 0);
+        while text.len() < target_bytes {
+            if line % lines_per_fact == 0 && facts.len() < MOST_FACTS {
+                let fact = self.fact(&mut rng, &mut used);
+                push_line(&mut text, &fact.statement());
+                facts.push((line, fact));
+            } else if line % LINES_PER_QUESTION == LINES_PER_QUESTION - 1 {
+                let back = (line as f64).powf(rng.unit());
+                let distance = |fact: &&(usize, Fact)| ((line - fact.0) as f64 / back).ln().abs();
+                let nearest = facts.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+                nearest.iter().for_each(|(_, fact)| push_line(&mut text, &fact.answered()));
+            } else {
+                push_line(&mut text, &filler.line(&mut rng));
+            }
+            line += 1;
         }
+        text
+    }
+
+    /// A dense document of about `target_bytes`. By index in turn: sets of facts, each told several times in another
+    /// order, so that nearly every second word can be known by looking it up; and facts with questions about them.
+    pub fn drill(&self, index: u64, target_bytes: usize) -> String {
+        let mut rng = self.rng(3, index);
+        let mut text = String::new();
+        while text.len() < target_bytes {
+            if index.is_multiple_of(2) {
+                self.rounds(&mut rng, &mut text)
+            } else {
+                self.section(&mut rng, &mut text)
+            }
+        }
+        text
     }
 
     /// A prompt of at most `target_tokens` tokens, and close to it: filler lines in their order from a random place
@@ -169,72 +211,24 @@ impl RecallGenerator {
         }
     }
 
-    /// Sections of one to four new facts and some twenty questions, mostly about these facts.
-    ///
-    /// Few facts at a time is what makes it learnable. In single runs a decoder of three layers, 128 wide, answered
-    /// 80 % of the questions after 150 steps of 2048 tokens with one, two or four facts (most often two) per 256
-    /// tokens; with three or four facts in every passage it answered none after 400 to 500 steps.
-    fn sections(&self, rng: &mut Rng, target_bytes: usize, filler_share: f64) -> String {
-        let (mut facts, mut used): (Vec<Fact>, _) = (Vec::new(), Vec::new());
-        let mut filler = Filler::new(&self.filler, rng);
-        let mut text = String::new();
-        while text.len() < target_bytes {
-            let old = facts.len();
-            let new = if old + 4 <= MOST_FACTS { *rng.pick(&FACTS_PER_SECTION) } else { 0 };
-            for _ in 0..new {
-                let fact = self.fact(rng, &mut used);
-                push_line(&mut text, &fact.statement());
-                facts.push(fact);
-            }
-            let mut questions = QUESTIONS_PER_SECTION;
-            while questions > 0 && text.len() < target_bytes {
-                if rng.unit() < filler_share {
-                    push_line(&mut text, &filler.line(rng));
-                    continue;
-                }
-                let look_back = new == 0 || (old > 0 && rng.unit() < LOOK_BACK);
-                let fact = if look_back { rng.pick(&facts) } else { rng.pick(&facts[old..]) };
-                push_line(&mut text, &fact.answered());
-                questions -= 1;
-            }
-        }
-        text
+    /// Some facts, and questions about them.
+    fn section(&self, rng: &mut Rng, text: &mut String) {
+        let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_SECTION));
+        let facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
+        facts.iter().for_each(|fact| push_line(text, &fact.statement()));
+        (0..QUESTIONS_PER_SECTION).for_each(|_| push_line(text, &rng.pick(&facts).answered()));
     }
 
-    /// Filler with one to three facts in it, each asked for at random places after it and at the end.
-    fn haystack(&self, rng: &mut Rng, target_bytes: usize) -> String {
-        let mut used = Vec::new();
-        let mut facts: Vec<Fact> = (0..1 + rng.index(3)).map(|_| self.fact(rng, &mut used)).collect();
-        let closing: usize = facts.iter().map(|f| f.statement().len() + f.answered().len()).sum();
-        let mut filler = Filler::new(&self.filler, rng);
-        // A slot is a filler line and what follows it.
-        let (mut slots, mut bytes) = (vec![String::new()], closing);
-        let mut due = LINES_PER_QUESTION;
-        let mut planted: Vec<(usize, usize)> = Vec::new();
-        while bytes < target_bytes {
-            let line = filler.line(rng);
-            bytes += line.len() + 1;
-            due -= 1;
-            if due == 0 {
-                // Which fact is asked for here is decided once it is known where the facts lie.
-                due = LINES_PER_QUESTION;
-                planted.push((slots.len(), rng.index(facts.len())));
-                bytes += facts[0].answered().len() + 1;
-            }
-            slots.push(line + "\n");
+    /// A set of facts, told again and again.
+    fn rounds(&self, rng: &mut Rng, text: &mut String) {
+        let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_DRILL));
+        let mut facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
+        for _ in 0..ROUNDS_PER_DRILL {
+            let round: Vec<String> =
+                facts.iter().map(|fact| format!("{} {}", fact.key, fact.value)).collect();
+            push_line(text, &format!("The words {}.", round.join(", ")));
+            rng.shuffle(&mut facts);
         }
-        let places: Vec<usize> = facts.iter().map(|_| rng.index(slots.len())).collect();
-        for (slot, fact) in planted {
-            if places[fact] < slot {
-                push_line(&mut slots[slot], &facts[fact].answered());
-            }
-        }
-        for (place, fact) in places.iter().zip(&facts) {
-            push_line(&mut slots[*place], &fact.statement());
-        }
-        rng.shuffle(&mut facts);
-        facts.iter().for_each(|fact| slots.push(fact.answered() + "\n"));
-        slots.concat()
     }
 }
 
@@ -244,6 +238,8 @@ struct Filler<'f> {
     next: usize,
 }
 
+/// Bytes of a line of filler, roughly.
+const BYTES_PER_LINE: usize = 48;
 /// Longer filler lines are cut (at a character), so that one line cannot be most of a prompt.
 const MAX_FILLER_BYTES: usize = 240;
 

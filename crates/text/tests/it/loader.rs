@@ -1,9 +1,11 @@
 //! Packing over stores and the loader: labels, blends, resuming.
 
 use crate::store::write;
-use fathom_text::loader::{Cursor, LengthWeight, Loader, Shuffle, Source, Spec, Split, choose, samples};
+use fathom_text::loader::{
+    Cursor, LengthWeight, Loader, Part, Shuffle, Source, Spec, Split, choose, samples,
+};
 use fathom_text::pack::{Boundaries, IGNORE, Packed, Packing, Span, materialise};
-use fathom_text::store::Store;
+use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,7 +44,7 @@ fn spec(packing: Packing) -> Spec {
 
 /// Tokens of one epoch, sorted.
 fn epoch_tokens(store: &Store, spec: &Spec, epoch: u64) -> Vec<u32> {
-    let docs = choose(store, spec).unwrap();
+    let docs = choose(store, &Part::Whole, spec).unwrap();
     let plan = samples(&docs, spec, 0, epoch);
     let mut ids: Vec<u32> =
         plan.iter().flat_map(|sample| materialise(store, sample, spec.boundaries).tokens).collect();
@@ -66,8 +68,8 @@ fn every_cursor_resumes_exactly() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let sources = || {
         vec![
-            Source { store: store(dirs[0].path(), &[4, 30, 5, 9, 2, 14]), weight: 3.0 },
-            Source { store: store(dirs[1].path(), &[7, 7, 20]), weight: 1.0 },
+            Source::whole(store(dirs[0].path(), &[4, 30, 5, 9, 2, 14]), 3.0),
+            Source::whole(store(dirs[1].path(), &[7, 7, 20]), 1.0),
         ]
     };
     for packing in [Packing::Concatenate, Packing::BestFit] {
@@ -121,17 +123,46 @@ fn long_documents_only() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), &[4, 30, 5, 9, 2, 14]);
     let long = Spec { min_doc_tokens: 9, shuffle: Shuffle::None, ..Spec::new(8) };
-    let docs: Vec<u64> = choose(&store, &long).unwrap().iter().map(|doc| doc.doc).collect();
+    let docs: Vec<u64> = choose(&store, &Part::Whole, &long).unwrap().iter().map(|doc| doc.doc).collect();
     assert_eq!(docs, [1, 3, 5]);
-    let error = choose(&store, &Spec { min_doc_tokens: 31, ..Spec::new(8) }).unwrap_err().to_string();
+    let error =
+        choose(&store, &Part::Whole, &Spec { min_doc_tokens: 31, ..Spec::new(8) }).unwrap_err().to_string();
     assert!(error.contains("the longest has 30 tokens") && error.contains("at least 31"), "{error}");
+}
+
+#[test]
+fn parts_of_a_store_are_blended_by_weight() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("corpus");
+    let mut writer = StoreWriter::create(&prefix, Header::new(100)).unwrap();
+    let sources = ["prose", "verse"].map(|name| writer.add_source(name));
+    for doc in 0..20u32 {
+        let source = sources[usize::from(doc % 4 == 0)];
+        writer.push_document(&[doc; 8], DocMeta { source, hash: u128::from(doc), text_bytes: 8 }).unwrap();
+    }
+    writer.finish().unwrap();
+    let store = Arc::new(Store::open(&prefix).unwrap());
+    let part = |part, weight| Source { store: store.clone(), part, weight };
+    let (verse, rest) = (Part::Only("verse".into()), Part::Without(vec!["verse".into()]));
+    let first = |sources| {
+        let mut loader = Loader::new(sources, Spec::new(8)).unwrap();
+        (0..40).map(|_| loader.next().tokens[0]).collect::<Vec<u32>>()
+    };
+    let blended = first(vec![part(verse.clone(), 3.0), part(rest.clone(), 1.0)]);
+    assert_eq!(blended.iter().filter(|doc| **doc % 4 == 0).count(), 30);
+    assert!(first(vec![part(rest.clone(), 1.0)]).iter().all(|doc| doc % 4 != 0));
+    let error = choose(&store, &Part::Only("epic".into()), &Spec::new(8)).unwrap_err().to_string();
+    assert!(error.contains("epic"), "{error}");
+    // A cursor of one part is refused by the other.
+    let cursor = Loader::new(vec![part(rest, 1.0)], Spec::new(8)).unwrap().cursor().clone();
+    assert!(Loader::resume(vec![part(verse, 1.0)], Spec::new(8), &cursor).is_err());
 }
 
 #[test]
 fn bad_settings_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), &[4, 30]);
-    let source = |weight| vec![Source { store: store.clone(), weight }];
+    let source = |weight| vec![Source::whole(store.clone(), weight)];
     assert!(Loader::new(Vec::new(), Spec::new(8)).is_err());
     assert!(Loader::new(source(1.0), Spec::new(0)).is_err());
     for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {

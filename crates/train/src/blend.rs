@@ -1,0 +1,108 @@
+//! What the samples of a stage are drawn from: the corpus of the run, a part of it, or token stores made elsewhere.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_text::loader::{Cursor, Loader, Part, Source};
+use fathom_text::recall;
+use fathom_text::store::Store;
+
+use crate::error::{Error, Result};
+use crate::recipe::{Blend, Recipe};
+use crate::stage;
+
+/// The parts of the run's own corpus, as a blend names them.
+const TEXT: &str = "text";
+const RECALL: &str = "recall";
+const DRILL: &str = "drill";
+const OWN: [&str; 3] = [TEXT, RECALL, DRILL];
+
+/// The blend of a stage: its own, or the run's.
+fn blend(recipe: &Recipe, index: usize) -> &[Blend] {
+    let own = &recipe.stage[index].blend;
+    if own.is_empty() { &recipe.data.blend } else { own }
+}
+
+/// True if a stage draws from the run's own corpus, so that one has to be gathered.
+pub fn needs_corpus(recipe: &Recipe) -> bool {
+    (0..recipe.stage.len()).any(|index| {
+        let blend = blend(recipe, index);
+        blend.is_empty() || blend.iter().any(|part| OWN.contains(&part.source.as_str()))
+    })
+}
+
+/// The stores of a run.
+#[derive(Clone)]
+pub struct Stores {
+    corpus: Option<Arc<Store>>,
+    named: BTreeMap<String, Arc<Store>>,
+}
+
+impl Stores {
+    /// The run's own corpus alone.
+    pub fn of(corpus: Arc<Store>) -> Stores {
+        Stores { corpus: Some(corpus), named: BTreeMap::new() }
+    }
+
+    /// The run's own corpus, if it has one, and every store that a blend of the recipe names. Each is looked through
+    /// for ids that the model does not have.
+    ///
+    /// # Errors
+    /// A store is missing or broken, or holds ids of `vocab` and above.
+    pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
+        let mut named = BTreeMap::new();
+        for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
+            if OWN.contains(&part.source.as_str()) || named.contains_key(&part.source) {
+                continue;
+            }
+            let store = Store::open(Path::new(&part.source))?;
+            store.check_ids(vocab as u64)?;
+            named.insert(part.source.clone(), Arc::new(store));
+        }
+        Ok(Stores { corpus, named })
+    }
+
+    /// Where held-out documents are measured: the run's own corpus, else every store that was named.
+    pub fn measured(&self) -> Vec<&Store> {
+        match &self.corpus {
+            Some(corpus) => vec![corpus],
+            None => self.named.values().map(Arc::as_ref).collect(),
+        }
+    }
+
+    fn sources(&self, recipe: &Recipe, index: usize) -> Result<Vec<Source>> {
+        let corpus = |part| {
+            let key = format!("stage.{index}.blend");
+            let message = "this blend needs the run's own corpus, which was not gathered".to_owned();
+            self.corpus.clone().map(|store| (store, part)).ok_or(Error::Recipe { key, message })
+        };
+        let blend = blend(recipe, index);
+        if blend.is_empty() {
+            let (store, part) = corpus(Part::Whole)?;
+            return Ok(vec![Source { store, part, weight: 1.0 }]);
+        }
+        let source = |named: &Blend| {
+            let (store, part) = match named.source.as_str() {
+                TEXT => corpus(Part::Without(vec![recall::RECALL.to_owned(), recall::DRILL.to_owned()]))?,
+                RECALL => corpus(Part::Only(recall::RECALL.to_owned()))?,
+                DRILL => corpus(Part::Only(recall::DRILL.to_owned()))?,
+                prefix => (self.named[prefix].clone(), Part::Whole),
+            };
+            Ok(Source { store, part, weight: named.weight })
+        };
+        blend.iter().map(source).collect()
+    }
+
+    /// The loader of a stage, from the beginning or a saved cursor.
+    ///
+    /// # Errors
+    /// No document of a source qualifies, a weight is not above zero, or the cursor belongs to other data.
+    pub fn loader(&self, recipe: &Recipe, index: usize, cursor: Option<&Cursor>) -> Result<Loader> {
+        let (sources, spec) = (self.sources(recipe, index)?, stage::loader_spec(recipe, index));
+        Ok(match cursor {
+            Some(cursor) => Loader::resume(sources, spec, cursor)?,
+            None => Loader::new(sources, spec)?,
+        })
+    }
+}
