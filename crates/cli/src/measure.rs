@@ -55,7 +55,7 @@ pub fn measure(
     let trainer = subject.trainer;
     let limits = EngineLimits { context_tokens: extent.tokens + 64, chunk_tokens: 1024 };
     let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
-    let mut documents = real_ids(subject, recipe.data.held_out_share);
+    let mut documents = real_ids(subject);
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
 
@@ -88,13 +88,14 @@ pub fn measure(
 }
 
 /// The stores' held-out documents of real text, ids without the end-of-text token.
-pub fn held_out(stores: &Stores, share: f64, tokenizer: &Tokenizer) -> Vec<HeldOut> {
-    let docs = |store| held_out_documents(store, share).into_iter().map(move |doc| store.doc(doc));
+pub fn held_out(stores: &Stores, tokenizer: &Tokenizer) -> Vec<HeldOut> {
+    let docs =
+        |store| held_out_documents(store, stores.held_out()).into_iter().map(move |doc| store.doc(doc));
     stores.measured().into_iter().flat_map(docs).map(|ids| HeldOut::from_ids(ids, tokenizer)).collect()
 }
 
-fn real_ids(subject: &Subject<'_>, share: f64) -> Vec<Vec<u32>> {
-    held_out(subject.stores, share, subject.tokenizer).into_iter().map(|document| document.ids).collect()
+fn real_ids(subject: &Subject<'_>) -> Vec<Vec<u32>> {
+    held_out(subject.stores, subject.tokenizer).into_iter().map(|document| document.ids).collect()
 }
 
 fn bits(
@@ -143,8 +144,8 @@ fn needles(
 }
 
 /// A greedy continuation of the beginning of a held-out document, for the report.
-pub fn sample(subject: &Subject<'_>, share: f64, step: u64) -> Result<Option<events::Sample>> {
-    let Some(ids) = real_ids(subject, share).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
+pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
+    let Some(ids) = real_ids(subject).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
     let trainer = subject.trainer;
     let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
     let engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);

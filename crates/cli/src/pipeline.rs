@@ -276,6 +276,10 @@ impl Job<'_> {
             stop,
         };
         let mut run = Run::open(parts)?;
+        if stores.held_out() != self.recipe.data.held_out_share {
+            self.live
+                .say("no document's hash falls into the held-out share; the one with the lowest is held out");
+        }
         let begun = run.progress().clone();
         if begun.step > 0 {
             self.live.say(&format!("resumed after step {}", begun.step));
@@ -307,7 +311,7 @@ impl Job<'_> {
         }
         let (trainer, mut metrics) = run.finish();
         let subject = Subject { trainer: &trainer, tokenizer, stores: &stores };
-        if let Some(sample) = sample(&subject, self.recipe.data.held_out_share, progress.step)? {
+        if let Some(sample) = sample(&subject, progress.step)? {
             metrics.write(&Event::Sample(sample))?;
         }
         self.export(&trainer, &special)?;
@@ -483,7 +487,7 @@ fn describe(figures: &Figures, short: usize) -> String {
         ));
     }
     if parts.is_empty() {
-        return "no held-out document to measure on; raise data.held_out_share".into();
+        return "no held-out document to measure on; give more text, or raise data.held_out_share".into();
     }
     parts.join("; ")
 }

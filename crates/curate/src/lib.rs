@@ -38,7 +38,7 @@ mod read;
 
 pub use corpus::{
     CorpusReport, CorpusSpec, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals, build,
-    held_out_documents, is_synthetic, store_prefix, tokenizer_dir,
+    held_out_documents, store_prefix, tokenizer_dir,
 };
 pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_text::loader::{Cursor, Loader, Part, Source};
+use fathom_text::loader::{Cursor, Loader, Part, Source, is_held_out};
 use fathom_text::recall;
 use fathom_text::store::Store;
 
@@ -37,14 +37,11 @@ pub fn needs_corpus(recipe: &Recipe) -> bool {
 pub struct Stores {
     corpus: Option<Arc<Store>>,
     named: BTreeMap<String, Arc<Store>>,
+    /// Share of the documents kept out of training.
+    held_out: f64,
 }
 
 impl Stores {
-    /// The run's own corpus alone.
-    pub fn of(corpus: Arc<Store>) -> Stores {
-        Stores { corpus: Some(corpus), named: BTreeMap::new() }
-    }
-
     /// The run's own corpus, if it has one, and every store that a blend of the recipe names. Each is looked through
     /// for ids that the model does not have.
     ///
@@ -60,7 +57,25 @@ impl Stores {
             store.check_ids(vocab as u64)?;
             named.insert(part.source.clone(), Arc::new(store));
         }
-        Ok(Stores { corpus, named })
+        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share };
+        stores.hold_one_out();
+        Ok(stores)
+    }
+
+    /// Few documents may have none with a hash in the held-out share. Then the share grows to the lowest hash, so that
+    /// there is a document to measure on, unless it is the only one.
+    fn hold_one_out(&mut self) {
+        let hashes = |store| recall::real_documents(store).map(|doc| store.doc_hash(doc));
+        let hashes: Vec<u128> = self.measured().into_iter().flat_map(hashes).collect();
+        let lowest = hashes.iter().min().copied().unwrap_or(0);
+        if self.held_out > 0.0 && hashes.len() > 1 && !is_held_out(lowest, self.held_out) {
+            self.held_out = ((lowest >> 64) as u64 as f64 * (1.0 + f64::EPSILON) + 1.0) / 2f64.powi(64);
+        }
+    }
+
+    /// Share of the documents kept out of training: the recipe's, or as much as holds one document out.
+    pub fn held_out(&self) -> f64 {
+        self.held_out
     }
 
     /// Where held-out documents are measured: the run's own corpus, else every store that was named.
@@ -99,7 +114,8 @@ impl Stores {
     /// # Errors
     /// No document of a source qualifies, a weight is not above zero, or the cursor belongs to other data.
     pub fn loader(&self, recipe: &Recipe, index: usize, cursor: Option<&Cursor>) -> Result<Loader> {
-        let (sources, spec) = (self.sources(recipe, index)?, stage::loader_spec(recipe, index));
+        let (sources, spec) =
+            (self.sources(recipe, index)?, stage::loader_spec(recipe, index, self.held_out));
         Ok(match cursor {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,

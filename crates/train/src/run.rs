@@ -75,6 +75,8 @@ pub trait Hooks {
 const PROBE_STEPS: usize = 4;
 /// See [`PROBE_STEPS`].
 const PROBE_SHARE: f64 = 0.3;
+/// A timed stage gets this share of its seconds at least, however late the run is.
+const LEAST_SHARE: f64 = 0.5;
 /// Points of a memory timeline.
 const TIMELINE_POINTS: usize = 600;
 
@@ -89,6 +91,9 @@ pub struct Run<'a> {
     progress: Progress,
     /// Seconds of each stage, for stages without steps.
     seconds: Vec<f64>,
+    /// What earlier stages of this process left of their seconds, or took from later ones: the number of steps is
+    /// decided by a stage's first steps, and a machine's speed changes.
+    unspent_s: f64,
     /// The specification before any stage.
     spec: Spec,
     stop: &'a AtomicBool,
@@ -163,6 +168,7 @@ impl<'a> Run<'a> {
             checkpoints,
             progress,
             seconds,
+            unspent_s: 0.0,
             spec,
             stop,
             last_save,
@@ -201,6 +207,8 @@ impl<'a> Run<'a> {
             if self.steps(&mut running, hooks)? == Outcome::Interrupted {
                 return Ok(Outcome::Interrupted);
             }
+            let given = self.seconds.get(index).copied().unwrap_or(0.0);
+            self.unspent_s += given - running.times.iter().sum::<f64>();
             drop(running);
             self.save()?;
             hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
@@ -387,7 +395,8 @@ impl<'a> Run<'a> {
 
     /// Decides it from the steps so far, if they are enough.
     fn decide(&self, running: &Running) -> Result<Option<u64>> {
-        let seconds = self.seconds.get(running.index).copied().unwrap_or(60.0);
+        let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
+        let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
         let spent: f64 = running.times.iter().sum();
         if running.times.len() < PROBE_STEPS && spent < PROBE_SHARE * seconds {
             return Ok(None);

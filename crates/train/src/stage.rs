@@ -146,8 +146,8 @@ fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result
     Ok(Some(scaling))
 }
 
-/// How a stage draws its samples.
-pub fn loader_spec(recipe: &Recipe, index: usize) -> loader::Spec {
+/// How a stage draws its samples, the share `held_out` of the documents apart.
+pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec {
     let stage = &recipe.stage[index];
     let packing = match stage.packing {
         Packing::Cut => pack::Packing::Concatenate,
@@ -158,7 +158,7 @@ pub fn loader_spec(recipe: &Recipe, index: usize) -> loader::Spec {
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
         shuffle: Shuffle::Documents,
         seed: recipe.run.seed.wrapping_add(index as u64),
-        split: Split::Train { held_out: recipe.data.held_out_share },
+        split: Split::Train { held_out },
         min_doc_tokens: stage.min_doc_tokens as u64,
         ahead: recipe.data.ahead,
         ..loader::Spec::new(stage.seq_tokens as u32)

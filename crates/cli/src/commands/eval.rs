@@ -149,7 +149,7 @@ fn documents(args: &Eval, folder: &Path, tokenizer: &Tokenizer, tokens: usize) -
     let own =
         needs_corpus(&recipe.value).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
     let stores = Stores::open(&recipe.value, own.map(Arc::new), tokenizer.vocab_size())?;
-    Ok(held_out(&stores, recipe.value.data.held_out_share, tokenizer))
+    Ok(held_out(&stores, tokenizer))
 }
 
 fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<HeldOut>> {

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fathom_text::loader::is_held_out;
-use fathom_text::recall::{DRILL, RECALL};
+use fathom_text::recall::{is_synthetic, real_documents};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
 
@@ -35,11 +35,6 @@ use crate::error::Error;
 use sample::Sample;
 use stream::Texts;
 use synthetic::Synthetic;
-
-/// True for the sources that are made up here: drills and recall documents.
-pub fn is_synthetic(source: &str) -> bool {
-    [DRILL, RECALL].contains(&source)
-}
 
 /// The special token of a trained tokenizer; it ends every document.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -81,13 +76,7 @@ pub fn tokenizer_dir(out: &Path) -> PathBuf {
 
 /// The held-out documents of a store that are not synthetic, by number: the text to measure bits per byte on.
 pub fn held_out_documents(store: &Store, fraction: f64) -> Vec<usize> {
-    let sources = store.header().map_or(&[][..], |header| &header.sources);
-    let is_real = |doc| {
-        let source = store.doc_meta(doc).and_then(|meta| sources.get(meta.source as usize));
-        source.is_none_or(|name| !is_synthetic(name))
-    };
-    let documents = 0..store.num_documents();
-    documents.filter(|&doc| is_held_out(store.doc_hash(doc), fraction) && is_real(doc)).collect()
+    real_documents(store).filter(|&doc| is_held_out(store.doc_hash(doc), fraction)).collect()
 }
 
 /// Makes the corpus, or finds it already made: if the manifest in `spec.out` matches the specification and the files

@@ -30,7 +30,7 @@ impl Totals {
 /// One source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTotals {
-    /// A crate, a path that the user named, or a synthetic source ([`is_synthetic`](super::is_synthetic)).
+    /// A crate, a path that the user named, or a synthetic source ([`is_synthetic`](fathom_text::recall::is_synthetic)).
     pub name: String,
     /// What it gave, held-out documents included.
     pub totals: Totals,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fathom_curate::*;
 use fathom_text::loader::is_held_out;
-use fathom_text::recall::{DRILL, RECALL};
+use fathom_text::recall::{DRILL, RECALL, is_synthetic};
 use fathom_text::store::Store;
 use fathom_text::tokenizer::Tokenizer;
 use tempfile::TempDir;

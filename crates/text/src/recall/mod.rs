@@ -15,7 +15,7 @@ mod words;
 
 use crate::error::{Error, Result};
 use crate::rng::Rng;
-use crate::store::content_hash;
+use crate::store::{Store, content_hash};
 use crate::tokenizer::Tokenizer;
 use words::{ADJECTIVES, NOUNS, VALUES};
 
@@ -23,6 +23,18 @@ use words::{ADJECTIVES, NOUNS, VALUES};
 pub const RECALL: &str = "synthetic recall";
 /// The name of the source that [`RecallGenerator::drill`]s carry in a store.
 pub const DRILL: &str = "synthetic drill";
+
+/// True for the sources that are made up here: drills and recall documents.
+pub fn is_synthetic(source: &str) -> bool {
+    [DRILL, RECALL].contains(&source)
+}
+
+/// The documents of a store that were not made up here, by number.
+pub fn real_documents(store: &Store) -> impl Iterator<Item = usize> {
+    let sources = store.header().map_or(&[][..], |header| &header.sources);
+    let source = |doc| store.doc_meta(doc).and_then(|meta| sources.get(meta.source as usize));
+    (0..store.num_documents()).filter(move |doc| source(*doc).is_none_or(|name| !is_synthetic(name)))
+}
 
 /// Which keys may occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
