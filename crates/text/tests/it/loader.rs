@@ -110,7 +110,11 @@ fn splits_part_the_documents() {
     std::fs::remove_file(format!("{}.docs", prefix.display())).unwrap();
     let store = Store::open(prefix).unwrap();
     let numbers = |split| -> BTreeSet<u64> {
-        choose(&store, &Spec { split, ..Spec::new(8) }).unwrap().iter().map(|doc| doc.doc).collect()
+        choose(&store, &Part::Whole, &Spec { split, ..Spec::new(8) })
+            .unwrap()
+            .iter()
+            .map(|doc| doc.doc)
+            .collect()
     };
     let (train, held) = (numbers(Split::Train { held_out: 0.1 }), numbers(Split::HeldOut { held_out: 0.1 }));
     assert!(train.is_disjoint(&held) && train.len() + held.len() == 400);
