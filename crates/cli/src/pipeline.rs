@@ -161,17 +161,16 @@ impl Job<'_> {
 
     /// The tokenizer of a run that gathers no text: the recipe's, or the model's.
     fn given_tokenizer(&self) -> Result<Tokenizer> {
-        let recipe = self.recipe;
-        let Some(path) = recipe.data.tokenizer.as_ref().or(recipe.model.from.as_ref()) else {
-            bail!(
-                "data.blend names token stores alone; data.tokenizer must name the tokenizer.json that made them"
-            );
-        };
-        Ok(if path.is_file() {
-            Tokenizer::from_file(path)?
-        } else {
-            Tokenizer::from_dir(device::model_folder(path)?)?
-        })
+        match (&self.recipe.data.tokenizer, &self.recipe.model.from) {
+            (Some(path), _) if path.is_file() => Ok(Tokenizer::from_file(path)?),
+            (Some(path), _) => Ok(Tokenizer::from_dir(path)?),
+            (None, Some(folder)) => Ok(Tokenizer::from_dir(device::model_folder(folder)?)?),
+            (None, None) => {
+                bail!(
+                    "data.blend names token stores alone; data.tokenizer must say which tokenizer made them"
+                )
+            }
+        }
     }
 
     fn corpus_spec(&self) -> Result<CorpusSpec> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_text::loader::{Cursor, Loader, Part, Source, is_held_out};
+use fathom_text::loader::{Cursor, Loader, Part, Source, Spec, choose, is_held_out};
 use fathom_text::recall;
 use fathom_text::store::Store;
 
@@ -86,27 +86,31 @@ impl Stores {
         }
     }
 
-    fn sources(&self, recipe: &Recipe, index: usize) -> Result<Vec<Source>> {
-        let corpus = |part| {
-            let key = format!("stage.{index}.blend");
-            let message = "this blend needs the run's own corpus, which was not gathered".to_owned();
-            self.corpus.clone().map(|store| (store, part)).ok_or(Error::Recipe { key, message })
-        };
+    /// The sources of a stage. Synthetic documents are left out where there are none of the kind that the stage draws.
+    fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<Source>> {
         let blend = blend(recipe, index);
         if blend.is_empty() {
-            let (store, part) = corpus(Part::Whole)?;
-            return Ok(vec![Source { store, part, weight: 1.0 }]);
+            return Ok(vec![Source { store: self.own(index)?, part: Part::Whole, weight: 1.0 }]);
         }
-        let source = |named: &Blend| {
+        let mut sources = Vec::new();
+        for named in blend {
             let (store, part) = match named.source.as_str() {
-                TEXT => corpus(Part::Without(vec![recall::RECALL.to_owned(), recall::DRILL.to_owned()]))?,
-                RECALL => corpus(Part::Only(recall::RECALL.to_owned()))?,
-                DRILL => corpus(Part::Only(recall::DRILL.to_owned()))?,
+                TEXT => (self.own(index)?, Part::Without(vec![recall::RECALL.into(), recall::DRILL.into()])),
+                RECALL => (self.own(index)?, Part::Only(recall::RECALL.into())),
+                DRILL => (self.own(index)?, Part::Only(recall::DRILL.into())),
                 prefix => (self.named[prefix].clone(), Part::Whole),
             };
-            Ok(Source { store, part, weight: named.weight })
-        };
-        blend.iter().map(source).collect()
+            if !matches!(part, Part::Only(_)) || choose(&store, &part, spec).is_ok() {
+                sources.push(Source { store, part, weight: named.weight });
+            }
+        }
+        Ok(sources)
+    }
+
+    fn own(&self, index: usize) -> Result<Arc<Store>> {
+        let key = format!("stage.{index}.blend");
+        let message = "this blend needs the run's own corpus, which was not gathered".to_owned();
+        self.corpus.clone().ok_or(Error::Recipe { key, message })
     }
 
     /// The loader of a stage, from the beginning or a saved cursor.
@@ -114,8 +118,8 @@ impl Stores {
     /// # Errors
     /// No document of a source qualifies, a weight is not above zero, or the cursor belongs to other data.
     pub fn loader(&self, recipe: &Recipe, index: usize, cursor: Option<&Cursor>) -> Result<Loader> {
-        let (sources, spec) =
-            (self.sources(recipe, index)?, stage::loader_spec(recipe, index, self.held_out));
+        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let sources = self.sources(recipe, index, &spec)?;
         Ok(match cursor {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,
