@@ -95,7 +95,10 @@ impl Fact {
 /// New facts of a section, drawn evenly from these.
 const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
 /// Questions until a section is over.
-const QUESTIONS_PER_SECTION: usize = 20;
+const QUESTIONS_PER_SECTION: usize = 8;
+/// Lines of filler between two rounds or questions of a drill, drawn evenly from these: copying from near is learned
+/// first, and from near alone if nothing is further away.
+const GAPS: [usize; 6] = [0, 0, 1, 2, 4, 8];
 /// Facts of a round of a drill, drawn evenly from these.
 const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
 /// How often a set is told.
@@ -120,8 +123,8 @@ impl RecallGenerator {
     }
 
     /// A document of about `target_bytes` (at least a few lines): filler with facts spread over it, as in a needle
-    /// test, and questions in between. How far back a question reaches is spread evenly over the orders of magnitude,
-    /// so that a window of any length holds questions whose facts it holds too.
+    /// test, and questions in between. How far back a fact was last told is spread over all orders of magnitude, the
+    /// larger ones more often, so that a window of any length holds questions whose facts it holds too.
     pub fn document(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(1, index);
         let mut filler = Filler::new(&self.filler, &mut rng);
@@ -135,10 +138,13 @@ impl RecallGenerator {
                 push_line(&mut text, &fact.statement());
                 facts.push((line, fact));
             } else if line % LINES_PER_QUESTION == LINES_PER_QUESTION - 1 {
-                let back = (line as f64).powf(rng.unit());
-                let distance = |fact: &&(usize, Fact)| ((line - fact.0) as f64 / back).ln().abs();
-                let nearest = facts.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-                nearest.iter().for_each(|(_, fact)| push_line(&mut text, &fact.answered()));
+                let back = (line as f64).powf(rng.unit().sqrt());
+                let distance = |told: usize| ((line - told) as f64 / back).ln().abs();
+                let nearest = facts.iter_mut().min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)));
+                if let Some((told, fact)) = nearest {
+                    *told = line;
+                    push_line(&mut text, &fact.answered());
+                }
             } else {
                 push_line(&mut text, &filler.line(&mut rng));
             }
@@ -151,12 +157,13 @@ impl RecallGenerator {
     /// order, so that nearly every second word can be known by looking it up; and facts with questions about them.
     pub fn drill(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(3, index);
+        let mut filler = Filler::new(&self.filler, &mut rng);
         let mut text = String::new();
         while text.len() < target_bytes {
-            if index.is_multiple_of(2) {
-                self.rounds(&mut rng, &mut text)
-            } else {
-                self.section(&mut rng, &mut text)
+            let lines = if index.is_multiple_of(2) { self.rounds(&mut rng) } else { self.section(&mut rng) };
+            for line in lines {
+                push_line(&mut text, &line);
+                (0..*rng.pick(&GAPS)).for_each(|_| push_line(&mut text, &filler.line(&mut rng)));
             }
         }
         text
@@ -224,23 +231,24 @@ impl RecallGenerator {
     }
 
     /// Some facts, and questions about them.
-    fn section(&self, rng: &mut Rng, text: &mut String) {
+    fn section(&self, rng: &mut Rng) -> Vec<String> {
         let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_SECTION));
         let facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
-        facts.iter().for_each(|fact| push_line(text, &fact.statement()));
-        (0..QUESTIONS_PER_SECTION).for_each(|_| push_line(text, &rng.pick(&facts).answered()));
+        let mut lines: Vec<String> = facts.iter().map(Fact::statement).collect();
+        lines.extend((0..QUESTIONS_PER_SECTION).map(|_| rng.pick(&facts).answered()));
+        lines
     }
 
     /// A set of facts, told again and again.
-    fn rounds(&self, rng: &mut Rng, text: &mut String) {
+    fn rounds(&self, rng: &mut Rng) -> Vec<String> {
         let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_DRILL));
         let mut facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
-        for _ in 0..ROUNDS_PER_DRILL {
-            let round: Vec<String> =
-                facts.iter().map(|fact| format!("{} {}", fact.key, fact.value)).collect();
-            push_line(text, &format!("The words {}.", round.join(", ")));
+        let round = |_| {
+            let told: Vec<String> = facts.iter().map(|fact| format!("{} {}", fact.key, fact.value)).collect();
             rng.shuffle(&mut facts);
-        }
+            format!("The words {}.", told.join(", "))
+        };
+        (0..ROUNDS_PER_DRILL).map(round).collect()
     }
 }
 

@@ -51,8 +51,9 @@ fn documents_answer_their_own_questions() {
 fn drill_repeats_its_facts(text: &str, split: Split) {
     let rounds: Vec<BTreeMap<&str, &str>> = text
         .lines()
-        .map(|line| {
-            let words = line.strip_prefix("The words ").unwrap().trim_end_matches('.');
+        .filter_map(|line| line.strip_prefix("The words "))
+        .map(|words| {
+            let words = words.trim_end_matches('.');
             words.split(", ").map(|fact| fact.rsplit_once(' ').unwrap()).collect()
         })
         .collect();
