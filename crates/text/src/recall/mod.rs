@@ -95,9 +95,9 @@ impl Fact {
 /// New facts of a section, drawn evenly from these.
 const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
 /// Questions until a section is over.
-const QUESTIONS_PER_SECTION: usize = 8;
-/// Lines of filler between two rounds or questions of a drill, drawn evenly from these: copying from near is learned
-/// first, and from near alone if nothing is further away.
+const QUESTIONS_PER_SECTION: usize = 12;
+/// Lines of filler between two rounds or questions of every second drill, drawn evenly from these: copying from near is
+/// learned first, and from near alone if nothing is further away; but with gaps in all of them hardly anything.
 const GAPS: [usize; 6] = [0, 0, 1, 2, 4, 8];
 /// Facts of a round of a drill, drawn evenly from these.
 const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
@@ -108,7 +108,7 @@ const MOST_FACTS: usize = NOUNS.len() / 2;
 /// Lines of a document, facts and questions included, that one fact comes with at least.
 const LINES_PER_FACT: usize = 8;
 /// Lines that one question comes with.
-const LINES_PER_QUESTION: usize = 5;
+const LINES_PER_QUESTION: usize = 3;
 
 impl RecallGenerator {
     /// A generator without filler text of its own; plain made-up sentences take its place.
@@ -163,7 +163,8 @@ impl RecallGenerator {
             let lines = if index.is_multiple_of(2) { self.rounds(&mut rng) } else { self.section(&mut rng) };
             for line in lines {
                 push_line(&mut text, &line);
-                (0..*rng.pick(&GAPS)).for_each(|_| push_line(&mut text, &filler.line(&mut rng)));
+                let gap = if index % 4 < 2 { 0 } else { *rng.pick(&GAPS) };
+                (0..gap).for_each(|_| push_line(&mut text, &filler.line(&mut rng)));
             }
         }
         text
