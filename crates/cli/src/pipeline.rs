@@ -54,6 +54,7 @@ pub fn spec(recipe: &Recipe) -> Result<Spec> {
         FamilyName::Llama => llama,
         FamilyName::Qwen2 => llama.into_qwen2(),
         FamilyName::Qwen3 => llama.into_qwen3(),
+        FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
     })
 }
 

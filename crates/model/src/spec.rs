@@ -237,6 +237,17 @@ impl Spec {
         Spec { family: "qwen2", bias, ..self }
     }
 
+    /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
+    /// for however far away it is (0: all rotate).
+    pub fn into_smollm3(mut self, interval: usize) -> Spec {
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if interval > 0 && (index + 1).is_multiple_of(interval) {
+                layer.rope = None;
+            }
+        }
+        Spec { family: "smollm3", ..self }
+    }
+
     /// A Llama's sizes as Qwen 3: q and k normalised per head.
     pub fn into_qwen3(self) -> Spec {
         Spec { family: "qwen3", qk_norm: QkNorm::PerHead, ..self }

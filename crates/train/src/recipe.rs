@@ -26,6 +26,8 @@ choice! {
         Qwen2 = "qwen2",
         /// Qwen 3: Llama with normalised q and k.
         Qwen3 = "qwen3",
+        /// SmolLM 3: Llama in which some layers do not rotate.
+        Smollm3 = "smollm3",
     }
 }
 
@@ -142,6 +144,8 @@ recipe! {
         pub from: Option<PathBuf>,
         /// What the blocks are made of.
         pub family: FamilyName = FamilyName::Llama,
+        /// For `smollm3`: every so many layers one does not rotate.
+        pub no_rope_layer_interval: usize = 4,
         /// Type of weights and activations.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.

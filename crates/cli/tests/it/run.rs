@@ -42,6 +42,24 @@ pub fn write_text(folder: &Path) {
     }
 }
 
+/// Every family that a recipe can make from nothing, as Transformers' folder and back.
+#[test]
+fn new_models_of_every_family() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    for family in ["llama", "qwen2", "qwen3", "smollm3"] {
+        let (text, out) = (at("text"), at(family));
+        let [family, interval] = [format!("model.family={family}"), "model.no_rope_layer_interval=2".into()];
+        let run =
+            ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out), &family, &interval];
+        good(run.into_iter().chain(TINY));
+        good(["generate", arg(&out), "the old", "--max-tokens", "4"]);
+        let config = fs::read_to_string(out.join("model/config.json")).unwrap();
+        assert!(config.contains(family.trim_start_matches("model.family=")), "{config}");
+    }
+}
+
 /// A run that gathers no text: its blend is the token store of another run, and the recipe says which tokenizer.
 #[test]
 fn token_stores_are_blended() {
