@@ -23,7 +23,18 @@ fn main() -> ExitCode {
         _ => report(info),
     }));
     commands::run(args::Args::parse()).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", describe(&error));
         ExitCode::FAILURE
     })
+}
+
+/// The error and its causes; a cause that a message has told already is not told again.
+fn describe(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said += &format!("{}{cause}", if said.is_empty() { "" } else { ": " });
+        }
+    }
+    said
 }

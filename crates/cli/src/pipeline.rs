@@ -136,7 +136,10 @@ impl Job<'_> {
     fn corpus(&mut self, metrics: &mut MetricsWriter) -> Result<(Tokenizer, Option<Store>)> {
         if !needs_corpus(self.recipe) {
             let tokenizer = self.given_tokenizer()?;
-            tokenizer.save_dir(tokenizer_dir(&self.folder.join("data")))?;
+            let folder = tokenizer_dir(&self.folder.join("data"));
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+            tokenizer.save_dir(folder)?;
             return Ok((tokenizer, None));
         }
         let spec = self.corpus_spec()?;
