@@ -328,6 +328,9 @@ pub struct Bench {
     /// step: none, linear or full recompute.
     #[arg(long, default_value = "none")]
     pub places: String,
+    /// For `step`: what is kept goes to disk, in this folder.
+    #[arg(long)]
+    pub spill: Option<PathBuf>,
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,

@@ -10,6 +10,7 @@
 mod batch;
 mod graph;
 mod head;
+mod held;
 mod op;
 mod optimizer;
 mod params;
@@ -25,6 +26,7 @@ pub mod schedule;
 pub use batch::Batch;
 pub use graph::{Ctx, Graph, Info, Node, Val};
 pub use head::{Head, HeadUse, Labels};
+pub use held::Offload;
 pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::rope::RopeUse;

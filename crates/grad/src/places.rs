@@ -7,6 +7,8 @@ pub enum Place {
     Keep,
     /// Nowhere: computed again.
     Recompute,
+    /// On disk.
+    Disk,
 }
 
 /// One row of the table: the first row that matches decides.
@@ -24,6 +26,8 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     rules: Vec<Rule>,
+    /// What of the kept goes to disk.
+    offloaded: Vec<Rule>,
     /// Rows of a tile in a rows region; a multiple of 128. `None` runs regions whole.
     pub tile_rows: Option<usize>,
 }
@@ -32,10 +36,20 @@ pub struct Places {
 /// the number of tokens.
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
+/// Modules by Megatron's names, and the activations that belong to each.
+const MODULES: [(&str, &[&str]); 6] = [
+    ("core_attn", &ATTENTION),
+    ("layernorm", &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"]),
+    ("mlp", &["mlp.*"]),
+    ("mlp_act", &["mlp.act"]),
+    ("block", &["block.in"]),
+    ("all", &["*"]),
+];
+
 impl Places {
     /// A table; names that no rule matches are kept.
     pub fn new(rules: Vec<Rule>, tile_rows: Option<usize>) -> Places {
-        Places { rules, tile_rows }
+        Places { rules, offloaded: Vec::new(), tile_rows }
     }
 
     /// Everything is kept.
@@ -56,27 +70,27 @@ impl Places {
         Places::new(rules, None)
     }
 
-    /// Megatron's `selective` over modules: `core_attn`, `layernorm`, `mlp`, `mlp_act`.
+    /// Megatron's `selective` over modules ([`MODULES`]).
     ///
     /// # Errors
     /// Names a module that is not known.
     pub fn selective(modules: &[String]) -> Result<Places, String> {
-        let mut rules = Vec::new();
-        for module in modules {
-            let names: &[&str] = match module.as_str() {
-                "core_attn" => &ATTENTION,
-                "layernorm" => &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"],
-                "mlp" => &["mlp.*"],
-                "mlp_act" => &["mlp.act"],
-                other => {
-                    return Err(format!(
-                        "unknown recompute module `{other}`; known: core_attn, layernorm, mlp, mlp_act"
-                    ));
-                }
-            };
-            rules.extend(names.iter().map(|name| rule(name, Place::Recompute)));
-        }
-        Ok(Places::new(rules, None))
+        Ok(Places::new(rules(modules, Place::Recompute)?, None))
+    }
+
+    /// The same table, with what it keeps of these modules on disk instead (Megatron's `offload_modules`); `all` is
+    /// everything that it keeps.
+    ///
+    /// # Errors
+    /// Names a module that is not known.
+    pub fn offload(mut self, modules: &[String]) -> Result<Places, String> {
+        self.offloaded.extend(rules(modules, Place::Disk)?);
+        Ok(self)
+    }
+
+    /// True if any activation goes to disk.
+    pub fn uses_disk(&self) -> bool {
+        !self.offloaded.is_empty() || self.rules.iter().any(|rule| rule.place == Place::Disk)
     }
 
     /// The same table with tiles of `rows`.
@@ -100,8 +114,28 @@ impl Places {
             in_layers
                 && rule.name.strip_suffix('*').map_or(rule.name == name, |prefix| name.starts_with(prefix))
         };
-        self.rules.iter().find(matches).map_or(Place::Keep, |rule| rule.place)
+        let place = self.rules.iter().find(matches).map_or(Place::Keep, |rule| rule.place);
+        if place == Place::Keep && self.offloaded.iter().any(|rule| matches(&rule)) {
+            Place::Disk
+        } else {
+            place
+        }
     }
+}
+
+/// Activation names of a module.
+fn names(module: &str) -> Option<&'static [&'static str]> {
+    MODULES.iter().find(|(name, _)| *name == module).map(|(_, names)| *names)
+}
+
+fn rules(modules: &[String], place: Place) -> Result<Vec<Rule>, String> {
+    let mut rules = Vec::new();
+    for module in modules {
+        let known = || MODULES.map(|(name, _)| name).join(", ");
+        let names = names(module).ok_or_else(|| format!("unknown module `{module}`; known: {}", known()))?;
+        rules.extend(names.iter().map(|name| rule(name, place)));
+    }
+    Ok(rules)
 }
 
 fn rule(name: &str, place: Place) -> Rule {
@@ -123,5 +157,11 @@ mod tests {
         assert_eq!(selective.place(0, "mlp.gate_up"), Place::Recompute);
         assert_eq!(selective.place(0, "attn.q"), Place::Keep);
         assert!(Places::selective(&["mpl".into()]).unwrap_err().contains("mpl"));
+        let disk = linear.offload(&["core_attn".into()]).unwrap();
+        assert!(disk.uses_disk());
+        assert_eq!(disk.place(0, "attn.lse"), Place::Disk);
+        assert_eq!((disk.place(0, "block.in"), disk.place(0, "attn.q")), (Place::Keep, Place::Recompute));
+        let all = Places::none().offload(&["all".into()]).unwrap();
+        assert_eq!((all.place(2, "mlp.act"), all.place(-1, "embed")), (Place::Disk, Place::Keep));
     }
 }

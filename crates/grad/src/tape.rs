@@ -1,12 +1,14 @@
 //! One tape per micro batch: segments run forward one after the other, and backward in reverse.
 
+use fathom_tensor::spill::Tag;
 use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::graph::{Ctx, Graph, Val};
+use crate::held::{Held, Offload};
 use crate::op::{Desc, Exec, KvMemory};
 use crate::params::{Grads, Params};
-use crate::places::Places;
+use crate::places::{Place, Places};
 use crate::run::{Counters, Runner, Store};
 use crate::schedule::Schedule;
 
@@ -27,8 +29,14 @@ struct Done {
     layer: i32,
     graph: Graph,
     schedule: Schedule,
-    input: Option<Tensor>,
-    kept: Vec<Tensor>,
+    input: Option<Held>,
+    kept: Vec<Held>,
+}
+
+impl Done {
+    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.input.iter_mut().chain(&mut self.kept)
+    }
 }
 
 /// Runs segments without keeping anything, with memory of earlier tokens if given.
@@ -42,6 +50,7 @@ pub struct Eval<'a> {
 pub struct Tape<'a> {
     scope: Scope<'a>,
     places: &'a Places,
+    offload: Option<&'a Offload>,
     done: Vec<Done>,
     /// The values flowing out of the last segment depend on something trainable.
     input_grad: bool,
@@ -91,7 +100,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 impl<'a> Tape<'a> {
     /// A tape for one micro batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
-        Tape { scope, places, done: Vec::new(), input_grad: false }
+        Tape { scope, places, offload: None, done: Vec::new(), input_grad: false }
     }
 
     /// What the tape runs with.
@@ -105,11 +114,22 @@ impl<'a> Tape<'a> {
         self
     }
 
+    /// The same tape, with disk behind it for what [`Place::Disk`](crate::Place::Disk) names; without it such values
+    /// stay in memory. After a failed transfer the step goes on with values that mean nothing: ask
+    /// [`Spill::check`](fathom_tensor::spill::Spill::check) before the update.
+    pub fn with_offload(mut self, offload: Option<&'a Offload>) -> Tape<'a> {
+        self.offload = offload;
+        self
+    }
+
     /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
     /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
     pub fn backward(mut self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
         let mut dy = Some(dy);
         while let Some(done) = self.done.pop() {
+            if let (Some(offload), Some(below)) = (self.offload, self.done.last_mut()) {
+                below.held().for_each(|held| held.fetch(offload, self.scope.device));
+            }
             dy = self.backward_segment(done, dy?, grads);
         }
         dy
@@ -121,11 +141,12 @@ impl<'a> Tape<'a> {
             return None;
         }
         let mut store = Store::new(graph.values.len(), schedule.num_grads);
+        let take = |held: Held| held.take(self.offload, self.scope.device);
         if let Some(val) = graph.input {
-            store.values[val.index()] = input;
+            store.values[val.index()] = input.map(take);
         }
-        for (val, tensor) in schedule.kept.iter().zip(kept) {
-            store.values[val.index()] = Some(tensor);
+        for (val, held) in schedule.kept.iter().zip(kept) {
+            store.values[val.index()] = Some(take(held));
         }
         store.grads[schedule.dy as usize] = Some(dy);
         let mut exec = exec(&self.scope, layer);
@@ -163,18 +184,37 @@ impl<'a> Segments<'a> for Tape<'a> {
         runner.run(&schedule.forward);
         let mut store = runner.store;
         let output = take_output(&mut store, &graph);
+        drop(runner_input(&mut store, &graph));
+        if let Some(below) = self.done.last_mut() {
+            below.held().for_each(Held::settle);
+        }
+        let leave = |val: Val, tensor: Tensor| {
+            let name = graph.values[val.index()].name;
+            match self.offload {
+                Some(offload) if self.places.place(layer, name) == Place::Disk => {
+                    Held::here(tensor).leave(offload, Tag { name, layer })
+                }
+                _ => Held::here(tensor),
+            }
+        };
         let keep = |val: &Val| {
             if *val == graph.output {
-                return output.clone();
+                // The next segment reads it.
+                return Held::here(output.clone());
             }
-            store.values[val.index()]
-                .take()
-                .unwrap_or_else(|| panic!("{} was not kept", graph.values[val.index()].name))
+            let tensor = store.values[val.index()].take();
+            leave(*val, tensor.unwrap_or_else(|| panic!("{} was not kept", graph.values[val.index()].name)))
         };
         let kept = schedule.kept.iter().map(keep).collect();
+        let input = graph.input.zip(input).map(|(val, tensor)| leave(val, tensor));
         self.done.push(Done { layer, graph, schedule, input, kept });
         output
     }
+}
+
+/// The segment's input, out of the storage of its forward pass.
+fn runner_input(store: &mut Store, graph: &Graph) -> Option<Tensor> {
+    store.values[graph.input?.index()].take()
 }
 
 fn take_output(store: &mut Store, graph: &Graph) -> Tensor {

@@ -82,6 +82,9 @@ pub enum Error {
     /// From reports and traces.
     #[error(transparent)]
     Report(#[from] fathom_report::Error),
+    /// From the disk behind activations.
+    #[error(transparent)]
+    Spill(#[from] fathom_tensor::spill::Error),
     /// From a hook of the program around the run.
     #[error(transparent)]
     Hook(Box<dyn std::error::Error + Send + Sync>),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use fathom_grad::Offload;
 use fathom_model::{Model, Spec};
+use fathom_tensor::spill::{self, Spill};
 use fathom_tensor::{DType, Device, Meta, Profile, Usage};
 
 use crate::step::{InStep, MicroBatch, Trainer};
@@ -18,7 +20,14 @@ pub struct Plan {
     pub hardware_flops: u64,
     /// Operations run again in the backward pass.
     pub replayed: u64,
+    /// Most bytes on disk at once: the size of the spill file.
+    pub disk_peak_bytes: u64,
+    /// Bytes written to disk and read from it, in one step.
+    pub disk_bytes: u64,
 }
+
+/// A plan's disk is as large as it has to be.
+const MOST_DISK_BYTES: u64 = 1 << 60;
 
 /// Runs two steps of `micro_batches` documents of `tokens` tokens on `meta`: the second is what every later one looks
 /// like. Micro batches beyond the second repeat it, so they are counted and not run.
@@ -33,11 +42,16 @@ pub fn plan(
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
     let (model, params) = Model::declare(&device, spec, dtype);
     let mut trainer = Trainer::new(&device, model, params);
+    if how.places.uses_disk() {
+        let options = spill::Options::new("", MOST_DISK_BYTES);
+        trainer.offload = Spill::open(&device, &options).ok().map(Offload::plain);
+    }
     let run = micro_batches.clamp(1, 2);
     let blank: Vec<MicroBatch> = (0..run).map(|_| MicroBatch::blank(tokens)).collect();
-    drop(trainer.step(&blank, how));
+    let _ = trainer.step(&blank, how);
     trainer.counters.reset(false);
-    drop(trainer.step(&blank, how));
+    let _ = trainer.step(&blank, how);
+    let disk = trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default();
     let counted = trainer.counters.get();
     let usage = device.pool.usage();
     Plan {
@@ -45,5 +59,8 @@ pub fn plan(
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,
+        disk_peak_bytes: disk.peak_reserved_bytes,
+        // Both steps moved the same; of each, the micro batches that ran.
+        disk_bytes: (disk.written_bytes + disk.read_bytes) / 2 / run as u64 * micro_batches.max(1) as u64,
     }
 }

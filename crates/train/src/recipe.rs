@@ -134,6 +134,8 @@ recipe! {
         pub kind: MachineKind = MachineKind::Cpu,
         /// Threads; 0 for all cores.
         pub threads: usize = 0,
+        /// Folder for activations on disk; none for the run's own.
+        pub spill: Option<PathBuf>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
     }
@@ -239,6 +241,8 @@ recipe! {
         pub recompute_granularity: Granularity = Granularity::None,
         /// For `selective`: core_attn, layernorm, mlp, mlp_act.
         pub recompute_modules: Vec<String>,
+        /// What of the kept goes to disk: core_attn, layernorm, mlp, mlp_act, block (each block's input), all.
+        pub offload_modules: Vec<String>,
         /// Tokens of a tile of everything that works token by token; a multiple of 128; none for no tiles.
         pub tile_rows: Option<usize>,
     }

@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_base::rss;
+use fathom_grad::Offload;
 use fathom_model::Spec;
 use fathom_report::trace::{self, TraceWriter};
+use fathom_tensor::spill::{Options, Spill};
 use fathom_tensor::{Category, Mark};
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
@@ -241,6 +243,12 @@ impl<'a> Run<'a> {
             let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
             return Err(Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op: plan.usage.peak_op });
         }
+        self.trainer.offload = None;
+        if how.places.uses_disk() {
+            let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+            let options = Options::new(folder, plan.disk_peak_bytes);
+            self.trainer.offload = Some(Offload::plain(Spill::open(&self.trainer.device, &options)?));
+        }
         let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
         let source = Samples::new(loader, table.samples_per_micro_batch);
         let steps = match table.steps {
@@ -327,7 +335,7 @@ impl<'a> Run<'a> {
         let result = self.trainer.step_with(&micro, &running.how, || {
             // The save reads what the update is about to change.
             saving.iter_mut().for_each(Saving::release);
-        });
+        })?;
         let counted = self.trainer.counters.get();
         if watched {
             self.timeline(running)?;

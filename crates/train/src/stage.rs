@@ -36,6 +36,9 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
         Granularity::Selective => Places::selective(&recipe.activations.recompute_modules)
             .map_err(|message| Error::Recipe { key: "activations.recompute_modules".into(), message })?,
     };
+    let places = places
+        .offload(&recipe.activations.offload_modules)
+        .map_err(|message| Error::Recipe { key: "activations.offload_modules".into(), message })?;
     Ok(places.with_tiles(tile_rows))
 }
 

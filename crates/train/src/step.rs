@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
-use fathom_grad::{AdamW, AdamWSettings, Counters, Grads, Labels, Params, Places, Scope, Tape, Update};
+use fathom_grad::{
+    AdamW, AdamWSettings, Counters, Grads, Labels, Offload, Params, Places, Scope, Tape, Update,
+};
 use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
+
+use crate::error::Result;
 
 /// A packed stream of tokens on the host, with the target of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Trainer {
     pub params: Params,
     /// FLOPs and times.
     pub counters: Counters,
+    /// Disk for activations; needed by steps whose places name it.
+    pub offload: Option<Offload>,
     grads: Grads,
     optimizer: AdamW,
     loss: Tensor,
@@ -88,7 +94,8 @@ impl Trainer {
         let optimizer = AdamW::new(device, &params);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
         let (loss, count, counters) = (scalar(), scalar(), Counters::default());
-        Trainer { device: device.clone(), model, params, counters, grads, optimizer, loss, count }
+        let device = device.clone();
+        Trainer { device, model, params, counters, offload: None, grads, optimizer, loss, count }
     }
 
     /// The optimizer's state.
@@ -120,18 +127,27 @@ impl Trainer {
 
     /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
     /// micro batches are whole chunks of 128 tokens.
-    pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> StepResult {
+    ///
+    /// # Errors
+    /// The disk behind activations failed; nothing was updated.
+    pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> Result<StepResult> {
         self.step_with(micro_batches, how, || {})
     }
 
     /// As [`Trainer::step`]; `before_update` is called when the gradients are there and nothing was updated yet.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
     pub fn step_with(
         &mut self,
         micro_batches: &[MicroBatch],
         how: &InStep,
         before_update: impl FnOnce(),
-    ) -> StepResult {
+    ) -> Result<StepResult> {
         let (tokens, valid) = self.accumulate(micro_batches, how);
+        if let Some(offload) = &self.offload {
+            offload.spill.check()?;
+        }
         before_update();
         self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
         let update = Update { loss: &self.loss, count: &self.count };
@@ -140,7 +156,7 @@ impl Trainer {
             self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
         });
         let loss = self.device.machine.read(&self.loss);
-        StepResult { loss, norm: report.norm, skipped: report.skipped, tokens, valid }
+        Ok(StepResult { loss, norm: report.norm, skipped: report.skipped, tokens, valid })
     }
 
     /// Sum of the losses of the last accumulation.
@@ -155,7 +171,7 @@ impl Trainer {
         let labels = Labels { ids: device.from_i32(&micro.labels, Category::Data), weights: None };
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
-        let mut tape = Tape::new(scope, &how.places);
+        let mut tape = Tape::new(scope, &how.places).with_offload(self.offload.as_ref());
         let hidden = self.model.forward(&mut tape);
         let dhidden =
             self.model.head(how.z_loss).loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);

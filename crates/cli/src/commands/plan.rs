@@ -53,6 +53,8 @@ fn to_json(recipe: &Recipe, index: usize, plan: &Plan) -> serde_json::Value {
         "peak_op": plan.usage.peak_op,
         "model_flops": plan.model_flops,
         "hardware_flops": plan.hardware_flops,
+        "disk_bytes": plan.disk_bytes,
+        "disk_peak_bytes": plan.disk_peak_bytes,
     })
 }
 
@@ -83,6 +85,15 @@ fn print_stage(recipe: &Recipe, index: usize, plan: &Plan) {
         human::bytes(plan.usage.peak_reserved),
         human::grouped(plan.usage.peak_reserved)
     );
+    if plan.disk_bytes > 0 {
+        println!(
+            "  {:<12} {:>12}  {:>22}  {} written and read in a step",
+            "disk",
+            human::bytes(plan.disk_peak_bytes),
+            human::grouped(plan.disk_peak_bytes),
+            human::bytes(plan.disk_bytes)
+        );
+    }
     let share = plan.hardware_flops as f64 / plan.model_flops as f64 - 1.0;
     println!(
         "  {:<12} {:>12}  recompute and score products add {}",

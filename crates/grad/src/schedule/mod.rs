@@ -58,7 +58,7 @@ pub enum Step {
 pub struct Schedule {
     /// Forward steps.
     pub forward: Vec<Step>,
-    /// Values that stay for the backward pass (the input apart).
+    /// Values that stay for the backward pass (the input apart), in memory or on disk.
     pub kept: Vec<Val>,
     /// The backward pass reads the segment's input.
     pub keeps_input: bool,
@@ -170,7 +170,7 @@ impl Schedule {
         };
         let is_kept = |val: &Val| {
             let info = &graph.values[val.index()];
-            info.producer.is_some() && places.place(layer, info.name) == Place::Keep
+            info.producer.is_some() && places.place(layer, info.name) != Place::Recompute
         };
         let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
         let forward = forward(&analysis, &kept);

@@ -26,7 +26,15 @@ fn presets() -> Vec<Places> {
         selective(&["mlp"]),
         selective(&["mlp_act"]),
         selective(&["core_attn", "layernorm", "mlp"]),
+        offload(Places::none(), "all"),
+        offload(Places::linear(), "all"),
+        offload(Places::linear(), "core_attn"),
+        offload(Places::full(), "block"),
     ]
+}
+
+fn offload(places: Places, module: &str) -> Places {
+    places.offload(&[module.to_owned()]).unwrap_or_else(|message| panic!("{message}"))
 }
 
 #[track_caller]

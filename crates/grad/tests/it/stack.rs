@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
-    AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Param,
-    ParamId, Params, Places, RopeUse, Scope, Segments, Tape, Update, Val,
+    AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Offload,
+    Param, ParamId, Params, Places, RopeUse, Scope, Segments, Tape, Update, Val,
 };
+use fathom_tensor::spill::{Codec, Options, Spill};
 use fathom_tensor::{
     Activation, Category, DType, Device, Extent, Machine, Mask, Meta, NormKind, RopeTable, Slice, Tensor,
     Usage,
@@ -285,7 +286,14 @@ impl Setup {
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
         let (loss, count, counters) = (scalar(), scalar(), Counters::default());
         let places = self.places.clone();
-        Stack { device, model, params, grads, optimizer, loss, count, counters, places }
+        let offload = places.uses_disk().then(|| {
+            let options = Options { piece_bytes: 16 << 10, ..Options::new(std::env::temp_dir(), 64 << 20) };
+            match Spill::open(&device, &options) {
+                Ok(spill) => Offload { spill, codec: Codec::AsIs },
+                Err(error) => panic!("{error}"),
+            }
+        });
+        Stack { device, model, params, grads, optimizer, loss, count, counters, places, offload }
     }
 
     /// One accumulation with everything trained.
@@ -307,6 +315,7 @@ pub struct Stack {
     count: Tensor,
     counters: Counters,
     places: Places,
+    offload: Option<Offload>,
 }
 
 /// What an accumulation left.
@@ -349,13 +358,14 @@ impl Stack {
         let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None };
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
-        let mut tape = Tape::new(scope, &self.places);
+        let mut tape = Tape::new(scope, &self.places).with_offload(self.offload.as_ref());
         let hidden = self.model.forward(&mut tape);
         let head = Head { weight: self.model.head, how: HeadUse { z_loss: 1e-3, ..HeadUse::default() } };
         let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
         drop(hidden);
         device.machine.sum(&losses, &self.loss);
         tape.backward(dhidden, &mut self.grads);
+        assert!(self.offload.iter().all(|offload| offload.spill.check().is_ok()));
     }
 
     /// The hidden states before the head, by an evaluation pass and by a tape.

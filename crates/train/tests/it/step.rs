@@ -56,7 +56,7 @@ fn the_loss_falls_and_the_plan_is_exact() {
             let data = [micro(512), micro(512)];
             let losses: Vec<f32> = (0..12)
                 .map(|_| {
-                    let result = trainer.step(&data, &how);
+                    let result = trainer.step(&data, &how).unwrap();
                     result.loss.wait_f32() / result.valid as f32
                 })
                 .collect();

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, bail};
 use fathom_train::{InStep, MicroBatch, Trainer};
 
 use super::row::Row;
+use super::step::once;
 use super::watch::measure;
 
 /// Seconds and calls of one kind of operation.
@@ -16,15 +18,18 @@ struct Share {
 
 /// Runs `repeat` profiled steps and prints the mean milliseconds of each kind of operation in a step, its share of
 /// the step's time, and its calls; `rest` is what no operation accounts for.
-pub fn print(trainer: &mut Trainer, batch: &[MicroBatch], how: &InStep, repeat: usize) {
+pub fn print(trainer: &mut Trainer, batch: &[MicroBatch], how: &InStep, repeat: usize) -> Result<()> {
     trainer.counters.reset(true);
     // The first step of `measure` warms up and is profiled as well.
-    let mut wall = 0.0;
+    let (mut wall, mut failed) = (0.0, None);
     let timed = measure(repeat, || {
         let begun = std::time::Instant::now();
-        trainer.step(batch, how).loss.wait_f32();
+        once(trainer, batch, how, &mut failed);
         wall += begun.elapsed().as_secs_f64();
     });
+    if let Some(error) = failed {
+        bail!(error);
+    }
     let spans = trainer.counters.get().spans.unwrap_or_default();
     trainer.counters.reset(false);
     let mut shares: BTreeMap<String, Share> = BTreeMap::new();
@@ -46,4 +51,5 @@ pub fn print(trainer: &mut Trainer, batch: &[MicroBatch], how: &InStep, repeat: 
             .with("calls", share.calls / steps)
             .print(timed.loaded);
     }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! A training step: forward, backward, AdamW, on a Llama with random weights and random tokens.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::{Counting, profile};
-use fathom_grad::{AdamWSettings, Places};
+use fathom_grad::{AdamWSettings, Offload, Places};
 use fathom_model::{Caps, Init, Model, Spec, initialise};
+use fathom_tensor::spill::{Options, Spill, Stats};
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 use serde_json::Value;
 
@@ -46,6 +48,8 @@ fn places(args: &Bench) -> Result<Places> {
     if args.tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
         bail!("--tile-rows {:?}: must be a multiple of 128", args.tile_rows);
     }
+    let all: &[String] = if args.spill.is_some() { &["all".to_string()] } else { &[] };
+    let places = places.offload(all).map_err(anyhow::Error::msg)?;
     Ok(places.with_tiles(args.tile_rows))
 }
 
@@ -71,6 +75,7 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
         .with("untracked_peak_bytes", Value::Null)
         .with("peak_reserved_bytes", plan.usage.peak_reserved)
         .with("model_flops", plan.model_flops)
+        .with("spill_bytes", plan.disk_bytes)
         .with("threads", threads)
         .print(false);
     Ok(())
@@ -84,13 +89,28 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     let batch = [random_batch(tokens, spec.vocab)];
     trainer.counters.reset(false);
     // One step alone, for the count of its FLOPs.
-    trainer.step(&batch, how).loss.wait_f32();
+    let mut failed = None;
+    if how.places.uses_disk() {
+        let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
+        let folder = args.spill.as_deref().unwrap_or(Path::new("."));
+        let options = Options::new(folder, planned.disk_peak_bytes);
+        trainer.offload = Some(Offload::plain(Spill::open(&bed.device, &options)?));
+    }
+    once(&mut trainer, &batch, how, &mut failed);
+    let before = disk(&trainer);
     let flops = trainer.counters.get().model_flops as f64;
     let sampler = Sampler::start();
     Counting::reset_peak();
+    let mut steps = 0;
     let timed = measure(args.repeat, || {
-        trainer.step(&batch, how).loss.wait_f32();
+        once(&mut trainer, &batch, how, &mut failed);
+        steps += 1;
     });
+    if let Some(error) = failed {
+        bail!(error);
+    }
+    let after = disk(&trainer);
+    let moved = |stats: Stats| stats.written_bytes + stats.read_bytes;
     let untracked = Counting::peak_since_reset();
     let peak_rss = sampler.stop();
     let usage = bed.device.pool.usage();
@@ -100,15 +120,36 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .with("peak_pool_bytes", usage.peak_live)
         .with("peak_rss_bytes", peak_rss)
         .with("untracked_peak_bytes", untracked)
+        .with("spill_bytes", (moved(after) - moved(before)) / steps)
+        .figure("stall_s", (after.stall_s - before.stall_s) / steps as f64)
         .with("peak_reserved_bytes", usage.peak_reserved)
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
         .with("threads", bed.threads())
         .with("isa", bed.cpu.isa().name())
         .print(timed.loaded);
     if args.ops {
-        ops::print(&mut trainer, &batch, how, args.repeat);
+        ops::print(&mut trainer, &batch, how, args.repeat)?;
     }
     Ok(())
+}
+
+/// One step, waited for.
+pub(super) fn once(
+    trainer: &mut Trainer,
+    batch: &[MicroBatch],
+    how: &InStep,
+    failed: &mut Option<fathom_train::Error>,
+) {
+    match trainer.step(batch, how) {
+        Ok(result) => {
+            result.loss.wait_f32();
+        }
+        Err(error) => *failed = Some(error),
+    }
+}
+
+fn disk(trainer: &Trainer) -> Stats {
+    trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default()
 }
 
 fn random_batch(tokens: usize, vocab: usize) -> MicroBatch {

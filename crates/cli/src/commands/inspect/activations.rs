@@ -131,6 +131,7 @@ fn place_name(place: Place) -> &'static str {
     match place {
         Place::Keep => "keep",
         Place::Recompute => "recompute",
+        Place::Disk => "disk",
     }
 }
 
