@@ -184,7 +184,8 @@ impl<'a> Segments<'a> for Tape<'a> {
         runner.run(&schedule.forward);
         let mut store = runner.store;
         let output = take_output(&mut store, &graph);
-        drop(runner_input(&mut store, &graph));
+        // Nobody may hold a value that leaves.
+        drop(take_input(&mut store, &graph));
         if let Some(below) = self.done.last_mut() {
             below.held().for_each(Held::settle);
         }
@@ -213,7 +214,7 @@ impl<'a> Segments<'a> for Tape<'a> {
 }
 
 /// The segment's input, out of the storage of its forward pass.
-fn runner_input(store: &mut Store, graph: &Graph) -> Option<Tensor> {
+fn take_input(store: &mut Store, graph: &Graph) -> Option<Tensor> {
     store.values[graph.input?.index()].take()
 }
 

@@ -7,6 +7,7 @@
 //! This crate knows nothing of gradients or layers.
 #![deny(missing_docs)]
 
+mod best_fit;
 mod dtype;
 mod loan;
 mod machine;

@@ -6,11 +6,11 @@
 //! with the same granule, `meta` included.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::best_fit::BestFit;
 use crate::loan::Span;
 use crate::machine::{Arena, Machine};
 use crate::{DType, Tensor};
@@ -117,9 +117,7 @@ struct State {
     usage: Usage,
     peak_op: &'static str,
     peak_layer: i32,
-    /// Free holes below `end`: offset -> length. Neighbours are always merged.
-    holes: BTreeMap<u64, u64>,
-    end: u64,
+    space: BestFit,
     timeline: Option<Vec<Mark>>,
 }
 
@@ -185,8 +183,7 @@ impl Pool {
         let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
         let charge = self.charge(bytes);
         let mut state = self.0.state.borrow_mut();
-        let offset = state.place(charge);
-        if state.end > self.0.budget {
+        let Some(offset) = state.space.place(charge, self.0.budget) else {
             let table: Vec<String> = Category::ALL
                 .iter()
                 .zip(state.usage.by_category)
@@ -199,7 +196,8 @@ impl Pool {
                 category.name(),
                 table.join(", ")
             );
-        }
+        };
+        state.usage.peak_reserved = state.space.peak_end;
         state.charge(charge, category, self.0.op.get(), self.0.layer.get());
         drop(state);
         let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
@@ -209,7 +207,7 @@ impl Pool {
 
     fn release(&self, offset: u64, charge: u64, category: Category) {
         let mut state = self.0.state.borrow_mut();
-        state.give_back(offset, charge);
+        state.space.give_back(offset, charge);
         state.usage.live -= charge;
         state.usage.by_category[category as usize] -= charge;
         state.mark(self.0.op.get(), self.0.layer.get());
@@ -256,45 +254,6 @@ impl Pool {
 }
 
 impl State {
-    /// Best fit: the smallest hole that holds `size`, the lowest among equals, else the end of the range.
-    fn place(&mut self, size: u64) -> u64 {
-        let best =
-            self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
-        if let Some((&offset, &len)) = best {
-            self.holes.remove(&offset);
-            if len > size {
-                self.holes.insert(offset + size, len - size);
-            }
-            return offset;
-        }
-        // A hole that touches the end is grown rather than left behind.
-        let start = match self.holes.last_key_value() {
-            Some((&offset, &len)) if offset + len == self.end => {
-                self.holes.remove(&offset);
-                offset
-            }
-            _ => self.end,
-        };
-        self.end = start + size;
-        self.usage.peak_reserved = self.usage.peak_reserved.max(self.end);
-        start
-    }
-
-    fn give_back(&mut self, offset: u64, size: u64) {
-        let (mut start, mut len) = (offset, size);
-        if let Some((&before, &before_len)) = self.holes.range(..offset).next_back()
-            && before + before_len == offset
-        {
-            self.holes.remove(&before);
-            start = before;
-            len += before_len;
-        }
-        if let Some(after_len) = self.holes.remove(&(offset + size)) {
-            len += after_len;
-        }
-        self.holes.insert(start, len);
-    }
-
     fn charge(&mut self, charge: u64, category: Category, op: &'static str, layer: i32) {
         self.usage.live += charge;
         self.usage.by_category[category as usize] += charge;

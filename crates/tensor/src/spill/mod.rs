@@ -252,7 +252,7 @@ impl Spill {
         Stats {
             live_bytes: space.live,
             peak_live_bytes: space.peak_live,
-            peak_reserved_bytes: space.peak_end,
+            peak_reserved_bytes: space.peak_end(),
             ..self.0.stats.get()
         }
     }

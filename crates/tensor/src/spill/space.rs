@@ -2,10 +2,10 @@
 //! program order on one thread, so a plan and a run assign the same extents.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::PAGE;
+use crate::best_fit::BestFit;
 
 /// Bytes that an extent of `bytes` occupies in the file.
 pub(super) fn charge(bytes: u64) -> u64 {
@@ -18,11 +18,7 @@ pub(super) struct Space {
     pub capacity: u64,
     pub live: u64,
     pub peak_live: u64,
-    /// Highest end ever used.
-    pub peak_end: u64,
-    end: u64,
-    /// Free gaps below `end`: offset -> length; neighbours are merged.
-    holes: BTreeMap<u64, u64>,
+    fit: BestFit,
 }
 
 impl Space {
@@ -33,47 +29,20 @@ impl Space {
 
     /// An offset for `size` bytes, or none without room.
     fn place(&mut self, size: u64) -> Option<u64> {
-        let best =
-            self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
-        let start = match best {
-            Some((&offset, &len)) => {
-                self.holes.remove(&offset);
-                if len > size {
-                    self.holes.insert(offset + size, len - size);
-                }
-                offset
-            }
-            None => {
-                // A gap that touches the end is grown rather than left behind.
-                let last = self.holes.last_key_value().map(|(&offset, &len)| (offset, len));
-                let start = last.filter(|(offset, len)| offset + len == self.end).map(|(offset, _)| offset);
-                let from = start.unwrap_or(self.end);
-                let end = from.checked_add(size).filter(|end| *end <= self.capacity)?;
-                self.holes.remove(&from);
-                self.end = end;
-                self.peak_end = self.peak_end.max(end);
-                from
-            }
-        };
+        let offset = self.fit.place(size, self.capacity)?;
         self.live += size;
         self.peak_live = self.peak_live.max(self.live);
-        Some(start)
+        Some(offset)
     }
 
     fn give_back(&mut self, offset: u64, size: u64) {
         self.live -= size;
-        let (mut start, mut len) = (offset, size);
-        if let Some((&before, &before_len)) = self.holes.range(..offset).next_back()
-            && before + before_len == offset
-        {
-            self.holes.remove(&before);
-            start = before;
-            len += before_len;
-        }
-        if let Some(after_len) = self.holes.remove(&(offset + size)) {
-            len += after_len;
-        }
-        self.holes.insert(start, len);
+        self.fit.give_back(offset, size);
+    }
+
+    /// Highest end ever used.
+    pub fn peak_end(&self) -> u64 {
+        self.fit.peak_end
     }
 }
 
@@ -129,7 +98,7 @@ mod tests {
         assert_eq!((rest.offset, space.borrow().live), (2 * PAGE, 8 * PAGE));
         drop((merged, rest));
         let state = space.borrow();
-        assert_eq!((state.live, state.peak_live, state.peak_end), (0, 8 * PAGE, 8 * PAGE));
+        assert_eq!((state.live, state.peak_live, state.peak_end()), (0, 8 * PAGE, 8 * PAGE));
     }
 
     #[test]
