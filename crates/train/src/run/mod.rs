@@ -1,0 +1,296 @@
+//! The loop: stages of steps, with metrics, saves and resumption.
+//!
+//! This file begins and ends stages; `steps` makes a stage's steps, `timed` decides their number where a stage has
+//! seconds, `watched` looks closely at one step of each, `saves` writes checkpoints.
+
+mod saves;
+mod steps;
+mod timed;
+mod watched;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use fathom_base::metrics::{Event, MetricsWriter, events};
+use fathom_grad::Offload;
+use fathom_model::Spec;
+use fathom_tensor::spill::{Options, Spill};
+use fathom_text::loader::Cursor;
+use serde::{Deserialize, Serialize};
+
+use crate::blend::Stores;
+use crate::checkpoint::{Checkpoints, Saving};
+use crate::error::{Error, Result};
+use crate::plan::{Plan, plan};
+use crate::recipe::Recipe;
+use crate::source::Samples;
+use crate::stage;
+use crate::step::{InStep, StepResult, Trainer};
+
+/// How far a run is; saved with every checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Finished updates.
+    pub step: u64,
+    /// Index of the stage.
+    pub stage: usize,
+    /// Finished updates of this stage.
+    pub stage_step: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Time spent in steps.
+    pub time_s: f64,
+    /// Position in the stage's data; `None` at its beginning.
+    pub cursor: Option<Cursor>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All stages are done.
+    Finished,
+    /// Asked to stop; a checkpoint was saved.
+    Interrupted,
+}
+
+/// What the program around a run sees of it.
+pub trait Hooks {
+    /// A stage begins, or goes on after a resume.
+    fn stage(&mut self, stage: &events::Stage, plan: &Plan);
+    /// A step ended.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
+    /// A stage ended after `step` updates; the model is as it is now, and being saved. Called again if the run is killed
+    /// before it returns.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn stage_done(
+        &mut self,
+        trainer: &Trainer,
+        index: usize,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> Result<()>;
+}
+
+/// A run in its folder.
+pub struct Run<'a> {
+    recipe: &'a Recipe,
+    folder: PathBuf,
+    trainer: Trainer,
+    stores: Stores,
+    metrics: MetricsWriter,
+    checkpoints: Checkpoints,
+    progress: Progress,
+    /// Seconds of each stage, for stages without steps.
+    seconds: Vec<f64>,
+    /// What earlier stages of this process left of their seconds, or took from later ones: the number of steps is
+    /// decided by a stage's first steps, and a machine's speed changes.
+    unspent_s: f64,
+    /// The specification before any stage.
+    spec: Spec,
+    stop: &'a AtomicBool,
+    last_save: Instant,
+    /// The save that is being written.
+    saving: Option<Saving>,
+}
+
+/// What a run is made of.
+pub struct Parts<'a> {
+    /// Its recipe.
+    pub recipe: &'a Recipe,
+    /// Its folder.
+    pub folder: &'a Path,
+    /// The model, as initialised or imported.
+    pub trainer: Trainer,
+    /// Its data.
+    pub stores: Stores,
+    /// Its log.
+    pub metrics: MetricsWriter,
+    /// Seconds of each stage, for stages without steps.
+    pub seconds: Vec<f64>,
+    /// Set from outside to save and stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// A step whose results have not been read yet.
+struct Pending {
+    result: StepResult,
+    event: events::Step,
+}
+
+/// What a stage holds while it runs.
+struct Running {
+    index: usize,
+    how: InStep,
+    source: Samples,
+    steps: Option<u64>,
+    times: Vec<f64>,
+    pending: Option<Pending>,
+    planned_peak: u64,
+}
+
+impl<'a> Run<'a> {
+    /// Takes up the last checkpoint of the folder, if there is one.
+    ///
+    /// # Errors
+    /// A damaged checkpoint, by name.
+    pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
+        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, stop } = parts;
+        let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep);
+        let spec = trainer.model.spec.clone();
+        let progress = match checkpoints.load_latest(&mut trainer)? {
+            Some(progress) => {
+                metrics.truncate_after_step(progress.step)?;
+                let unix_s = unix_s();
+                metrics.write(&Event::Resume(events::Resume { step: progress.step, unix_s }))?;
+                progress
+            }
+            None => {
+                metrics.truncate_after_step(0)?;
+                Progress::default()
+            }
+        };
+        let (folder, last_save) = (folder.to_path_buf(), Instant::now());
+        Ok(Run {
+            recipe,
+            folder,
+            trainer,
+            stores,
+            metrics,
+            checkpoints,
+            progress,
+            seconds,
+            unspent_s: 0.0,
+            spec,
+            stop,
+            last_save,
+            saving: None,
+        })
+    }
+
+    /// How far the run is.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Lets `work` look at the model before the first step.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn before(&mut self, work: &mut dyn FnMut(&Trainer, &mut MetricsWriter) -> Result<()>) -> Result<()> {
+        self.trainer.model.spec = self.spec_after(self.progress.stage)?;
+        work(&self.trainer, &mut self.metrics)
+    }
+
+    /// Runs all stages that are left.
+    ///
+    /// # Errors
+    /// Whatever ends a run early; what was saved stays.
+    pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        let outcome = self.stages(hooks)?;
+        self.end_save()?;
+        Ok(outcome)
+    }
+
+    fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        while self.progress.stage < self.recipe.stage.len() {
+            let index = self.progress.stage;
+            let mut running = self.enter(index, hooks)?;
+            if self.steps(&mut running, hooks)? == Outcome::Interrupted {
+                return Ok(Outcome::Interrupted);
+            }
+            let given = self.seconds.get(index).copied().unwrap_or(0.0);
+            self.unspent_s += given - running.times.iter().sum::<f64>();
+            drop(running);
+            self.save()?;
+            hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
+            self.progress =
+                Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
+            self.save()?;
+        }
+        Ok(Outcome::Finished)
+    }
+
+    /// The trained model and the log, after the last stage.
+    pub fn finish(self) -> (Trainer, MetricsWriter) {
+        (self.trainer, self.metrics)
+    }
+
+    /// The specification at the end of `stages` stages.
+    fn spec_after(&self, stages: usize) -> Result<Spec> {
+        (0..stages)
+            .try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
+    }
+
+    fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
+        let recipe = self.recipe;
+        let table = &recipe.stage[index];
+        self.trainer.model.spec = self.spec_after(index + 1)?;
+        let how = stage::in_step(recipe, index)?;
+        let plan = self.plan(index, &how);
+        let budget_bytes = self.trainer.device.pool.budget();
+        if plan.usage.peak_reserved > budget_bytes {
+            let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
+            return Err(Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op: plan.usage.peak_op });
+        }
+        self.trainer.offload = None;
+        if how.places.uses_disk() {
+            let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+            let options = Options::new(folder, plan.disk_peak_bytes);
+            self.trainer.offload = Some(Offload::plain(Spill::open(&self.trainer.device, &options)?));
+        }
+        let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
+        let source = Samples::new(loader, table.samples_per_micro_batch);
+        let steps = match table.steps {
+            Some(steps) => Some(steps),
+            None => self.decided(index)?,
+        };
+        let event = events::Stage {
+            name: table.name.clone(),
+            index: index as u64,
+            seq_len_tokens: table.seq_tokens as u64,
+            start_step: self.progress.step,
+            steps: steps.unwrap_or(0),
+            rope: describe_rope(&self.trainer.model.spec),
+        };
+        hooks.stage(&event, &plan);
+        if self.progress.stage_step == 0 {
+            self.metrics.write(&Event::Stage(event))?;
+            self.metrics.write(&Event::Plan(watched::plan_event(&table.name, &plan)))?;
+        }
+        let planned_peak = plan.usage.peak_live;
+        Ok(Running { index, how, source, steps, times: Vec::new(), pending: None, planned_peak })
+    }
+
+    fn plan(&self, index: usize, how: &InStep) -> Plan {
+        let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
+        let dtype = trainer.params.tensor(trainer.model.embed).dtype();
+        let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
+        plan(
+            trainer.device.machine.profile(),
+            &trainer.model.spec,
+            dtype,
+            how,
+            table.micro_batches.max(1),
+            tokens,
+        )
+    }
+}
+
+/// A rotary setting in words, e.g. `yarn, base 500000, up to 32768 tokens`.
+fn describe_rope(spec: &Spec) -> String {
+    let Some(rope) = spec.ropes.first() else { return "none".into() };
+    let kind = serde_json::to_value(&rope.scaling)
+        .ok()
+        .and_then(|value| Some(value.get("rope_type")?.as_str()?.to_string()));
+    format!("{}, base {}, up to {} tokens", kind.unwrap_or_default(), rope.theta, spec.max_positions)
+}
+
+pub(crate) fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,121 @@
+//! The steps of a stage, one after the other, and what the log says of each.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use fathom_base::metrics::{Event, events};
+use fathom_base::rss;
+
+use super::{Hooks, Outcome, Pending, Run, Running};
+use crate::checkpoint::Saving;
+use crate::error::{Error, Result};
+use crate::source::Source;
+use crate::stage;
+use crate::step::MicroBatch;
+
+impl Run<'_> {
+    pub(super) fn steps(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        loop {
+            if running.steps.is_some_and(|steps| self.progress.stage_step >= steps) {
+                self.read(running, hooks)?;
+                return Ok(Outcome::Finished);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                self.read(running, hooks)?;
+                self.save()?;
+                return Ok(Outcome::Interrupted);
+            }
+            self.step(running, hooks)?;
+            if self.saving.as_ref().is_some_and(Saving::is_over) {
+                self.end_save()?;
+            }
+            if running.steps.is_none() {
+                running.steps = self.decide(running)?;
+            }
+            if running.steps.is_some() && self.save_is_due() {
+                self.read(running, hooks)?;
+                self.save()?;
+            }
+        }
+    }
+
+    fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
+        let begun = Instant::now();
+        let waited = running.source.wait_s();
+        let table = &self.recipe.stage[running.index];
+        let micro: Vec<MicroBatch> =
+            (0..table.micro_batches.max(1)).map(|_| running.source.next()).collect::<Result<_>>()?;
+        let data_wait_s = running.source.wait_s() - waited;
+        // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
+        let schedule =
+            stage::schedule(self.recipe, running.index, running.steps.unwrap_or(u64::from(u32::MAX)));
+        let lr = schedule.rate(self.progress.stage_step);
+        running.how.adamw.lr = lr as f32;
+
+        let pool = &self.trainer.device.pool;
+        pool.reset_peak();
+        let watched = self.progress.stage_step == 1;
+        if watched {
+            pool.record();
+        }
+        self.trainer.counters.reset(watched && self.recipe.run.profile);
+        let saving = &mut self.saving;
+        let result = self.trainer.step_with(&micro, &running.how, || {
+            // The save reads what the update is about to change.
+            saving.iter_mut().for_each(Saving::release);
+        })?;
+        let counted = self.trainer.counters.get();
+        if watched {
+            self.timeline(running)?;
+        }
+        if let Some(spans) = &counted.spans {
+            self.trace(running.index, begun, spans)?;
+        }
+
+        let step_s = begun.elapsed().as_secs_f64();
+        running.times.push(step_s);
+        let progress = &mut self.progress;
+        progress.step += 1;
+        progress.stage_step += 1;
+        progress.tokens += result.tokens;
+        progress.time_s += step_s;
+        progress.cursor = serde_json::from_value(running.source.cursor()).ok();
+        let event = events::Step {
+            step: progress.step,
+            stage: running.index as u64,
+            tokens_total: progress.tokens,
+            lr,
+            tokens_per_s: result.tokens as f64 / step_s,
+            model_tflops: counted.model_flops as f64 / step_s / 1e12,
+            step_s,
+            data_wait_s,
+            pool_peak_bytes: self.trainer.device.pool.usage().peak_live,
+            rss_bytes: rss::anonymous_bytes().unwrap_or(0),
+            time_s: progress.time_s,
+            ..events::Step::default()
+        };
+        let previous = running.pending.replace(Pending { result, event });
+        self.report(running, previous, hooks)
+    }
+
+    /// Reads what the last step left on the device.
+    fn read(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
+        let last = running.pending.take();
+        self.report(running, last, hooks)
+    }
+
+    fn report(&mut self, running: &Running, pending: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
+        let Some(Pending { result, mut event }) = pending else { return Ok(()) };
+        let valid = result.valid.max(1) as f64;
+        let mean = (f64::from(result.loss.wait_f32()) / valid) as f32;
+        let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());
+        (event.loss, event.loss_bits, event.grad_norm) = (f64::from(mean), mean.to_bits(), f64::from(norm));
+        self.metrics.write(&Event::Step(event.clone()))?;
+        // A step without a token to train on is skipped too, and finite.
+        if skipped != 0.0 && !(mean.is_finite() && norm.is_finite()) {
+            return Err(Error::NotFinite { step: event.step, loss: event.loss, norm: event.grad_norm });
+        }
+        let stage_step = self.progress.stage_step - (self.progress.step - event.step);
+        hooks.step(&event, stage_step, running.steps)
+    }
+}

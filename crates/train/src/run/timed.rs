@@ -1,0 +1,45 @@
+//! How many steps a stage makes that has seconds instead: decided by its first steps, once.
+
+use super::{Run, Running};
+use crate::error::{Error, Result};
+
+/// Steps measured before the number of a timed stage's steps is decided; fewer if they already took
+/// [`PROBE_SHARE`] of its time.
+const PROBE_STEPS: usize = 4;
+/// See [`PROBE_STEPS`].
+const PROBE_SHARE: f64 = 0.3;
+/// A timed stage gets this share of its seconds at least, however late the run is.
+const LEAST_SHARE: f64 = 0.5;
+
+impl Run<'_> {
+    /// The number of a timed stage's steps, if it was decided before. Kept in the folder so that a resumed run has the
+    /// same schedule.
+    pub(super) fn decided(&self, index: usize) -> Result<Option<u64>> {
+        let path = self.folder.join("steps.json");
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+        let decided: Vec<u64> = serde_json::from_str(&text)
+            .map_err(|error| Error::Checkpoint { path, message: error.to_string() })?;
+        Ok(decided.get(index).copied())
+    }
+
+    /// Decides it from the steps so far, if they are enough.
+    pub(super) fn decide(&self, running: &Running) -> Result<Option<u64>> {
+        let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
+        let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
+        let spent: f64 = running.times.iter().sum();
+        if running.times.len() < PROBE_STEPS && spent < PROBE_SHARE * seconds {
+            return Ok(None);
+        }
+        // The first step touches fresh memory and is slower than the rest.
+        let mut times = running.times[usize::from(running.times.len() > 1)..].to_vec();
+        times.sort_by(f64::total_cmp);
+        let more = ((seconds - spent).max(0.0) / times[times.len() / 2]) as u64;
+        let steps = self.progress.stage_step + more;
+        let mut decided: Vec<u64> =
+            (0..running.index).map(|index| Ok(self.decided(index)?.unwrap_or(0))).collect::<Result<_>>()?;
+        decided.push(steps);
+        let path = self.folder.join("steps.json");
+        crate::checkpoint::publish(&path, serde_json::json!(decided).to_string().as_bytes())?;
+        Ok(Some(steps))
+    }
+}
