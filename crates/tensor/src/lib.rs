@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod best_fit;
+mod clock;
 mod dtype;
 mod loan;
 mod machine;
@@ -19,6 +20,7 @@ mod share;
 pub mod spill;
 mod tensor;
 
+pub use clock::{Clock, Times, Way};
 pub use dtype::DType;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,

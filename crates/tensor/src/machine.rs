@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::{Mask, Profile, Tensor};
@@ -364,6 +365,10 @@ pub trait Machine: Send + Sync {
     fn reserve(&self, bytes: u64) -> Box<dyn Arena>;
     /// True when tensors hold data.
     fn has_data(&self) -> bool;
+    /// The clock that its calls advance, on a machine without data whose profile has rates.
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
     /// How host threads move its data, for [`crate::spill`]; `None` without data, or if it cannot spill.
     fn copies(&self) -> Option<Arc<dyn Copies>> {
         None

@@ -1,19 +1,49 @@
 //! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
 
+use crate::clock::{Clock, Work};
 use crate::machine::*;
 use crate::share::{Reader, Share};
 use crate::{Profile, Tensor};
 
-/// Shapes and no data, with another machine's profile.
+/// Shapes and no data, with another machine's profile. A profile with rates gives it a clock.
 pub struct Meta {
     profile: Profile,
+    clock: Option<Clock>,
 }
 
 impl Meta {
     /// Stands in for the machine with this profile.
     pub fn new(profile: Profile) -> Meta {
-        Meta { profile }
+        let clock = profile.rates.map(Clock::new);
+        Meta { profile, clock }
     }
+
+    fn run(&self, work: Work, bytes: u64) {
+        if let Some(clock) = &self.clock {
+            clock.run(work, bytes);
+        }
+    }
+
+    /// A call that reads or writes each of these once.
+    fn moves(&self, tensors: &[&Tensor]) {
+        self.run(Work::Memory, bytes(tensors));
+    }
+}
+
+fn bytes(tensors: &[&Tensor]) -> u64 {
+    tensors.iter().map(|tensor| tensor.bytes()).sum()
+}
+
+/// Bytes that go through memory for a result that is added to what is there, or not.
+fn into(out: &Tensor, accumulate: bool) -> u64 {
+    out.bytes() * (1 + u64::from(accumulate))
+}
+
+/// `per_pair` FLOPs for each pair of the mask and column of each query head.
+fn attend(op: &Attention<'_>, per_pair: f64, backward: bool) -> Work {
+    let pairs = op.mask.pairs as f64;
+    let heads = (op.q.cols() / op.head_dim) as f64;
+    Work::Attention { flops: per_pair * pairs * op.q.cols() as f64, pairs: pairs * heads, backward }
 }
 
 struct Nowhere;
@@ -41,32 +71,89 @@ impl Machine for Meta {
         let (share, pass) = Share::begin(src);
         (share, Reader::new(src, pass, |_, _, _| {}))
     }
-    fn matmul(&self, op: &MatMul<'_>, _: &Tensor) {
-        op.sizes();
+    fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
     }
-    fn write(&self, _: &Tensor, _: &[u8]) {}
+    fn matmul(&self, op: &MatMul<'_>, _: &Tensor) {
+        let (m, n, k) = op.sizes();
+        let flops = 2.0 * m as f64 * n as f64 * k as f64;
+        self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.b]) + into(op.c, op.accumulate));
+    }
+    fn write(&self, dst: &Tensor, _: &[u8]) {
+        self.moves(&[dst]);
+    }
     fn fill(&self, _: &[Vec<Tensor>], _: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {}
-    fn zero(&self, _: &Tensor) {}
-    fn copy(&self, _: &Tensor, _: &Tensor) {}
-    fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
-    fn scale(&self, _: &Tensor, _: f32, _: &Tensor) {}
-    fn softcap(&self, _: &Tensor, _: f32) {}
-    fn add_bias(&self, _: &Tensor, _: &Tensor) {}
-    fn bias_backward(&self, _: &Tensor, _: &Tensor) {}
-    fn norm(&self, _: &Norm<'_>) {}
-    fn norm_backward_input(&self, _: &NormBackward<'_>, _: &Tensor, _: bool) {}
-    fn norm_backward_weight(&self, _: &NormBackward<'_>, _: &Tensor, _: Option<&Tensor>) {}
-    fn activate(&self, _: &Activate<'_>) {}
-    fn activate_backward(&self, _: &ActivateBackward<'_>) {}
-    fn rope_table(&self, _: &RopeTable<'_>) {}
-    fn rope(&self, _: &Rope<'_>) {}
-    fn embed(&self, _: &Embed<'_>) {}
-    fn embed_backward(&self, _: &Tensor, _: &Tensor, _: f32, _: &Tensor) {}
-    fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
-    fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
-    fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
-    fn sum(&self, _: &Tensor, _: &Tensor) {}
-    fn sum_squares(&self, _: &Tensor, _: &Tensor) {}
+    fn zero(&self, dst: &Tensor) {
+        self.moves(&[dst]);
+    }
+    fn copy(&self, src: &Tensor, dst: &Tensor) {
+        self.moves(&[src, dst]);
+    }
+    fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        self.moves(&[a, b, out]);
+    }
+    fn scale(&self, x: &Tensor, _: f32, out: &Tensor) {
+        self.moves(&[x, out]);
+    }
+    fn softcap(&self, x: &Tensor, _: f32) {
+        self.moves(&[x, x]);
+    }
+    fn add_bias(&self, x: &Tensor, _: &Tensor) {
+        self.moves(&[x, x]);
+    }
+    fn bias_backward(&self, dy: &Tensor, _: &Tensor) {
+        self.moves(&[dy]);
+    }
+    fn norm(&self, op: &Norm<'_>) {
+        self.moves(&[op.x, op.out]);
+    }
+    fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) {
+        self.run(Work::Memory, bytes(&[op.x, op.dy]) + into(dx, accumulate));
+    }
+    fn norm_backward_weight(&self, op: &NormBackward<'_>, _: &Tensor, _: Option<&Tensor>) {
+        self.moves(&[op.x, op.dy]);
+    }
+    fn activate(&self, op: &Activate<'_>) {
+        self.moves(&[op.x, op.out]);
+    }
+    fn activate_backward(&self, op: &ActivateBackward<'_>) {
+        self.moves(&[op.x, op.dy, op.dx]);
+    }
+    fn rope_table(&self, op: &RopeTable<'_>) {
+        self.moves(&[op.positions, op.out]);
+    }
+    fn rope(&self, op: &Rope<'_>) {
+        self.run(Work::Memory, bytes(&[op.x, op.table]) + into(op.out, op.accumulate));
+    }
+    fn embed(&self, op: &Embed<'_>) {
+        self.run(Work::Memory, bytes(&[op.ids, op.out]) + into(op.out, op.accumulate));
+    }
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, _: f32, _: &Tensor) {
+        // Each row of dy meets an f32 row of the table, read and written.
+        self.run(Work::Memory, bytes(&[ids, dy]) + 8 * dy.len() as u64);
+    }
+    fn attention(&self, op: &Attention<'_>, _: &Tensor) {
+        self.run(attend(op, 4.0, false), bytes(&[op.q, op.k, op.v, op.out, op.lse]));
+    }
+    fn attention_backward(&self, op: &AttentionBackward<'_>, _: &Tensor) {
+        let forward = &op.forward;
+        let read = bytes(&[forward.q, forward.k, forward.v, forward.out, forward.lse, op.dout]);
+        self.run(attend(forward, 10.0, true), read + bytes(&[op.dq, op.dk, op.dv]));
+    }
+    fn cross_entropy(&self, op: &CrossEntropy<'_>) {
+        let written = op.dlogits.map_or(0, Tensor::bytes);
+        self.run(Work::Memory, bytes(&[op.logits, op.labels, op.loss]) + written);
+    }
+    fn sum(&self, x: &Tensor, _: &Tensor) {
+        self.moves(&[x]);
+    }
+    fn sum_squares(&self, x: &Tensor, _: &Tensor) {
+        self.moves(&[x]);
+    }
     fn step_scale(&self, _: &StepScale<'_>) {}
-    fn adamw(&self, _: &AdamW<'_>) {}
+    fn adamw(&self, op: &AdamW<'_>) {
+        let read_and_written = [Some(op.param), op.master, Some(op.m), Some(op.v)];
+        let twice: u64 = read_and_written.into_iter().flatten().map(|tensor| 2 * tensor.bytes()).sum();
+        self.run(Work::Memory, twice + op.grad.bytes());
+    }
 }

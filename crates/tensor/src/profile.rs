@@ -4,17 +4,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::DType;
 
-/// Rates for the roofline, in FLOP/s and bytes/s.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where nobody measured them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rates {
     /// bf16 matrix products.
     pub matmul_bf16_flops_per_s: f64,
     /// f32 matrix products.
     pub matmul_f32_flops_per_s: f64,
-    /// Attention, forward and backward together, causal pairs counted once.
-    pub attention_flops_per_s: f64,
+    /// Attention forward: 4 FLOPs per pair, head and column, pairs of the mask counted once.
+    pub attention_forward_flops_per_s: f64,
+    /// Attention backward: 10 FLOPs per pair, head and column.
+    pub attention_backward_flops_per_s: f64,
+    /// Beside its products, attention takes this many seconds for each pair and head (the exponentials), forward;
+    /// backward twice as many.
+    pub attention_pair_s: f64,
     /// Memory, read and write together.
     pub memory_bytes_per_s: f64,
+    /// What every call costs, however little it does.
+    pub call_s: f64,
+    /// Memory to disk.
+    pub disk_write_bytes_per_s: f64,
+    /// Disk to memory.
+    pub disk_read_bytes_per_s: f64,
+    /// The link to the host's memory, in each direction.
+    pub host_bytes_per_s: f64,
+}
+
+impl Rates {
+    /// Seconds of attention's arithmetic.
+    pub fn attention_s(&self, flops: f64, pairs: f64, backward: bool) -> f64 {
+        match backward {
+            false => flops / self.attention_forward_flops_per_s + pairs * self.attention_pair_s,
+            true => flops / self.attention_backward_flops_per_s + 2.0 * pairs * self.attention_pair_s,
+        }
+    }
 }
 
 /// An operation's shape, as far as its scratch memory depends on it.

@@ -22,10 +22,15 @@ pub(super) struct Flight {
     pub tag: Tag,
     /// None on a machine without data.
     pub transfer: Option<Arc<Transfer>>,
+    /// By the clock of a machine without data.
+    pub ends_at: Option<f64>,
 }
 
 impl Flight {
     fn land(&self) -> Result<()> {
+        if let Some(moment) = self.ends_at {
+            self.spill.pass(moment);
+        }
         let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) else {
             return Ok(());
         };

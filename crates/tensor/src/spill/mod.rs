@@ -53,7 +53,7 @@ pub use options::{Access, Options};
 pub use stats::{Kind, Span, Stats};
 
 use crate::loan::Lent;
-use crate::{Device, Tensor};
+use crate::{Clock, Device, Machine, Tensor, Way};
 use flight::Flight;
 use layout::Layout;
 use space::{Extent, Space};
@@ -95,6 +95,8 @@ struct Inner {
     recording: Cell<bool>,
     /// None on a machine without data.
     live: Option<Arc<Shared>>,
+    /// Has the clock of a machine without data.
+    machine: Arc<dyn Machine>,
     workers: Vec<JoinHandle<()>>,
     /// Outlives the workers: they are joined first.
     _staging: Vec<Tensor>,
@@ -136,6 +138,7 @@ impl Spill {
             transfers: Cell::new(0),
             recording: Cell::new(false),
             live: opened.live,
+            machine: device.machine.clone(),
             workers: opened.workers,
             _staging: staging,
         })))
@@ -212,10 +215,12 @@ impl Spill {
             transfer.id = self.0.transfers.get();
             transfer.bytes = layout.moved_bytes(&rows);
             transfer.tag = tag;
-            live.issue(transfer, rows)
+            live.issue(transfer, rows.clone())
         });
         self.0.transfers.set(self.0.transfers.get() + 1);
-        Flight { spill: self.clone(), lent, extent, layout, tag, transfer }
+        let way = if kind == Kind::Write { Way::DiskWrite } else { Way::DiskRead };
+        let ends_at = self.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
+        Flight { spill: self.clone(), lent, extent, layout, tag, transfer, ends_at }
     }
 
     fn full(&self, bytes: u64, tag: Tag) -> Error {
@@ -226,6 +231,17 @@ impl Spill {
 
     fn live(&self) -> Option<&Shared> {
         self.0.live.as_deref()
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.0.machine.clock()
+    }
+
+    /// A retire point on a machine without data: its clock waits.
+    fn pass(&self, ends_at: f64) {
+        let mut stats = self.0.stats.get();
+        stats.stall_s += self.clock().map_or(0.0, |clock| clock.wait_until(ends_at));
+        self.0.stats.set(stats);
     }
 
     /// Counts a wait at a retire point.

@@ -23,20 +23,24 @@ pub fn run(args: &Bench) -> Result<()> {
     let shape = [SIZE; 3];
     let of = |dtype| Bed { dtype, cpu: bed.cpu.clone(), device: bed.device.clone() };
     let (narrow, wide) = (of(DType::Bf16), of(DType::F32));
-    let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim: 128, backward: true };
     let bf16 = gemm::product(&narrow, shape, false, 1, args.repeat);
     let f32 = gemm::product(&wide, shape, false, 1, args.repeat);
-    let attention = attend(&narrow, &case, args.repeat);
+    let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim: 128, backward: false };
+    let both = Case { backward: true, ..case };
+    let [forward, forward_backward] = [case, both].map(|case| attend(&narrow, &case, args.repeat));
     let memory = copy(&wide, args.repeat);
-    let rate = |work: f64, timed: &Timed| (work / timed.median_s).round();
+    let rate = |work: f64, seconds: f64| (work / seconds).round();
+    let backward_s = forward_backward.median_s - forward.median_s;
     let rates = Rates {
-        matmul_bf16_flops_per_s: rate(gemm::flops(shape), &bf16),
-        matmul_f32_flops_per_s: rate(gemm::flops(shape), &f32),
-        attention_flops_per_s: rate(case.flops(), &attention),
-        memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, &memory),
+        matmul_bf16_flops_per_s: rate(gemm::flops(shape), bf16.median_s),
+        matmul_f32_flops_per_s: rate(gemm::flops(shape), f32.median_s),
+        attention_forward_flops_per_s: rate(case.flops(), forward.median_s),
+        attention_backward_flops_per_s: rate(both.flops() - case.flops(), backward_s),
+        memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, memory.median_s),
+        ..Rates::default()
     };
     let profile = bed.device.machine.profile();
-    let loaded = [&bf16, &f32, &attention, &memory].into_iter().any(|timed| timed.loaded);
+    let loaded = [&bf16, &f32, &forward, &forward_backward, &memory].into_iter().any(|timed| timed.loaded);
     let rates = serde_json::to_value(rates)?;
     if let Some(path) = &args.out {
         let text =

@@ -1,0 +1,276 @@
+//! The clock of a machine without data: what each call would take by a roofline, added up.
+//!
+//! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own,
+//! first come first served, beside the compute; a retire point that comes before its transfer's end waits, and that is
+//! the predicted stall. The clock knows rates and sizes only: what is called, and when, is the program's affair.
+
+use std::ops::{Add, AddAssign, Mul, Sub};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{DType, Rates};
+
+/// Seconds by what they are spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Times {
+    /// Matrix products.
+    pub matmul_s: f64,
+    /// Attention, both directions.
+    pub attention_s: f64,
+    /// Everything that is bounded by memory.
+    pub memory_s: f64,
+    /// The disk's work, beside the compute.
+    pub disk_s: f64,
+    /// The host link's work, beside the compute.
+    pub host_s: f64,
+    /// Retire points that waited.
+    pub stall_s: f64,
+}
+
+impl Times {
+    /// Seconds that pass: compute and waiting. What the disk and the host link do meanwhile is not among them.
+    pub fn elapsed_s(&self) -> f64 {
+        self.matmul_s + self.attention_s + self.memory_s + self.stall_s
+    }
+
+    fn array(&self) -> [f64; 6] {
+        [self.matmul_s, self.attention_s, self.memory_s, self.disk_s, self.host_s, self.stall_s]
+    }
+
+    fn of(parts: [f64; 6]) -> Times {
+        let [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s] = parts;
+        Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s }
+    }
+
+    fn zip(self, other: Times, with: impl Fn(f64, f64) -> f64) -> Times {
+        let (left, right) = (self.array(), other.array());
+        Times::of(std::array::from_fn(|part| with(left[part], right[part])))
+    }
+}
+
+impl Add for Times {
+    type Output = Times;
+    fn add(self, other: Times) -> Times {
+        self.zip(other, |a, b| a + b)
+    }
+}
+
+impl AddAssign for Times {
+    fn add_assign(&mut self, other: Times) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Times {
+    type Output = Times;
+    fn sub(self, other: Times) -> Times {
+        self.zip(other, |a, b| a - b)
+    }
+}
+
+impl Mul<f64> for Times {
+    type Output = Times;
+    fn mul(self, factor: f64) -> Times {
+        Times::of(self.array().map(|part| part * factor))
+    }
+}
+
+/// What a call is bounded by besides memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Work {
+    /// FLOPs of a matrix product of this type.
+    MatMul(f64, DType),
+    /// FLOPs of attention, pairs of the mask counted once.
+    Attention {
+        /// How many.
+        flops: f64,
+        /// Pairs of a query and a key row, once for each head.
+        pairs: f64,
+        /// The backward pass.
+        backward: bool,
+    },
+    /// Nothing.
+    Memory,
+}
+
+/// A way out of the machine's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Memory to disk.
+    DiskWrite,
+    /// Disk to memory; waits behind writes.
+    DiskRead,
+    /// Machine to host.
+    HostWrite,
+    /// Host to machine; both directions of the link work at once.
+    HostRead,
+}
+
+/// Parts of the time, and when each queue is empty: numbers that one thread at a time adds to.
+#[derive(Debug)]
+pub struct Clock {
+    rates: Rates,
+    times: [Seconds; 6],
+    /// Disk, to the host, from the host.
+    free_at: [Seconds; 3],
+}
+
+/// Bits of an f64. Only the thread that issues work writes, so plain loads and stores will do.
+#[derive(Debug, Default)]
+struct Seconds(AtomicU64);
+
+impl Seconds {
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+
+    fn add(&self, value: f64) {
+        self.set(self.get() + value);
+    }
+}
+
+const MATMUL: usize = 0;
+const ATTENTION: usize = 1;
+const MEMORY: usize = 2;
+const DISK: usize = 3;
+const HOST: usize = 4;
+const STALL: usize = 5;
+
+impl Clock {
+    /// A clock that stands at zero.
+    pub fn new(rates: Rates) -> Clock {
+        Clock { rates, times: Default::default(), free_at: Default::default() }
+    }
+
+    /// What it counts with.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// Seconds since the beginning.
+    pub fn now(&self) -> f64 {
+        self.times().elapsed_s()
+    }
+
+    /// The parts of them.
+    pub fn times(&self) -> Times {
+        Times::of(std::array::from_fn(|part| self.times[part].get()))
+    }
+
+    /// Adds work that is known to repeat, without running it: `repeats` times `delta`, which has run at least once.
+    pub fn add_times(&self, delta: &Times, repeats: usize) {
+        let more = *delta * repeats as f64;
+        let (now, passed) = (self.now(), more.elapsed_s());
+        // One loop body may use both directions of the host link; each is taken to have half of its work.
+        let busy = [delta.disk_s, delta.host_s / 2.0, delta.host_s / 2.0];
+        for (queue, busy_s) in self.free_at.iter().zip(busy).filter(|(_, busy_s)| *busy_s > 0.0) {
+            let backlog = queue.get() - now;
+            // A queue slower than the compute grows; a faster one is left with what one body leaves.
+            let left = (backlog + repeats as f64 * busy_s - passed).max(backlog.min(busy_s));
+            queue.set(now + passed + left);
+        }
+        for (part, seconds) in self.times.iter().zip(more.array()) {
+            part.add(seconds);
+        }
+    }
+
+    /// Runs a call: the longer of its arithmetic and its traffic of `bytes` through memory.
+    pub(crate) fn run(&self, work: Work, bytes: u64) {
+        let rates = &self.rates;
+        let memory_s = bytes as f64 / rates.memory_bytes_per_s + rates.call_s;
+        let (part, work_s) = match work {
+            Work::MatMul(flops, DType::Bf16 | DType::F16) => (MATMUL, flops / rates.matmul_bf16_flops_per_s),
+            Work::MatMul(flops, _) => (MATMUL, flops / rates.matmul_f32_flops_per_s),
+            Work::Attention { flops, pairs, backward } => {
+                (ATTENTION, rates.attention_s(flops, pairs, backward))
+            }
+            Work::Memory => (MEMORY, 0.0),
+        };
+        self.times[part].add(memory_s.max(work_s));
+    }
+
+    /// Begins to move bytes; returns when that will have ended.
+    pub fn begin(&self, way: Way, bytes: u64) -> f64 {
+        let (queue, part, rate) = match way {
+            Way::DiskWrite => (0, DISK, self.rates.disk_write_bytes_per_s),
+            Way::DiskRead => (0, DISK, self.rates.disk_read_bytes_per_s),
+            Way::HostWrite => (1, HOST, self.rates.host_bytes_per_s),
+            Way::HostRead => (2, HOST, self.rates.host_bytes_per_s),
+        };
+        // A rate that nobody measured costs nothing: the plan says so.
+        let busy_s = if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
+        self.times[part].add(busy_s);
+        let end = self.free_at[queue].get().max(self.now()) + busy_s;
+        self.free_at[queue].set(end);
+        end
+    }
+
+    /// A retire point of what ends at `moment`; returns the seconds waited.
+    pub fn wait_until(&self, moment: f64) -> f64 {
+        let stall_s = (moment - self.now()).max(0.0);
+        self.times[STALL].add(stall_s);
+        stall_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock() -> Clock {
+        Clock::new(Rates {
+            matmul_bf16_flops_per_s: 1e9,
+            matmul_f32_flops_per_s: 5e8,
+            attention_forward_flops_per_s: 4e8,
+            attention_backward_flops_per_s: 2e8,
+            memory_bytes_per_s: 1e6,
+            disk_write_bytes_per_s: 100.0,
+            disk_read_bytes_per_s: 50.0,
+            host_bytes_per_s: 10.0,
+            ..Rates::default()
+        })
+    }
+
+    #[test]
+    fn a_call_takes_the_longer_of_arithmetic_and_traffic() {
+        let clock = clock();
+        clock.run(Work::MatMul(2e9, DType::Bf16), 1_000_000);
+        clock.run(Work::MatMul(1e9, DType::F32), 3_000_000);
+        let attention = |backward| Work::Attention { flops: 4e8, pairs: 0.0, backward };
+        clock.run(attention(false), 0);
+        clock.run(attention(true), 0);
+        clock.run(Work::Memory, 500_000);
+        let times = Times { matmul_s: 5.0, attention_s: 3.0, memory_s: 0.5, ..Times::default() };
+        assert_eq!((clock.times(), clock.now()), (times, 8.5));
+    }
+
+    #[test]
+    fn transfers_queue_beside_the_compute_and_retire_points_wait() {
+        let clock = clock();
+        let first = clock.begin(Way::DiskWrite, 200);
+        let second = clock.begin(Way::DiskRead, 100);
+        assert_eq!((first, second), (2.0, 4.0));
+        clock.run(Work::Memory, 3_000_000);
+        assert_eq!((clock.wait_until(first), clock.wait_until(second)), (0.0, 1.0));
+        // The directions of the host link do not wait for each other.
+        assert_eq!((clock.begin(Way::HostWrite, 10), clock.begin(Way::HostRead, 10)), (5.0, 5.0));
+        assert_eq!(clock.times().elapsed_s(), 4.0);
+    }
+
+    #[test]
+    fn repeats_are_added_without_running() {
+        let (once, often) = (clock(), clock());
+        let body = |clock: &Clock| {
+            clock.run(Work::Memory, 1_000_000);
+            clock.begin(Way::DiskWrite, 50);
+        };
+        (0..5).for_each(|_| body(&often));
+        body(&once);
+        once.add_times(&once.times(), 4);
+        assert_eq!(once.times(), often.times());
+        assert_eq!(once.begin(Way::DiskWrite, 0), often.begin(Way::DiskWrite, 0));
+    }
+}
