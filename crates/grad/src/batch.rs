@@ -1,6 +1,6 @@
 //! A micro batch: one packed stream of tokens with its positions and masks, no padding.
 
-use fathom_tensor::{Mask, Tensor};
+use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 /// Token ids, positions, masks and rotary tables of one micro batch. What depends on the model (how many masks,
 /// which rotary tables) is listed in the order in which its layers refer to it.
@@ -13,6 +13,34 @@ pub struct Batch {
     pub positions: Tensor,
     /// One per distinct window.
     pub masks: Vec<Mask>,
-    /// f32 [t, rot], one per distinct rotary setting.
-    pub ropes: Vec<Tensor>,
+    /// One per distinct rotary setting.
+    pub ropes: Vec<Rotation>,
+}
+
+/// Cosines and sines of the batch's positions.
+pub enum Rotation {
+    /// f32 [t, rot].
+    Table(Tensor),
+    /// Computed for the rows at hand whenever they are needed: the table of a million tokens would be large.
+    ByTile {
+        /// f32 [1, rot/2]: radians per position.
+        inv_freq: Tensor,
+        /// Multiplies cosines and sines.
+        factor: f32,
+    },
+}
+
+impl Rotation {
+    /// f32 [rows, rot] for some of the batch's tokens.
+    pub(crate) fn rows(&self, device: &Device, positions: &Tensor, rows: std::ops::Range<usize>) -> Tensor {
+        match self {
+            Rotation::Table(table) => table.view_rows(rows),
+            Rotation::ByTile { inv_freq, factor } => {
+                let out = device.empty(rows.len(), 2 * inv_freq.cols(), DType::F32, Category::Workspace);
+                let positions = &positions.view_cols(rows);
+                device.machine.rope_table(&RopeTable { positions, inv_freq, factor: *factor, out: &out });
+                out
+            }
+        }
+    }
 }

@@ -23,7 +23,7 @@ mod testing;
 pub mod ops;
 pub mod schedule;
 
-pub use batch::Batch;
+pub use batch::{Batch, Rotation};
 pub use graph::{Ctx, Graph, Info, Node, Val};
 pub use head::{Head, HeadUse, Labels};
 pub use held::Offload;

@@ -123,6 +123,8 @@ pub struct Exec<'a> {
     pub rows: Range<usize>,
     /// The segment's layer.
     pub layer: i32,
+    /// Groups of heads that attention runs over, one after the other.
+    pub head_groups: usize,
 }
 
 impl Exec<'_> {

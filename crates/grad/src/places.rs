@@ -30,6 +30,9 @@ pub struct Places {
     offloaded: Vec<Rule>,
     /// Rows of a tile in a rows region; a multiple of 128. `None` runs regions whole.
     pub tile_rows: Option<usize>,
+    /// Attention runs over this many groups of key and value heads, one after the other, and needs scratch for one; the
+    /// largest number up to this that divides the heads.
+    pub head_groups: usize,
 }
 
 /// What `attention` makes and full recompute does not throw away: its forward pass is the one that is not linear in
@@ -49,7 +52,7 @@ const MODULES: [(&str, &[&str]); 6] = [
 impl Places {
     /// A table; names that no rule matches are kept.
     pub fn new(rules: Vec<Rule>, tile_rows: Option<usize>) -> Places {
-        Places { rules, offloaded: Vec::new(), tile_rows }
+        Places { rules, offloaded: Vec::new(), tile_rows, head_groups: 1 }
     }
 
     /// Everything is kept.
@@ -104,6 +107,12 @@ impl Places {
             "tile of {rows:?} rows: must be a multiple of 128"
         );
         self.tile_rows = rows;
+        self
+    }
+
+    /// The same table with attention over this many groups of heads.
+    pub fn with_head_groups(mut self, groups: usize) -> Places {
+        self.head_groups = groups.max(1);
         self
     }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use fathom_tensor::{Category, Tensor};
 
 use crate::graph::{Graph, Val};
+use crate::held::Far;
 use crate::op::{Desc, Dx, Exec, Flops, Saved};
 use crate::params::Grads;
 use crate::schedule::{Route, Slot, Step};
@@ -107,6 +108,8 @@ pub(crate) struct Runner<'a, 'x> {
     pub tile: Option<Store>,
     /// Main gradients; `None` in the forward pass.
     pub grads: Option<&'a mut Grads>,
+    /// Values outside memory.
+    pub far: Option<Far<'a>>,
 }
 
 impl Runner<'_, '_> {
@@ -123,7 +126,23 @@ impl Runner<'_, '_> {
                 Step::Add(from, into, accumulate, val) => self.add(*from, *into, *accumulate, *val),
                 Step::Loop(body) => self.tiles(body),
                 Step::Free(slot) => *self.here().slot(*slot) = None,
+                Step::Fetch(_) | Step::Await(_) | Step::Below | Step::Settle => self.transfer(step),
             }
+        }
+    }
+
+    /// Steps that move values between memory and disk.
+    fn transfer(&mut self, step: &Step) {
+        let Some(Far { offload, own, below }) = &mut self.far else { return };
+        let device = self.exec.device;
+        match (step, own, below) {
+            (Step::Fetch(val), Some(own), _) => own.fetch(*val, offload, device),
+            (Step::Await(val), Some(own), _) => {
+                self.store.values[val.index()] = Some(own.arrive(*val, device));
+            }
+            (Step::Below, _, Some(below)) => below.fetch_first(offload, device),
+            (Step::Settle, _, Some(below)) => below.settle(),
+            _ => {}
         }
     }
 

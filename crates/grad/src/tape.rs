@@ -5,12 +5,12 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::graph::{Ctx, Graph, Val};
-use crate::held::{Held, Offload};
+use crate::held::{Far, Held, Holding, Offload};
 use crate::op::{Desc, Exec, KvMemory};
 use crate::params::{Grads, Params};
-use crate::places::{Place, Places};
+use crate::places::Places;
 use crate::run::{Counters, Runner, Store};
-use crate::schedule::Schedule;
+use crate::schedule::{At, Schedule};
 
 /// What a forward pass runs with. Borrowing the weights here means that they cannot change while a tape lives.
 pub struct Scope<'a> {
@@ -29,14 +29,7 @@ struct Done {
     layer: i32,
     graph: Graph,
     schedule: Schedule,
-    input: Option<Held>,
-    kept: Vec<Held>,
-}
-
-impl Done {
-    fn held(&mut self) -> impl Iterator<Item = &mut Held> {
-        self.input.iter_mut().chain(&mut self.kept)
-    }
+    holding: Holding,
 }
 
 /// Runs segments without keeping anything, with memory of earlier tokens if given.
@@ -67,9 +60,9 @@ fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>,
     Ctx::record(scope.params, desc, body)
 }
 
-fn exec<'a>(scope: &Scope<'a>, layer: i32) -> Exec<'a> {
+fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
     let Scope { device, params, batch, .. } = *scope;
-    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer }
+    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer, head_groups }
 }
 
 impl<'a> Eval<'a> {
@@ -82,8 +75,8 @@ impl<'a> Eval<'a> {
 impl<'a> Segments<'a> for Eval<'a> {
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let graph = record(&self.scope, x.as_ref(), body);
-        let schedule = Schedule::new(&graph, self.scope.params, &self.places, layer, false, false);
-        let mut exec = exec(&self.scope, layer);
+        let schedule = Schedule::forward_only(&graph, self.scope.params);
+        let mut exec = exec(&self.scope, layer, self.places.head_groups);
         exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn KvMemory);
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(input) = graph.input {
@@ -91,7 +84,7 @@ impl<'a> Segments<'a> for Eval<'a> {
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let mut runner =
-            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None };
+            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None, far: None };
         runner.run(&schedule.forward);
         take_output(&mut runner.store, &graph)
     }
@@ -125,32 +118,31 @@ impl<'a> Tape<'a> {
     /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
     /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
     pub fn backward(mut self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+        if let (Some(offload), Some(top)) = (self.offload, self.done.last_mut()) {
+            top.holding.fetch_first(offload, self.scope.device);
+        }
         let mut dy = Some(dy);
         while let Some(done) = self.done.pop() {
-            if let (Some(offload), Some(below)) = (self.offload, self.done.last_mut()) {
-                below.held().for_each(|held| held.fetch(offload, self.scope.device));
-            }
             dy = self.backward_segment(done, dy?, grads);
         }
         dy
     }
 
-    fn backward_segment(&self, done: Done, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
-        let Done { layer, graph, schedule, input, kept } = done;
+    fn backward_segment(&mut self, done: Done, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+        let Done { layer, graph, schedule, mut holding } = done;
         if schedule.backward.is_empty() {
             return None;
         }
         let mut store = Store::new(graph.values.len(), schedule.num_grads);
-        let take = |held: Held| held.take(self.offload, self.scope.device);
-        if let Some(val) = graph.input {
-            store.values[val.index()] = input.map(take);
-        }
-        for (val, held) in schedule.kept.iter().zip(kept) {
-            store.values[val.index()] = Some(take(held));
+        for (val, held) in &mut holding.vals {
+            if !schedule.on_disk.contains(val) {
+                store.values[val.index()] = Some(held.arrive(self.scope.device));
+            }
         }
         store.grads[schedule.dy as usize] = Some(dy);
-        let mut exec = exec(&self.scope, layer);
+        let mut exec = exec(&self.scope, layer, self.places.head_groups);
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
+        let (own, below) = (Some(&mut holding), self.done.last_mut().map(|done| &mut done.holding));
         let mut runner = Runner {
             graph: &graph,
             exec: &mut exec,
@@ -159,6 +151,7 @@ impl<'a> Tape<'a> {
             store,
             tile: None,
             grads: Some(grads),
+            far: self.offload.map(|offload| Far { offload, own, below }),
         };
         runner.run(&schedule.backward);
         let dx = schedule.dx?;
@@ -169,46 +162,53 @@ impl<'a> Tape<'a> {
 impl<'a> Segments<'a> for Tape<'a> {
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let graph = record(&self.scope, x.as_ref(), body);
-        let schedule = Schedule::new(&graph, self.scope.params, self.places, layer, self.input_grad, true);
+        let disk = self.offload.is_some();
+        let at = At { places: self.places, layer, input_grad: self.input_grad, disk };
+        let schedule = Schedule::new(&graph, self.scope.params, at);
         self.input_grad |=
             graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);
         let input = x.clone().filter(|_| schedule.keeps_input);
-        let mut exec = exec(&self.scope, layer);
+        let mut exec = exec(&self.scope, layer, self.places.head_groups);
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(val) = graph.input {
             store.values[val.index()] = x;
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
-        let mut runner =
-            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None };
+        let below = self.done.last_mut().map(|done| &mut done.holding);
+        let mut runner = Runner {
+            graph: &graph,
+            exec: &mut exec,
+            counters,
+            tile_rows,
+            store,
+            tile: None,
+            grads: None,
+            far: self.offload.map(|offload| Far { offload, own: None, below }),
+        };
         runner.run(&schedule.forward);
         let mut store = runner.store;
         let output = take_output(&mut store, &graph);
         // Nobody may hold a value that leaves.
         drop(take_input(&mut store, &graph));
-        if let Some(below) = self.done.last_mut() {
-            below.held().for_each(Held::settle);
-        }
-        let leave = |val: Val, tensor: Tensor| {
-            let name = graph.values[val.index()].name;
-            match self.offload {
-                Some(offload) if self.places.place(layer, name) == Place::Disk => {
-                    Held::here(tensor).leave(offload, Tag { name, layer })
-                }
-                _ => Held::here(tensor),
+        let leave = |val: Val, tensor: Tensor| match self.offload {
+            Some(offload) if schedule.on_disk.contains(&val) => {
+                let name = graph.values[val.index()].name;
+                (val, Held::here(tensor).leave(offload, Tag { name, layer }))
             }
+            _ => (val, Held::here(tensor)),
         };
         let keep = |val: &Val| {
             if *val == graph.output {
                 // The next segment reads it.
-                return Held::here(output.clone());
+                return (*val, Held::here(output.clone()));
             }
             let tensor = store.values[val.index()].take();
             leave(*val, tensor.unwrap_or_else(|| panic!("{} was not kept", graph.values[val.index()].name)))
         };
-        let kept = schedule.kept.iter().map(keep).collect();
-        let input = graph.input.zip(input).map(|(val, tensor)| leave(val, tensor));
-        self.done.push(Done { layer, graph, schedule, input, kept });
+        let mut vals: Vec<(Val, Held)> = schedule.kept.iter().map(keep).collect();
+        vals.extend(graph.input.zip(input).map(|(val, tensor)| leave(val, tensor)));
+        let holding = Holding { vals, first_reads: schedule.first_reads.clone() };
+        self.done.push(Done { layer, graph, schedule, holding });
         output
     }
 }

@@ -197,7 +197,7 @@ impl Stream {
             let out = device.empty(self.tokens(), 2 * rotation.inv_freq.len(), DType::F32, Category::Data);
             let (positions, inv_freq, factor) = (&positions, &inv_freq, rotation.factor);
             device.machine.rope_table(&RopeTable { positions, inv_freq, factor, out: &out });
-            out
+            crate::Rotation::Table(out)
         };
         let ropes = self.rotation.iter().map(rope).collect();
         Batch { tokens: self.tokens(), ids, positions, masks: vec![mask], ropes }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::Batch;
+use fathom_grad::{Batch, Rotation};
 use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Tensor};
 
 use crate::model::Model;
@@ -18,6 +18,9 @@ pub struct Packed<'a> {
     /// Ranges that attend among themselves only; they cover the stream.
     pub docs: &'a [Range<usize>],
 }
+
+/// Largest rotary table that is kept for a whole micro batch.
+const TABLE_BYTES: usize = 32 << 20;
 
 /// Sizes that shapes are charged with, whatever a batch holds.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +54,23 @@ impl Model {
             .iter()
             .map(|window| causal(device, packed.docs, *window, &positions, caps.docs))
             .collect();
-        let ropes = self.rope_tables(device, &positions, &[(0..tokens, caps.seq_tokens)]);
+        let ropes = self.rotations(device, &positions, caps.seq_tokens);
         Batch { tokens, ids, positions, masks, ropes }
+    }
+
+    /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.
+    fn rotations(&self, device: &Device, positions: &Tensor, seq_tokens: usize) -> Vec<Rotation> {
+        let rotation = |spec: &RopeSpec| {
+            let tokens = positions.cols();
+            let frequencies = frequencies(device, spec, seq_tokens);
+            if tokens * spec.rot_dim * 4 > TABLE_BYTES {
+                return Rotation::ByTile { inv_freq: frequencies.0, factor: frequencies.1 };
+            }
+            let out = device.empty(tokens, spec.rot_dim, DType::F32, Category::Data);
+            rope_table(device, frequencies, positions, &out);
+            Rotation::Table(out)
+        };
+        self.spec.ropes.iter().map(rotation).collect()
     }
 
     /// f32 [t, rot] cosines and sines for each rotary setting. `sequences` are runs of the stream's tokens, covering it
@@ -62,26 +80,30 @@ impl Model {
         device: &Device,
         positions: &Tensor,
         sequences: &[(Range<usize>, usize)],
-    ) -> Vec<Tensor> {
+    ) -> Vec<Rotation> {
         let table = |spec: &RopeSpec| {
             let out = device.empty(positions.cols(), spec.rot_dim, DType::F32, Category::Data);
             if spec.looks_at_length() {
                 for (rows, tokens) in sequences {
                     let part = positions.view_cols(rows.clone());
-                    rope_table(device, spec, *tokens, &part, &out.view_rows(rows.clone()));
+                    rope_table(device, frequencies(device, spec, *tokens), &part, &out.view_rows(rows.clone()));
                 }
             } else {
-                rope_table(device, spec, 0, positions, &out);
+                rope_table(device, frequencies(device, spec, 0), positions, &out);
             }
-            out
+            Rotation::Table(out)
         };
         self.spec.ropes.iter().map(table).collect()
     }
 }
 
-fn rope_table(device: &Device, spec: &RopeSpec, seq_tokens: usize, positions: &Tensor, out: &Tensor) {
+/// f32 [1, rot/2] radians per position, and the factor of cosines and sines.
+fn frequencies(device: &Device, spec: &RopeSpec, seq_tokens: usize) -> (Tensor, f32) {
     let Frequencies { inv_freq, factor } = spec.frequencies(seq_tokens);
-    let inv_freq = device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data);
+    (device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data), factor)
+}
+
+fn rope_table(device: &Device, (inv_freq, factor): (Tensor, f32), positions: &Tensor, out: &Tensor) {
     device.machine.rope_table(&RopeTable { positions, inv_freq: &inv_freq, factor, out });
 }
 

@@ -22,6 +22,10 @@ fn slots(graph: &Graph, step: &Step, out: &mut BTreeSet<Slot>) {
         }
         Step::Add(from, into, _, _) => out.extend([Slot::Grad(*from), Slot::Grad(*into)]),
         Step::Loop(body) => body.iter().for_each(|step| slots(graph, step, out)),
+        Step::Fetch(val) | Step::Await(val) => {
+            out.insert(Slot::Value(*val));
+        }
+        Step::Below | Step::Settle => {}
     }
 }
 

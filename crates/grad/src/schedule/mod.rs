@@ -5,6 +5,7 @@
 //! finds is made again by the smallest slice of operations that yields it.
 
 mod backward;
+mod disk;
 mod lifetimes;
 mod replay;
 
@@ -51,10 +52,31 @@ pub enum Step {
     Loop(Vec<Step>),
     /// The last use has passed.
     Free(Slot),
+    /// Gives a value on disk memory again and begins to read it.
+    Fetch(Val),
+    /// Waits for a value that was fetched.
+    Await(Val),
+    /// The segment below begins to read its first values.
+    Below,
+    /// Waits until the values of the segment before have left for disk.
+    Settle,
+}
+
+/// What a segment's schedule depends on besides its graph.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// Where activations live.
+    pub places: &'a Places,
+    /// The segment's layer.
+    pub layer: i32,
+    /// The gradient of the input is wanted.
+    pub input_grad: bool,
+    /// There is a disk; without one what should be there stays in memory.
+    pub disk: bool,
 }
 
 /// The steps of one segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Forward steps.
     pub forward: Vec<Step>,
@@ -62,6 +84,10 @@ pub struct Schedule {
     pub kept: Vec<Val>,
     /// The backward pass reads the segment's input.
     pub keeps_input: bool,
+    /// What of these is on disk between forward and backward.
+    pub on_disk: Vec<Val>,
+    /// What of those the backward pass reads first: fetched by the segment above.
+    pub first_reads: Vec<Val>,
     /// Backward steps; empty if nothing wants a gradient.
     pub backward: Vec<Step>,
     /// The gradient of the output, handed in.
@@ -152,49 +178,43 @@ fn reaches_output(graph: &Graph) -> Vec<bool> {
 }
 
 impl Schedule {
-    /// Computes the steps of a segment at `layer`. `input_grad` says whether the input's gradient is wanted;
-    /// `record` is false when there will be no backward pass.
-    pub fn new(
-        graph: &Graph,
-        params: &Params,
-        places: &Places,
-        layer: i32,
-        input_grad: bool,
-        record: bool,
-    ) -> Schedule {
+    /// The forward steps of a segment without a backward pass.
+    pub fn forward_only(graph: &Graph, params: &Params) -> Schedule {
+        let analysis = Analysis::new(graph, params, false);
+        Schedule { forward: forward(&analysis, &[]), ..Schedule::default() }
+    }
+
+    /// Computes the steps of a segment.
+    pub fn new(graph: &Graph, params: &Params, at: At<'_>) -> Schedule {
+        let At { places, layer, input_grad, disk } = at;
         let analysis = Analysis::new(graph, params, input_grad);
-        let needed: BTreeSet<Val> = if record {
-            (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect()
-        } else {
-            BTreeSet::new()
-        };
+        let needed: BTreeSet<Val> = (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect();
         let is_kept = |val: &Val| {
             let info = &graph.values[val.index()];
             info.producer.is_some() && places.place(layer, info.name) != Place::Recompute
         };
         let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
-        let forward = forward(&analysis, &kept);
-        let mut schedule = Schedule {
-            forward,
-            kept,
-            keeps_input: false,
-            backward: Vec::new(),
-            dy: 0,
-            dx: None,
-            num_grads: 0,
-        };
-        if record && analysis.wants[graph.output.index()] {
-            let backward = backward::Backward::new(&analysis, &schedule.kept).run();
-            schedule.num_grads = backward.num_grads;
-            schedule.dx = backward.dx;
-            let stay: BTreeSet<Slot> = schedule.dx.into_iter().map(Slot::Grad).collect();
-            let at_hand =
-                schedule.kept.iter().copied().chain(graph.input).map(Slot::Value).chain([Slot::Grad(0)]);
-            schedule.backward = lifetimes::insert_frees(graph, backward.steps, &stay, at_hand.collect());
-            schedule.keeps_input = graph
-                .input
-                .is_some_and(|input| lifetimes::touches(graph, &schedule.backward, Slot::Value(input)));
+        let forward = disk::with_settle(graph, forward(&analysis, &kept));
+        let mut schedule = Schedule { forward, kept, ..Schedule::default() };
+        if !analysis.wants[graph.output.index()] {
+            return schedule;
         }
+        let backward = backward::Backward::new(&analysis, &schedule.kept).run();
+        schedule.num_grads = backward.num_grads;
+        schedule.dx = backward.dx;
+        let stay: BTreeSet<Slot> = schedule.dx.into_iter().map(Slot::Grad).collect();
+        let at_hand =
+            schedule.kept.iter().copied().chain(graph.input).map(Slot::Value).chain([Slot::Grad(0)]);
+        let steps = lifetimes::insert_frees(graph, backward.steps, &stay, at_hand.collect());
+        schedule.keeps_input =
+            graph.input.is_some_and(|input| lifetimes::touches(graph, &steps, Slot::Value(input)));
+        let held = graph.input.into_iter().filter(|_| schedule.keeps_input).chain(schedule.kept.clone());
+        // The next segment reads the output, which is its input and leaves with it.
+        let leaves = |val: &Val| {
+            disk && *val != graph.output && places.place(layer, graph.values[val.index()].name) == Place::Disk
+        };
+        schedule.on_disk = held.filter(leaves).collect();
+        (schedule.backward, schedule.first_reads) = disk::with_reads(graph, steps, &schedule.on_disk);
         schedule
     }
 }

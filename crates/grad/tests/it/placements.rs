@@ -30,6 +30,7 @@ fn presets() -> Vec<Places> {
         offload(Places::linear(), "all"),
         offload(Places::linear(), "core_attn"),
         offload(Places::full(), "block"),
+        offload(Places::linear(), "all").with_head_groups(4),
     ]
 }
 

@@ -7,7 +7,7 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Offload,
-    Param, ParamId, Params, Places, RopeUse, Scope, Segments, Tape, Update, Val,
+    Param, ParamId, Params, Places, RopeUse, Rotation, Scope, Segments, Tape, Update, Val,
 };
 use fathom_tensor::spill::{Codec, Options, Spill};
 use fathom_tensor::{
@@ -419,7 +419,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize]) -> Batch {
     let table = device.empty(rows.len(), HEAD_DIM, DType::F32, Category::Data);
     let rope = RopeTable { positions: &positions, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
-    Batch { tokens: rows.len(), ids, positions, masks, ropes: vec![table] }
+    Batch { tokens: rows.len(), ids, positions, masks, ropes: vec![Rotation::Table(table)] }
 }
 
 fn mask(device: &Device, parts: &[Range<usize>], window: Option<usize>, positions: &Tensor) -> Mask {

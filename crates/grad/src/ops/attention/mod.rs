@@ -1,5 +1,7 @@
 //! Softmax attention under the batch's masks (flash attention: Dao et al., 2022; never a score matrix).
 
+use std::ops::Range;
+
 use fathom_tensor::{Attention as Call, AttentionBackward, Category, Tensor};
 
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
@@ -53,6 +55,28 @@ impl Attention {
         Call { q, k, v, out, lse, mask: &x.batch.masks[mask], head_dim, scale, softcap, sinks }
     }
 
+    /// Columns of q, of k, and heads, for each group of heads: no group needs another's results.
+    fn groups(&self, x: &Exec<'_>, q: &Tensor, k: &Tensor) -> impl Iterator<Item = [Range<usize>; 3]> + use<> {
+        let kv_heads = k.cols() / self.how.head_dim;
+        let divides = |groups: &usize| kv_heads.is_multiple_of(*groups);
+        let groups = (1..=x.head_groups.min(kv_heads)).rev().find(divides).unwrap_or(1);
+        let widths = [q.cols(), k.cols(), q.cols() / self.how.head_dim].map(|cols| cols / groups);
+        (0..groups).map(move |group| widths.map(|width| group * width..(group + 1) * width))
+    }
+
+    fn attend(&self, x: &Exec<'_>, qkv: [&Tensor; 3], results: [&Tensor; 2], sinks: Option<&Tensor>) {
+        let ([q, k, v], [out, lse]) = (qkv, results);
+        for [wide, narrow, heads] in self.groups(x, q, k) {
+            let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
+            let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
+            let results = [&part(out, &wide), &part(lse, &heads)];
+            let sinks = sinks.map(|sinks| part(sinks, &heads));
+            let call = self.call(x, qkv, results, sinks.as_ref());
+            let ws = x.workspace(x.device.machine.profile().workspace(&call.desc(false)));
+            x.device.machine.attention(&call, &ws);
+        }
+    }
+
     fn backward(
         &self,
         x: &Exec<'_>,
@@ -61,11 +85,20 @@ impl Attention {
         dqkv: [&Tensor; 3],
         dsinks: Option<&Tensor>,
     ) {
-        let qkv = [saved.input(0), saved.input(1), saved.input(2)];
-        let forward = self.call(x, qkv, [saved.output(0), saved.output(1)], saved.params.first());
-        let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
-        let [dq, dk, dv] = dqkv;
-        x.device.machine.attention_backward(&AttentionBackward { forward, dout, dq, dk, dv, dsinks }, &ws);
+        let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
+        for [wide, narrow, heads] in self.groups(x, q, k) {
+            let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
+            let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
+            let results = [&part(saved.output(0), &wide), &part(saved.output(1), &heads)];
+            let sinks = saved.params.first().map(|sinks| part(sinks, &heads));
+            let forward = self.call(x, qkv, results, sinks.as_ref());
+            let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
+            let dout = &part(dout, &wide);
+            let [dq, dk, dv] = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
+            let dsinks = dsinks.map(|dsinks| part(dsinks, &heads));
+            let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks: dsinks.as_ref() };
+            x.device.machine.attention_backward(&call, &ws);
+        }
     }
 }
 
@@ -115,9 +148,7 @@ impl Op for Attention {
             Some(kv) => kv.append(device, layer, &ins[1], &ins[2]),
             None => (ins[1].clone(), ins[2].clone()),
         };
-        let call = self.call(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], params.first());
-        let ws = x.workspace(device.machine.profile().workspace(&call.desc(false)));
-        device.machine.attention(&call, &ws);
+        self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], params.first());
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {

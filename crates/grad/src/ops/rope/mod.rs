@@ -25,7 +25,7 @@ pub struct RopeUse {
 impl RopeUse {
     /// Rotates x into out (adding if `accumulate`), back if `inverse`.
     pub(super) fn run(self, x: &Exec<'_>, from: &Tensor, out: &Tensor, inverse: bool, accumulate: bool) {
-        let table = x.batch.ropes[self.table].view_rows(x.rows.clone());
+        let table = x.batch.ropes[self.table].rows(x.device, &x.batch.positions, x.rows.clone());
         let (head_dim, interleaved) = (self.head_dim, self.interleaved);
         x.device.machine.rope(&Call {
             x: from,
