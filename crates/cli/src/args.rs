@@ -325,7 +325,7 @@ pub struct Bench {
     /// Rows of the embedding.
     #[arg(long, default_value_t = 32_000)]
     pub vocab: usize,
-    /// step: none, linear or full recompute.
+    /// step: none, selective (attention), linear or full recompute.
     #[arg(long, default_value = "none")]
     pub places: String,
     /// For `step`: what is kept goes to disk, in this folder.
@@ -334,6 +334,12 @@ pub struct Bench {
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,
+    /// step: a single step, neither warmed up nor repeated: for those that take an hour.
+    #[arg(long)]
+    pub once: bool,
+    /// step: groups of heads that attention runs over, one after the other.
+    #[arg(long, default_value_t = 1)]
+    pub head_groups: usize,
     /// step: cpu, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,

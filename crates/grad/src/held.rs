@@ -79,6 +79,7 @@ impl Held {
                 At::Here(tensor)
             }),
             (At::Away, Some(stored)) => {
+                device.pool.label(stored.tag().name, false);
                 let into = device.empty(self.rows, self.cols, self.dtype, Category::Activations);
                 offload.spill.read(stored, into).map_or(At::Lost, At::Coming)
             }

@@ -118,7 +118,7 @@ impl Runner<'_, '_> {
         for step in steps {
             match step {
                 Step::Alloc(slot, val) => {
-                    let tensor = self.alloc(*val, self.exec.batch.tokens);
+                    let tensor = self.alloc(*slot, *val, self.exec.batch.tokens);
                     *self.store.slot(*slot) = Some(tensor);
                 }
                 Step::Forward(node) => self.forward(*node),
@@ -162,8 +162,10 @@ impl Runner<'_, '_> {
         self.tile.as_mut().unwrap_or(&mut self.store)
     }
 
-    fn alloc(&self, val: Val, rows: usize) -> Tensor {
+    /// Storage for a slot shaped like `val`.
+    fn alloc(&self, slot: Slot, val: Val, rows: usize) -> Tensor {
         let info = &self.graph.values[val.index()];
+        self.exec.device.pool.label(info.name, matches!(slot, Slot::Grad(_)));
         self.exec.device.empty(rows, info.cols, info.dtype, Category::Activations)
     }
 
@@ -187,7 +189,7 @@ impl Runner<'_, '_> {
     /// The rows at hand of a slot shaped like `val`, with storage made if there is none.
     fn find_or_alloc(&mut self, slot: Slot, val: Val) -> Tensor {
         self.find(slot).unwrap_or_else(|| {
-            let tensor = self.alloc(val, self.exec.rows.len());
+            let tensor = self.alloc(slot, val, self.exec.rows.len());
             *self.here().slot(slot) = Some(tensor.clone());
             tensor
         })
@@ -262,7 +264,7 @@ impl Runner<'_, '_> {
                 let (grad, accumulate) = route.dx[position]?;
                 let target = self.find_or_alloc(Slot::Grad(grad), node.ins[position]);
                 if accumulate && !node.op.accumulates() {
-                    let tensor = self.alloc(node.ins[position], self.exec.rows.len());
+                    let tensor = self.alloc(Slot::Grad(grad), node.ins[position], self.exec.rows.len());
                     later.push((target, tensor.clone()));
                     return Some(Dx { tensor, accumulate: false });
                 }

@@ -83,8 +83,16 @@ impl<'a> Segments<'a> for Eval<'a> {
             store.values[input.index()] = x;
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
-        let mut runner =
-            Runner { graph: &graph, exec: &mut exec, counters, tile_rows, store, tile: None, grads: None, far: None };
+        let mut runner = Runner {
+            graph: &graph,
+            exec: &mut exec,
+            counters,
+            tile_rows,
+            store,
+            tile: None,
+            grads: None,
+            far: None,
+        };
         runner.run(&schedule.forward);
         take_output(&mut runner.store, &graph)
     }

@@ -86,7 +86,12 @@ impl Model {
             if spec.looks_at_length() {
                 for (rows, tokens) in sequences {
                     let part = positions.view_cols(rows.clone());
-                    rope_table(device, frequencies(device, spec, *tokens), &part, &out.view_rows(rows.clone()));
+                    rope_table(
+                        device,
+                        frequencies(device, spec, *tokens),
+                        &part,
+                        &out.view_rows(rows.clone()),
+                    );
                 }
             } else {
                 rope_table(device, frequencies(device, spec, 0), positions, &out);

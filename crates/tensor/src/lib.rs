@@ -28,7 +28,7 @@ pub use machine::{
 };
 pub use mask::{Extent, Mask, Slice};
 pub use meta::Meta;
-pub use pool::{Category, Mark, Pool, Usage};
+pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
 pub use profile::{OpDesc, Profile, Rates};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

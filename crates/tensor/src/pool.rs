@@ -6,6 +6,7 @@
 //! with the same granule, `meta` included.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,44 @@ pub struct Mark {
     pub layer: i32,
     /// Live bytes by category.
     pub by_category: [u64; 10],
+    /// What was charged or released.
+    pub label: Label,
+    /// Its bytes; below zero when it was released.
+    pub delta: i64,
+}
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label {
+    /// An activation's name, or the operation that asked for the buffer.
+    pub name: &'static str,
+    /// The segment's layer, or -1 outside one.
+    pub layer: i32,
+    /// The gradient of what is named.
+    pub gradient: bool,
+    /// What the buffer is for.
+    pub category: Category,
+}
+
+/// The buffers that were live at the highest point of a timeline, by label, the largest first. Buffers older than the
+/// recording are not among them.
+pub fn live_at_peak(marks: &[Mark]) -> Vec<(Label, u64)> {
+    let total = |mark: &Mark| mark.by_category.iter().sum::<u64>();
+    let Some(peak) = marks.iter().map(total).max() else { return Vec::new() };
+    let mut live: BTreeMap<Label, i64> = BTreeMap::new();
+    for mark in marks {
+        *live.entry(mark.label).or_default() += mark.delta;
+        if total(mark) == peak {
+            break;
+        }
+    }
+    let mut live: Vec<(Label, u64)> = live
+        .into_iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(label, bytes)| (label, bytes as u64))
+        .collect();
+    live.sort_by_key(|(label, bytes)| (std::cmp::Reverse(*bytes), *label));
+    live
 }
 
 struct Inner {
@@ -110,6 +149,8 @@ struct Inner {
     state: RefCell<State>,
     op: Cell<&'static str>,
     layer: Cell<i32>,
+    /// The name and whether it is a gradient, of what is allocated next.
+    label: Cell<Option<(&'static str, bool)>>,
 }
 
 #[derive(Default)]
@@ -130,7 +171,7 @@ pub(crate) struct Buf {
     pool: Pool,
     offset: u64,
     charge: u64,
-    category: Category,
+    label: Label,
     /// Shares that forbid writing.
     pub(crate) readers: Cell<u32>,
     /// What transfers are using.
@@ -143,13 +184,13 @@ impl Buf {
     }
 
     pub(crate) fn category(&self) -> Category {
-        self.category
+        self.label.category
     }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.pool.release(self.offset, self.charge, self.category);
+        self.pool.release(self.offset, self.charge, self.label);
     }
 }
 
@@ -165,6 +206,7 @@ impl Pool {
             state: RefCell::new(State::default()),
             op: Cell::new("start"),
             layer: Cell::new(-1),
+            label: Cell::new(None),
         };
         Pool(Rc::new(inner))
     }
@@ -198,19 +240,26 @@ impl Pool {
             );
         };
         state.usage.peak_reserved = state.space.peak_end;
-        state.charge(charge, category, self.0.op.get(), self.0.layer.get());
+        let (name, gradient) = self.0.label.take().unwrap_or((self.0.op.get(), false));
+        let label = Label { name, layer: self.0.layer.get(), gradient, category };
+        state.charge(charge, label, self.0.op.get());
         drop(state);
         let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
-        let buf = Buf { pool: self.clone(), offset, charge, category, readers, loans };
+        let buf = Buf { pool: self.clone(), offset, charge, label, readers, loans };
         Tensor::over(Rc::new(buf), rows, cols, dtype)
     }
 
-    fn release(&self, offset: u64, charge: u64, category: Category) {
+    fn release(&self, offset: u64, charge: u64, label: Label) {
         let mut state = self.0.state.borrow_mut();
         state.space.give_back(offset, charge);
         state.usage.live -= charge;
-        state.usage.by_category[category as usize] -= charge;
-        state.mark(self.0.op.get(), self.0.layer.get());
+        state.usage.by_category[label.category as usize] -= charge;
+        state.mark(self.0.op.get(), self.0.layer.get(), label, -(charge as i64));
+    }
+
+    /// Names what the next buffer holds: an activation or its gradient. Without, it is the operation.
+    pub fn label(&self, name: &'static str, gradient: bool) {
+        self.0.label.set(Some((name, gradient)));
     }
 
     /// Names the operation and layer that following charges belong to.
@@ -254,21 +303,21 @@ impl Pool {
 }
 
 impl State {
-    fn charge(&mut self, charge: u64, category: Category, op: &'static str, layer: i32) {
+    fn charge(&mut self, charge: u64, label: Label, op: &'static str) {
         self.usage.live += charge;
-        self.usage.by_category[category as usize] += charge;
+        self.usage.by_category[label.category as usize] += charge;
         if self.usage.live > self.usage.peak_live {
             self.usage.peak_live = self.usage.live;
             self.usage.peak_by_category = self.usage.by_category;
-            (self.peak_op, self.peak_layer) = (op, layer);
+            (self.peak_op, self.peak_layer) = (op, label.layer);
         }
-        self.mark(op, layer);
+        self.mark(op, label.layer, label, charge as i64);
     }
 
-    fn mark(&mut self, op: &'static str, layer: i32) {
+    fn mark(&mut self, op: &'static str, layer: i32, label: Label, delta: i64) {
         let by_category = self.usage.by_category;
         if let Some(timeline) = &mut self.timeline {
-            timeline.push(Mark { op, layer, by_category });
+            timeline.push(Mark { op, layer, by_category, label, delta });
         }
     }
 }

@@ -18,9 +18,9 @@ use fathom_tensor::{
 pub const LAYERS: usize = 3;
 const HIDDEN: usize = 32;
 const HEAD_DIM: usize = 16;
-const HEADS: usize = 2;
-const KV_HEADS: usize = 1;
-const FFN: usize = 40;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const FFN: usize = 72;
 const VOCAB: usize = 67;
 const MAX_DOCS: usize = 8;
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::ops;
 use super::random::Random;
 use super::row::Row;
-use super::watch::measure;
+use super::watch::{measure, measure_once};
 use super::{Bed, isa, llama, tokens};
 use crate::args::Bench;
 use crate::device;
@@ -41,16 +41,17 @@ pub fn run(args: &Bench) -> Result<()> {
 fn places(args: &Bench) -> Result<Places> {
     let places = match args.places.as_str() {
         "none" => Places::none(),
+        "selective" => Places::selective(&["core_attn".to_string()]).map_err(anyhow::Error::msg)?,
         "linear" => Places::linear(),
         "full" => Places::full(),
-        other => bail!("--places {other}: not one of none, linear, full"),
+        other => bail!("--places {other}: not one of none, selective, linear, full"),
     };
     if args.tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
         bail!("--tile-rows {:?}: must be a multiple of 128", args.tile_rows);
     }
     let all: &[String] = if args.spill.is_some() { &["all".to_string()] } else { &[] };
     let places = places.offload(all).map_err(anyhow::Error::msg)?;
-    Ok(places.with_tiles(args.tile_rows))
+    Ok(places.with_tiles(args.tile_rows).with_head_groups(args.head_groups))
 }
 
 fn row(args: &Bench, tokens: usize) -> Row {
@@ -87,8 +88,6 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     initialise(&bed.device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, spec.vocab)];
-    trainer.counters.reset(false);
-    // One step alone, for the count of its FLOPs.
     let mut failed = None;
     if how.places.uses_disk() {
         let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
@@ -96,16 +95,20 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         let options = Options::new(folder, planned.disk_peak_bytes);
         trainer.offload = Some(Offload::plain(Spill::open(&bed.device, &options)?));
     }
-    once(&mut trainer, &batch, how, &mut failed);
+    if !args.once {
+        once(&mut trainer, &batch, how, &mut failed);
+    }
     let before = disk(&trainer);
-    let flops = trainer.counters.get().model_flops as f64;
     let sampler = Sampler::start();
     Counting::reset_peak();
     let mut steps = 0;
-    let timed = measure(args.repeat, || {
+    let mut step = || {
+        trainer.counters.reset(false);
         once(&mut trainer, &batch, how, &mut failed);
         steps += 1;
-    });
+    };
+    let timed = if args.once { measure_once(&mut step) } else { measure(args.repeat, &mut step) };
+    let flops = trainer.counters.get().model_flops as f64;
     if let Some(error) = failed {
         bail!(error);
     }
@@ -121,6 +124,7 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .with("peak_rss_bytes", peak_rss)
         .with("untracked_peak_bytes", untracked)
         .with("spill_bytes", (moved(after) - moved(before)) / steps)
+        .figure("loss", f64::from(trainer.loss_sum()) / (tokens - 1) as f64)
         .figure("stall_s", (after.stall_s - before.stall_s) / steps as f64)
         .with("peak_reserved_bytes", usage.peak_reserved)
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)

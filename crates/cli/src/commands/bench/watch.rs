@@ -37,6 +37,14 @@ pub fn measure(repeat: usize, mut work: impl FnMut()) -> Timed {
     Timed { median_s: median(&samples), best_s: samples[0], loaded: watch.loaded() }
 }
 
+/// Runs `work` once, with its first touch of memory.
+pub fn measure_once(work: &mut dyn FnMut()) -> Timed {
+    let watch = Watch::begin();
+    work();
+    let seconds = watch.seconds();
+    Timed { median_s: seconds, best_s: seconds, loaded: watch.loaded() }
+}
+
 /// The middle of sorted samples; of an even number, the mean of the middle two.
 pub fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fathom_base::human;
-use fathom_grad::schedule::Schedule;
+use fathom_grad::schedule::{At, Schedule};
 use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Val};
 use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, Meta, Tensor};
@@ -78,7 +78,8 @@ impl<'a> Segments<'a> for Recorder<'a> {
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
         let graph = Ctx::record(self.params, input, body);
-        let schedule = Schedule::new(&graph, self.params, self.places, layer, self.grads, true);
+        let at = At { places: self.places, layer, input_grad: self.grads, disk: self.places.uses_disk() };
+        let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
         // Values are numbered in the order in which they appear: the input, then what each operation makes.
         let vals =

@@ -56,7 +56,12 @@ impl Attention {
     }
 
     /// Columns of q, of k, and heads, for each group of heads: no group needs another's results.
-    fn groups(&self, x: &Exec<'_>, q: &Tensor, k: &Tensor) -> impl Iterator<Item = [Range<usize>; 3]> + use<> {
+    fn groups(
+        &self,
+        x: &Exec<'_>,
+        q: &Tensor,
+        k: &Tensor,
+    ) -> impl Iterator<Item = [Range<usize>; 3]> + use<> {
         let kv_heads = k.cols() / self.how.head_dim;
         let divides = |groups: &usize| kv_heads.is_multiple_of(*groups);
         let groups = (1..=x.head_groups.min(kv_heads)).rev().find(divides).unwrap_or(1);
@@ -69,11 +74,15 @@ impl Attention {
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
             let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
-            let results = [&part(out, &wide), &part(lse, &heads)];
+            let own_lse = own(x, lse, &heads);
+            let results = [&part(out, &wide), &own_lse];
             let sinks = sinks.map(|sinks| part(sinks, &heads));
             let call = self.call(x, qkv, results, sinks.as_ref());
             let ws = x.workspace(x.device.machine.profile().workspace(&call.desc(false)));
             x.device.machine.attention(&call, &ws);
+            if heads.len() < lse.cols() {
+                x.device.machine.copy(&own_lse, &part(lse, &heads));
+            }
         }
     }
 
@@ -89,7 +98,12 @@ impl Attention {
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
             let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
-            let results = [&part(saved.output(0), &wide), &part(saved.output(1), &heads)];
+            let (out, lse) = (saved.output(0), saved.output(1));
+            let own_lse = own(x, lse, &heads);
+            if heads.len() < lse.cols() {
+                x.device.machine.copy(&part(lse, &heads), &own_lse);
+            }
+            let results = [&part(out, &wide), &own_lse];
             let sinks = saved.params.first().map(|sinks| part(sinks, &heads));
             let forward = self.call(x, qkv, results, sinks.as_ref());
             let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
@@ -99,6 +113,14 @@ impl Attention {
             let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks: dsinks.as_ref() };
             x.device.machine.attention_backward(&call, &ws);
         }
+    }
+}
+
+/// Statistics of some heads: kernels want them without gaps between rows.
+fn own(x: &Exec<'_>, lse: &Tensor, heads: &Range<usize>) -> Tensor {
+    match heads.len() == lse.cols() {
+        true => lse.clone(),
+        false => x.device.empty(lse.rows(), heads.len(), lse.dtype(), Category::Workspace),
     }
 }
 
