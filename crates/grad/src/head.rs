@@ -9,6 +9,7 @@ use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Tensor};
 
 use crate::params::{Grads, ParamId};
 use crate::tape::Scope;
+use crate::tiles;
 
 #[cfg(test)]
 mod tests;
@@ -132,7 +133,8 @@ impl Head {
         let weight = scope.params.tensor(self.weight);
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
-        for rows in Head::tiles(x.rows(), Head::gradient_rows(weight.rows(), x.dtype())) {
+        let rows = Head::gradient_rows(weight.rows(), x.dtype());
+        tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let dlogits = self.dlogits(scope, x, labels, losses, rows.clone());
             let x = x.view_rows(rows.clone());
             let flops = 2 * (x.len() * weight.rows()) as u64;
@@ -149,7 +151,7 @@ impl Head {
                 );
                 scope.counters.add(flops, flops);
             }
-        }
+        });
         dx
     }
 
@@ -171,11 +173,11 @@ impl Head {
         }
         device.pool.enter("head", -1);
         let dlogits = device.empty(rows.len(), vocab, x.dtype(), Category::Activations);
-        for tile in Head::tiles(rows.len(), Head::tile_rows(vocab)) {
+        tiles::each(device, scope.counters, rows.len(), Head::tile_rows(vocab), |tile| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             let logits = self.project(scope, &x.view_rows(tokens.clone()));
             self.cross_entropy(scope, labels, losses, tokens, &logits, Some(&dlogits.view_rows(tile)));
-        }
+        });
         dlogits
     }
 

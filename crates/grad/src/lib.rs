@@ -19,6 +19,7 @@ mod run;
 mod tape;
 #[cfg(test)]
 mod testing;
+mod tiles;
 
 pub mod ops;
 pub mod schedule;

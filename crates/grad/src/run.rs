@@ -10,6 +10,7 @@ use crate::held::Far;
 use crate::op::{Desc, Dx, Exec, Flops, Saved};
 use crate::params::Grads;
 use crate::schedule::{Route, Slot, Step};
+use crate::tiles;
 
 /// What has been computed so far, and how long it took if asked.
 #[derive(Default)]
@@ -52,6 +53,21 @@ impl Counters {
     /// Starts anew; `profile` records the time of each operation.
     pub fn reset(&self, profile: bool) {
         *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
+    }
+
+    /// FLOPs of the model, FLOPs that ran, operations replayed.
+    pub(crate) fn work(&self) -> [u64; 3] {
+        let state = self.state.borrow();
+        [state.model_flops, state.hardware_flops, state.replayed]
+    }
+
+    /// Counts what was done since `before` another `times` times.
+    pub(crate) fn repeat_since(&self, before: [u64; 3], times: u64) {
+        let mut state = self.state.borrow_mut();
+        let Counted { model_flops, hardware_flops, replayed, .. } = &mut *state;
+        for (now, before) in [model_flops, hardware_flops, replayed].into_iter().zip(before) {
+            *now += (*now - before) * times;
+        }
     }
 
     /// Adds work done outside a graph.
@@ -148,13 +164,13 @@ impl Runner<'_, '_> {
 
     fn tiles(&mut self, body: &[Step]) {
         let tokens = self.exec.batch.tokens;
-        let tile = self.tile_rows.unwrap_or(tokens).max(1);
-        for start in (0..tokens).step_by(tile) {
-            self.exec.rows = start..tokens.min(start + tile);
+        let (device, counters) = (self.exec.device, self.counters);
+        tiles::each(device, counters, tokens, self.tile_rows.unwrap_or(tokens).max(1), |rows| {
+            self.exec.rows = rows;
             self.tile = Some(Store::new(self.store.values.len(), self.store.grads.len() as u32));
             self.run(body);
             self.tile = None;
-        }
+        });
         self.exec.rows = 0..tokens;
     }
 

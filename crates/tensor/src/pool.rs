@@ -291,6 +291,11 @@ impl Pool {
         self.0.state.borrow_mut().timeline = Some(Vec::new());
     }
 
+    /// A timeline is being recorded.
+    pub fn is_recording(&self) -> bool {
+        self.0.state.borrow().timeline.is_some()
+    }
+
     /// Ends recording and returns the timeline.
     pub fn recorded(&self) -> Vec<Mark> {
         self.0.state.borrow_mut().timeline.take().unwrap_or_default()

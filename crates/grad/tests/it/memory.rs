@@ -68,3 +68,29 @@ fn a_step_after_the_first_reserves_no_more() {
         assert_eq!(stack.device.pool.usage(), first, "{:?} {:?}", setup.variant, setup.places);
     }
 }
+
+/// A plan runs as many tiles as differ and counts the rest; while a timeline is recorded, all of them run.
+#[test]
+fn counted_tiles_are_those_that_run() {
+    const DOCS: [usize; 2] = [900, 190];
+    let away =
+        |places: Places| places.offload(&["all".to_owned()]).unwrap_or_else(|message| panic!("{message}"));
+    let tables =
+        [Places::none(), Places::linear(), Places::full(), away(Places::none()), away(Places::linear())];
+    for variant in Variant::ALL {
+        for places in tables.clone().map(|places| places.with_tiles(Some(128))) {
+            let setup = Setup { places, ..Setup::new(variant, DType::Bf16) }.plan();
+            let run = |record: bool| {
+                let mut stack = setup.build(&|_| true);
+                (0..2).for_each(|_| {
+                    if record {
+                        stack.device.pool.record();
+                    }
+                    stack.step(&whole(&DOCS), &DOCS);
+                });
+                stack.outcome()
+            };
+            assert!(run(false) == run(true), "{variant:?} {:?}", setup.places);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Loops over tiles of tokens. A machine without data runs as many tiles as differ and counts the rest: their charges,
+//! FLOPs and seconds are those of the tile before them.
+
+use std::ops::Range;
+
+use fathom_tensor::Device;
+
+use crate::run::Counters;
+
+/// Tiles that run before the rest is counted: the second finds what every later one finds.
+const FIRST: usize = 2;
+
+/// Runs `work` for each tile of `rows` rows of `tokens`, ascending.
+pub(crate) fn each(
+    device: &Device,
+    counters: &Counters,
+    tokens: usize,
+    rows: usize,
+    mut work: impl FnMut(Range<usize>),
+) {
+    let tile = |index: usize| index * rows..tokens.min((index + 1) * rows);
+    let count = tokens.div_ceil(rows);
+    if device.machine.has_data() || device.pool.is_recording() || count <= FIRST + 1 {
+        return (0..count).for_each(|index| work(tile(index)));
+    }
+    (0..FIRST - 1).for_each(|index| work(tile(index)));
+    let clock = device.machine.clock();
+    let (worked, passed) = (counters.work(), clock.map(|clock| clock.times()));
+    work(tile(FIRST - 1));
+    let more = count - FIRST - 1;
+    counters.repeat_since(worked, more as u64);
+    if let (Some(clock), Some(passed)) = (clock, passed) {
+        clock.add_times(&(clock.times() - passed), more);
+    }
+    work(tile(count - 1));
+}
