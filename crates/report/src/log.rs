@@ -25,6 +25,12 @@ pub struct RunLog {
     pub steps: Vec<ev::Step>,
     /// One memory timeline per stage.
     pub timelines: Vec<ev::MemoryTimeline>,
+    /// The planned one of every stage.
+    pub planned: Vec<ev::MemoryTimeline>,
+    /// Places of activations, one per stage.
+    pub placements: Vec<ev::Placement>,
+    /// Length against memory and time, for stages that have it.
+    pub lengths: Vec<ev::Lengths>,
     /// Loss by position, one per moment.
     pub positions: Vec<ev::EvalPosition>,
     /// Bits per byte, one per text.
@@ -82,6 +88,9 @@ impl RunLog {
             Event::Plan(plan) => put(&mut self.plans, plan, |a, b| a.stage == b.stage),
             Event::Stage(stage) => put(&mut self.stages, stage, |a, b| a.index == b.index),
             Event::MemoryTimeline(line) => put(&mut self.timelines, line, |a, b| a.stage == b.stage),
+            Event::PlanTimeline(line) => put(&mut self.planned, line, |a, b| a.stage == b.stage),
+            Event::Placement(map) => put(&mut self.placements, map, |a, b| a.stage == b.stage),
+            Event::Lengths(lengths) => put(&mut self.lengths, lengths, |a, b| a.stage == b.stage),
             Event::EvalPosition(eval) => put(&mut self.positions, eval, |a, b| a.when == b.when),
             Event::EvalBits(bits) => put(&mut self.bits, bits, |a, b| a.name == b.name),
             Event::Needle(needle) => {
@@ -96,6 +105,11 @@ impl RunLog {
     /// The run's name, or a word that stands for it.
     pub fn name(&self) -> &str {
         self.run.as_ref().map(|run| run.name.as_str()).filter(|name| !name.is_empty()).unwrap_or("run")
+    }
+
+    /// True of a plan: no step was run.
+    pub fn is_plan(&self) -> bool {
+        self.steps.is_empty() && self.done.is_none() && !self.plans.is_empty()
     }
 
     /// Time spent training so far, in seconds.

@@ -105,6 +105,41 @@ impl TraceWriter {
     }
 }
 
+/// Streams of one name for spans that may overlap: each goes to the first stream that is free, since viewers draw a
+/// stream's spans in one line.
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    rank: u64,
+    first_stream: u64,
+    name: String,
+    /// When each stream is free, in microseconds.
+    free_us: Vec<f64>,
+}
+
+impl Lanes {
+    /// Streams from a number on; there are as many as spans overlap.
+    pub fn new(rank: u64, first_stream: u64, name: &str) -> Lanes {
+        Lanes { rank, first_stream, name: name.to_string(), free_us: Vec::new() }
+    }
+
+    /// Writes a span; spans come in the order in which they begin. Its rank and stream are set here.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn span(&mut self, trace: &mut TraceWriter, span: Span) -> Result<()> {
+        let lane = self.free_us.iter().position(|free| *free <= span.start_us);
+        let lane = lane.unwrap_or(self.free_us.len());
+        let stream = self.first_stream + lane as u64;
+        if lane == self.free_us.len() {
+            self.free_us.push(0.0);
+            let name = if lane == 0 { self.name.clone() } else { format!("{} {}", self.name, lane + 1) };
+            trace.name_stream(self.rank, stream, &name)?;
+        }
+        self.free_us[lane] = span.start_us + span.duration_us;
+        trace.span(&Span { rank: self.rank, stream, ..span })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +168,22 @@ mod tests {
         assert_eq!(events[2]["dur"], 2.0);
         assert_eq!(events[2]["args"]["bytes"], 42);
         assert_eq!(events[3]["args"]["params"], 3.0);
+    }
+
+    #[test]
+    fn spans_that_overlap_get_lanes_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trace = TraceWriter::create(folder.path().join("trace.json")).unwrap();
+        let mut lanes = Lanes::new(0, 100, "spill");
+        for (start_us, duration_us) in [(0.0, 5.0), (1.0, 1.0), (3.0, 9.0), (5.0, 1.0), (6.0, 1.0)] {
+            lanes.span(&mut trace, Span { start_us, duration_us, ..Span::default() }).unwrap();
+        }
+        let text = std::fs::read_to_string(trace.finish().unwrap()).unwrap();
+        let events: Vec<Value> = serde_json::from_str(&text).unwrap();
+        let names: Vec<&Value> =
+            events.iter().filter(|e| e["ph"] == "M").map(|e| &e["args"]["name"]).collect();
+        assert_eq!(names, ["spill", "spill 2"]);
+        let streams: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").map(|e| &e["tid"]).collect();
+        assert_eq!(streams, [100, 101, 101, 100, 100]);
     }
 }

@@ -6,9 +6,11 @@
 //! This crate knows nothing of HTTP or serving.
 #![deny(missing_docs)]
 
+pub mod activations;
 mod blend;
 mod checkpoint;
 mod error;
+mod picture;
 mod plan;
 pub mod recipe;
 mod run;
@@ -16,10 +18,12 @@ mod schedule;
 mod source;
 pub mod stage;
 mod step;
+mod timeline;
 
 pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
+pub use picture::{Subject, longest_stage};
 pub use plan::{Plan, plan};
 pub use run::{Hooks, Outcome, Parts, Progress, Run};
 pub use schedule::{Decay, Schedule};

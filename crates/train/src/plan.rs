@@ -27,7 +27,7 @@ pub struct Plan {
 }
 
 /// A plan's disk is as large as it has to be.
-const MOST_DISK_BYTES: u64 = 1 << 60;
+pub(crate) const MOST_DISK_BYTES: u64 = 1 << 60;
 
 /// Runs two steps of `micro_batches` documents of `tokens` tokens on `meta`: the second is what every later one looks
 /// like. Micro batches beyond the second repeat it, so they are counted and not run.

@@ -54,6 +54,7 @@ fn positions(log: &RunLog) -> LineChart {
         y: Axis::linear("loss [nats per token]", " nats"),
         series: log.positions.iter().enumerate().map(line).collect(),
         marks: trained.iter().map(mark).collect(),
+        level: None,
     }
 }
 

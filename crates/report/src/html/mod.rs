@@ -5,6 +5,8 @@
 
 mod context;
 mod facts;
+mod memory;
+mod placement;
 mod training;
 mod usage;
 
@@ -39,7 +41,8 @@ pub fn page(log: &RunLog) -> String {
         ("training", "Training", training::section(log)),
         ("context", "Context", context::section(log)),
         ("compression", "Compression", context::compression(log)),
-        ("speed", "Speed and memory", usage::section(log)),
+        ("speed", "Speed", usage::section(log)),
+        ("memory", "Memory", memory::section(log)),
         ("samples", "Samples", facts::samples(log)),
         ("data", "Data and model", facts::data_and_model(log)),
         ("recipe", "Recipe", facts::recipe(log)),
@@ -63,9 +66,10 @@ pub fn page(log: &RunLog) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <title>{title} · Fathom</title>\n<style>{STYLE}{heat}</style></head>\n<body><main>{main}\
-         <footer>Drawn by Fathom{version} from metrics.jsonl alone. This page loads nothing from anywhere.</footer>\
+         <footer>Drawn by Fathom{version} from {source}. This page loads nothing from anywhere.</footer>\
          </main><script>{SCRIPT}</script></body></html>\n",
         title = escape(log.name()),
+        source = if log.is_plan() { "the plan; no step was run" } else { "metrics.jsonl alone" },
         heat = heat_style(),
     )
 }
@@ -87,9 +91,13 @@ fn header(log: &RunLog) -> String {
     let facts: String = facts.iter().map(|fact| format!("<span>{}</span>", escape(fact))).collect();
     let start = log.run.as_ref().map_or(0, |run| run.start_unix_s);
     let date = if start > 0 { format!("{} UTC", date(start)) } else { String::new() };
-    let state = if log.done.is_some() { "finished" } else { "not finished" };
+    let (brand, state) = match (log.is_plan(), log.done.is_some()) {
+        (true, _) => ("plan", "planned, not run"),
+        (false, true) => ("run report", "finished"),
+        (false, false) => ("run report", "not finished"),
+    };
     format!(
-        "<header><p class=\"brand\">Fathom · run report</p><h1>{}</h1><p class=\"facts\">{facts}</p>\
+        "<header><p class=\"brand\">Fathom · {brand}</p><h1>{}</h1><p class=\"facts\">{facts}</p>\
          <p class=\"when\">{date} <span class=\"state\">{state}</span></p></header>\n",
         escape(log.name())
     )

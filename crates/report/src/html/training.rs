@@ -85,6 +85,7 @@ fn loss(log: &RunLog, along: &Along) -> LineChart {
             Series { name: "smoothed".into(), class: "s1".into(), points: points(&smooth) },
         ],
         marks: marks(log, along),
+        level: None,
     }
 }
 
@@ -138,6 +139,7 @@ pub(super) fn small(log: &RunLog, title: &str, y: Axis, series: Vec<Series>) -> 
         y,
         series,
         marks,
+        level: None,
     }
 }
 

@@ -37,8 +37,10 @@ pub struct StackedArea {
     pub labels: Vec<String>,
     /// From the bottom to the top.
     pub layers: Vec<Layer>,
-    /// A height to compare the sum with, and its name.
-    pub line: Option<(f64, String)>,
+    /// Heights to compare the sum with, evenly spaced from end to end, and their name; one height is a level.
+    pub line: Option<(Vec<f64>, String)>,
+    /// Parts along x: the first point of each, and its name.
+    pub phases: Vec<(usize, String)>,
 }
 
 impl StackedArea {
@@ -47,10 +49,10 @@ impl StackedArea {
         let n = self.layers.iter().map(|layer| layer.values.len()).min().unwrap_or(0).min(self.labels.len());
         let totals: Vec<f64> =
             (0..n).map(|i| self.layers.iter().map(|layer| layer.values[i]).sum()).collect();
-        let mut frame = Frame::new(self.size, 26.0);
+        let mut frame = Frame::new(self.size, if self.phases.is_empty() { 26.0 } else { 40.0 });
         let x_axis = Axis::linear(&self.x_label, "");
         let ends = [0.0, n.saturating_sub(1).max(1) as f64];
-        let heights = totals.iter().copied().chain(self.line.as_ref().map(|line| line.0));
+        let heights = totals.iter().copied().chain(self.line.iter().flat_map(|line| line.0.iter().copied()));
         let y = Scale::over(&self.y, heights, frame.upwards(), true);
         frame.make_room(&self.y, &y);
         let x = Scale::over(&x_axis, ends.into_iter(), frame.across(), false);
@@ -79,8 +81,14 @@ impl StackedArea {
             let head = format!("{}: {}", self.labels[*i], self.y.show(totals[*i]));
             hover.heads.push(x.at(*i as f64), head);
         }
-        self.draw_line(&mut svg, &frame, &y);
-        self.draw_peak(&mut svg, &totals, (&x, &y), &frame);
+        let peak = (0..n).rev().max_by(|a, b| totals[*a].total_cmp(&totals[*b]));
+        self.draw_phases(&mut svg, &frame, (&x, n, peak));
+        if let Some(lane) = self.draw_line(&mut svg, &frame, &y) {
+            hover.series.push(lane);
+        }
+        if let Some(peak) = peak {
+            self.draw_peak(&mut svg, (peak, totals[peak]), (&x, &y), &frame);
+        }
         let entry = |layer: &Layer| LegendEntry { class: layer.class.clone(), name: layer.name.clone() };
         let mut legend: Vec<LegendEntry> = self.layers.iter().rev().map(entry).collect();
         if let Some((_, name)) = &self.line {
@@ -91,22 +99,51 @@ impl StackedArea {
         Figure { title, note, legend, svg, hover: Some(hover) }
     }
 
-    fn draw_line(&self, svg: &mut Svg, frame: &Frame, y: &Scale) {
-        if let Some((height, _)) = &self.line {
-            let (left, right) = frame.across();
+    fn draw_line(&self, svg: &mut Svg, frame: &Frame, y: &Scale) -> Option<HoverSeries> {
+        let (heights, name) = self.line.as_ref()?;
+        let (left, right) = frame.across();
+        if let [height] = heights.as_slice() {
             svg.line("plan", (left, y.at(*height)), (right, y.at(*height)));
+            return None;
+        }
+        let step = (right - left) / heights.len().saturating_sub(1).max(1) as f64;
+        let mut lane = HoverSeries::new(name, "plan");
+        let mut points: Vec<Point> = Vec::new();
+        for i in thin(heights, LIMIT) {
+            let x = left + step * i as f64;
+            lane.push(x, self.y.show(heights[i]));
+            points.push((x, y.at(heights[i])));
+        }
+        svg.path("plan", &points);
+        Some(lane)
+    }
+
+    /// A line where a part begins, and its name where there is room for it beside the peak's line.
+    fn draw_phases(&self, svg: &mut Svg, frame: &Frame, x: (&Scale, usize, Option<usize>)) {
+        let ends = self.phases.iter().skip(1).map(|phase| phase.0).chain([x.1.saturating_sub(1)]);
+        for ((from, name), end) in self.phases.iter().zip(ends) {
+            let (at, end) = (x.0.at(*from as f64), x.0.at(end as f64));
+            if *from > 0 {
+                svg.line("mark stage", (at, frame.plot.y - 12.0), (at, frame.plot.y + frame.plot.h));
+            }
+            let width = 6.0 * name.chars().count() as f64;
+            let peak =
+                x.2.map(|peak| x.0.at(peak as f64)).filter(|peak| (at..at + width + 8.0).contains(peak));
+            let from = peak.unwrap_or(at) + 4.0;
+            if end - from > width + 4.0 {
+                svg.text("marktext", (from, frame.plot.y - 5.0), Anchor::Start, name);
+            }
         }
     }
 
-    fn draw_peak(&self, svg: &mut Svg, totals: &[f64], scales: (&Scale, &Scale), frame: &Frame) {
-        let peak = (0..totals.len()).rev().max_by(|a, b| totals[*a].total_cmp(&totals[*b]));
-        let Some(peak) = peak else { return };
-        let at = (scales.0.at(peak as f64), scales.1.at(totals[peak]));
-        let text = format!("peak {} · {}", self.y.show(totals[peak]), self.labels[peak]);
+    fn draw_peak(&self, svg: &mut Svg, peak: (usize, f64), scales: (&Scale, &Scale), frame: &Frame) {
+        let at = (scales.0.at(peak.0 as f64), scales.1.at(peak.1));
+        let text = format!("peak {} · {}", self.y.show(peak.1), self.labels[peak.0]);
         svg.circle("peak", at, 3.6, &text);
         let middle = (frame.across().0 + frame.across().1) / 2.0;
         let (anchor, x) = if at.0 > middle { (Anchor::End, at.0 - 6.0) } else { (Anchor::Start, at.0 + 6.0) };
-        svg.text("peaktext", (x, frame.plot.y - 8.0), anchor, &text);
-        svg.line("mark peakline", (at.0, frame.plot.y - 6.0), (at.0, at.1 - 5.0));
+        let y = if self.phases.is_empty() { frame.plot.y - 8.0 } else { frame.plot.y - 24.0 };
+        svg.text("peaktext", (x, y), anchor, &text);
+        svg.line("mark peakline", (at.0, y - 8.0), (at.0, at.1 - 5.0));
     }
 }

@@ -48,6 +48,8 @@ pub struct LineChart {
     pub series: Vec<Series>,
     /// Vertical lines.
     pub marks: Vec<Mark>,
+    /// A height to compare with, and its name.
+    pub level: Option<(f64, String)>,
 }
 
 impl LineChart {
@@ -55,13 +57,19 @@ impl LineChart {
     pub fn draw(&self) -> Figure {
         let mut frame = Frame::new(self.size, if self.marks.is_empty() { 10.0 } else { 24.0 });
         let points = || self.series.iter().flat_map(|series| series.points.iter());
-        let y = Scale::over(&self.y, points().map(|p| p.1), frame.upwards(), true);
+        let level = self.level.iter().map(|level| level.0);
+        let y = Scale::over(&self.y, points().map(|p| p.1).chain(level), frame.upwards(), true);
         frame.make_room(&self.y, &y);
         let marks = self.marks.iter().map(|mark| mark.x);
         let x = Scale::over(&self.x, points().map(|p| p.0).chain(marks), frame.across(), false);
         let mut svg = Svg::new(frame.width, frame.height);
         frame.draw_axes(&mut svg, (&self.x, &x), (&self.y, &y));
         self.draw_marks(&mut svg, &frame, &x);
+        if let Some((height, name)) = &self.level {
+            let (left, right) = frame.across();
+            svg.line("plan", (left, y.at(*height)), (right, y.at(*height)));
+            svg.text("value", (left + 6.0, y.at(*height) - 5.0), Anchor::Start, name);
+        }
         let mut hover = Hover {
             y: (frame.plot.y, frame.plot.y + frame.plot.h),
             width: frame.width,

@@ -1,4 +1,4 @@
-//! The pictures of a report: line charts, stacked areas, heat maps, bars. Each is data first (a struct with
+//! The pictures of a report: line charts, stacked areas, heat maps, maps of kinds, bars. Each is data first (a struct with
 //! titles, axes with units, and numbers) and becomes a [`Figure`] when drawn.
 
 mod area;
@@ -6,6 +6,7 @@ mod bars;
 mod frame;
 mod heatmap;
 mod line;
+mod map;
 mod scale;
 
 use serde::Serialize;
@@ -15,6 +16,7 @@ pub use bars::{BarGroup, Bars};
 pub use heatmap::HeatMap;
 pub(crate) use heatmap::LEVELS as HEAT_LEVELS;
 pub use line::{LineChart, Mark, Series};
+pub use map::{KindMap, MapCell};
 pub use scale::{Axis, AxisKind};
 
 use crate::svg::escape;

@@ -7,6 +7,8 @@ pub enum AxisKind {
     Linear,
     /// Equal distances for equal ratios, ticks at powers of two. Numbers must be positive.
     Log2,
+    /// Equal distances for equal ratios, ticks at 1, 2 and 5 times powers of ten. Numbers must be positive.
+    Log10,
 }
 
 /// An axis: what it counts, in which unit, and how numbers on it are written.
@@ -58,6 +60,22 @@ impl Axis {
         Axis { kind: AxisKind::Log2, tick, value, ..Axis::linear(label, " tokens") }
     }
 
+    /// A logarithmic axis of bytes, written `16 GiB`.
+    pub fn log2_bytes(label: &str) -> Axis {
+        let value = |x: f64| fathom_base::human::bytes(x.round().max(0.0) as u64);
+        Axis { kind: AxisKind::Log2, tick: |x, _| short_bytes(x), value, ..Axis::linear(label, "") }
+    }
+
+    /// A logarithmic axis of times in seconds, written `200 ms`.
+    pub fn log_seconds(label: &str) -> Axis {
+        Axis {
+            kind: AxisKind::Log10,
+            tick: |x, _| short_seconds(x),
+            value: fathom_base::human::seconds,
+            ..Axis::linear(label, "")
+        }
+    }
+
     /// A value with its unit.
     pub(crate) fn show(&self, x: f64) -> String {
         format!("{}{}", (self.value)(x), self.unit)
@@ -85,6 +103,24 @@ fn short_count(x: f64) -> String {
     fathom_base::human::number(x)
 }
 
+/// A power of two of bytes: `512 MiB`.
+fn short_bytes(x: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let power = ((x.log2() + 1e-9) / 10.0).floor().clamp(0.0, 5.0);
+    let unit = units.get(power as usize).copied().unwrap_or("B");
+    format!("{} {unit}", fathom_base::human::number(x / 1024f64.powf(power)))
+}
+
+/// A round time: `20 ms`, `500 s`.
+fn short_seconds(x: f64) -> String {
+    let (scale, unit) = match x {
+        x if x < 0.999e-3 => (1e6, "µs"),
+        x if x < 0.999 => (1e3, "ms"),
+        _ => (1.0, "s"),
+    };
+    format!("{} {unit}", fathom_base::human::grouped((x * scale).round() as u64))
+}
+
 /// A map from numbers to positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
@@ -96,7 +132,7 @@ pub(crate) struct Scale {
 impl Scale {
     /// A scale that holds all finite numbers given, with a little room on linear axes if `pad`.
     pub fn over(axis: &Axis, numbers: impl Iterator<Item = f64>, range: (f64, f64), pad: bool) -> Scale {
-        let log = axis.kind == AxisKind::Log2;
+        let log = axis.kind != AxisKind::Linear;
         let usable = numbers.filter(|x| x.is_finite() && (!log || *x > 0.0));
         let (mut low, mut high) =
             usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
@@ -106,6 +142,9 @@ impl Scale {
         if log {
             if high <= low {
                 high = low * 2.0;
+            }
+            if pad {
+                (low, high) = (low / 1.15, high * 1.15);
             }
             return Scale { kind: axis.kind, domain: (low, high), range };
         }
@@ -125,7 +164,9 @@ impl Scale {
     pub fn at(&self, x: f64) -> f64 {
         let share = match self.kind {
             AxisKind::Linear => (x - self.domain.0) / (self.domain.1 - self.domain.0),
-            AxisKind::Log2 => (x.ln() - self.domain.0.ln()) / (self.domain.1.ln() - self.domain.0.ln()),
+            AxisKind::Log2 | AxisKind::Log10 => {
+                (x.ln() - self.domain.0.ln()) / (self.domain.1.ln() - self.domain.0.ln())
+            }
         };
         self.range.0 + share * (self.range.1 - self.range.0)
     }
@@ -144,6 +185,18 @@ impl Scale {
                 let (first, last) = ((low.log2() - 1e-9).ceil() as i64, (high.log2() + 1e-9).floor() as i64);
                 let every = ((last - first + 1) as usize).div_ceil(count.max(1)).max(1);
                 ((first..=last).step_by(every).map(|i| 2f64.powi(i as i32)).collect(), 2.0)
+            }
+            AxisKind::Log10 => {
+                let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+                let within = |factors: &[f64]| -> Vec<f64> {
+                    let decade = |power: i32| factors.iter().map(move |factor| factor * 10f64.powi(power));
+                    let inside = |x: &f64| *x >= low * (1.0 - 1e-9) && *x <= high * (1.0 + 1e-9);
+                    (first..=last).flat_map(decade).filter(inside).collect()
+                };
+                let fine = within(&[1.0, 2.0, 5.0]);
+                let ticks = if fine.len() <= count + 1 { fine } else { within(&[1.0]) };
+                let every = ticks.len().div_ceil(count.max(1)).max(1);
+                (ticks.into_iter().step_by(every).collect(), 10.0)
             }
         }
     }

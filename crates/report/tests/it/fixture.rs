@@ -37,6 +37,8 @@ pub fn step(i: u64, stage: u64, seed: u64) -> ev::Step {
         model_tflops: if long { 0.62 } else { 0.48 } * (1.0 + 0.03 * noise(i, seed + 3)),
         step_s,
         data_wait_s: 0.0004,
+        stall_s: if long { 0.01 * noise(i, seed + 4).abs() } else { 0.0 },
+        spill_bytes: if long { 96 << 20 } else { 0 },
         pool_peak_bytes: peak(long),
         rss_bytes: peak(long) + (21 << 20),
         time_s: if long { SHORT_STEPS as f64 * 1.22 + (i - SHORT_STEPS) as f64 * 2.12 } else { x * 1.22 },
@@ -89,9 +91,92 @@ fn memory(long: bool) -> Event {
         step: if long { SHORT_STEPS + 2 } else { 2 },
         stage: if long { "long" } else { "short" }.into(),
         categories: CATEGORIES.map(String::from).to_vec(),
+        phases: phases(&labels),
         labels,
         live_bytes,
         planned_peak_bytes: peak(long),
+    })
+}
+
+fn phases(labels: &[String]) -> Vec<ev::Phase> {
+    let begins = |phase: (&str, &str)| {
+        let from = labels.iter().position(|label| label.ends_with(phase.1)).unwrap() as u64;
+        ev::Phase { name: phase.0.into(), from }
+    };
+    [("forward", "forward"), ("backward", "loss"), ("update", "adamw")].map(begins).to_vec()
+}
+
+/// The timeline of the plan: that of the step, or one that drifts.
+pub fn planned(long: bool, drift: u64) -> Event {
+    let Event::MemoryTimeline(mut timeline) = memory(long) else { unreachable!() };
+    timeline.step = if long { SHORT_STEPS } else { 0 };
+    timeline.live_bytes.last_mut().unwrap().iter_mut().for_each(|bytes| *bytes += drift);
+    Event::PlanTimeline(timeline)
+}
+
+/// Places of a model of `layers` layers whose second half goes to disk.
+pub fn placement(stage: &str, layers: i64) -> Event {
+    let names = [
+        ("block.in", 384, "keep", true),
+        ("attn.norm", 384, "recompute", false),
+        ("attn.qkv", 640, "recompute", false),
+        ("attn.out", 384, "disk", true),
+        ("attn.lse", 6, "keep", true),
+        ("mlp.up", 2048, "recompute", false),
+        ("mlp.act", 1024, "recompute", false),
+        ("mlp.down", 384, "keep", false),
+    ];
+    let placed = |half: usize| {
+        let one = |(name, cols, place, held): (&str, u64, &str, bool)| ev::PlacedActivation {
+            name: name.into(),
+            cols,
+            dtype: if name.ends_with("lse") { "f32" } else { "bf16" }.into(),
+            bytes: 32_768 * cols * 2,
+            place: if half == 0 && place == "disk" { "keep" } else { place }.into(),
+            held,
+        };
+        names.map(one).to_vec()
+    };
+    let outside = |name: &str| ev::PlacedSegment {
+        layers: vec![-1],
+        activations: vec![ev::PlacedActivation {
+            name: name.into(),
+            place: "keep".into(),
+            ..placed(0)[0].clone()
+        }],
+    };
+    let half = |half: i64| ev::PlacedSegment {
+        layers: (half * layers / 2..(half + 1) * layers / 2).collect(),
+        activations: placed(half as usize),
+    };
+    let segments = vec![outside("embed"), half(0), half(1), outside("final.norm")];
+    Event::Placement(ev::Placement { stage: stage.into(), tokens: 32_768, segments })
+}
+
+fn lengths() -> Event {
+    let line = |(name, bytes, seconds): (&str, f64, f64)| {
+        let point = |power: i32| {
+            let tokens = 32_768.0 * 2f64.powi(power);
+            ev::LengthPoint {
+                tokens: tokens as u64,
+                peak_bytes: (2e8 + bytes * tokens) as u64,
+                disk_bytes: if name.contains("disk") { (bytes * tokens) as u64 } else { 0 },
+                step_s: Some(tokens * (seconds + 1e-9 * tokens)),
+            }
+        };
+        ev::LengthLine { name: name.into(), points: (-3..=3).map(point).collect() }
+    };
+    let lines = [
+        ("linear (this stage)", 9e3, 6e-5),
+        ("none", 6e4, 5e-5),
+        ("full", 6e3, 8e-5),
+        ("full, inputs on disk", 5e3, 8.1e-5),
+    ];
+    Event::Lengths(ev::Lengths {
+        stage: "long".into(),
+        tokens: 32_768,
+        budget_bytes: 4 << 30,
+        lines: lines.map(line).to_vec(),
     })
 }
 
@@ -104,7 +189,12 @@ fn plan(long: bool) -> Event {
         peak_live_bytes: peak(long),
         peak_reserved_bytes: peak(long) + (3 << 20),
         by_category: CATEGORIES.iter().zip(&lines).map(|(name, line)| (name.to_string(), line[at])).collect(),
+        peak_op: labels[at].clone(),
         step_flops: if long { 1.3e12 } else { 5.8e11 },
+        hardware_flops: if long { 1.6e12 } else { 5.8e11 },
+        disk_peak_bytes: if long { 48 << 20 } else { 0 },
+        disk_bytes: if long { 96 << 20 } else { 0 },
+        step_s: long.then_some(2.05),
     })
 }
 
@@ -212,6 +302,11 @@ pub fn run(seed: u64) -> Vec<Event> {
         let long = stage == 1;
         let (first, last) = if long { (SHORT_STEPS, STEPS) } else { (0, SHORT_STEPS) };
         events.push(plan(long));
+        events.push(planned(long, 0));
+        events.push(placement(if long { "long" } else { "short" }, 6));
+        if long {
+            events.push(lengths());
+        }
         events.push(Event::Stage(ev::Stage {
             name: if long { "long" } else { "short" }.into(),
             index: stage,

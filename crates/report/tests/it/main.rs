@@ -48,7 +48,9 @@ fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
     let look = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html");
     std::fs::write(look, &page).unwrap();
     assert_balanced(&page);
-    for id in ["training", "context", "compression", "speed", "samples", "data", "recipe", "machine"] {
+    for id in
+        ["training", "context", "compression", "speed", "memory", "samples", "data", "recipe", "machine"]
+    {
         assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
     }
     for text in [
@@ -60,7 +62,14 @@ fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
         "trained to 32k",
         "depth of the fact",
         "Memory over one step, long",
-        "planned peak",
+        "Plan and measurement agree to the byte at every point.",
+        "Where activations live between forward and backward, long",
+        "computed again where needed",
+        "Length against memory",
+        "Length against time",
+        "linear (this stage)",
+        "fits up to about, in 4.00 GiB",
+        "Time of a step spent waiting for disk",
         "gzip -9",
         "recipe quickstart, line 4",
         "--minutes",
@@ -101,6 +110,10 @@ fn a_page_can_be_made_at_any_moment() {
         Event::EvalBits(ev::EvalBits::default()),
         Event::Data(ev::Data::default()),
         Event::Plan(ev::Plan::default()),
+        Event::PlanTimeline(ev::MemoryTimeline::default()),
+        Event::Placement(ev::Placement::default()),
+        Event::Lengths(ev::Lengths::default()),
+        Event::Lengths(ev::Lengths { lines: vec![ev::LengthLine::default()], ..Default::default() }),
         Event::Run(ev::Run::default()),
     ] {
         assert_balanced(&page_of(&[event]).0);
@@ -126,6 +139,33 @@ fn verdicts_compare_with_their_bars() {
     assert!(find("long-context loss").note.contains("at 16k–32k"), "{}", find("long-context loss"));
     assert_eq!(find("memory").note, "pool peak, planned to the byte");
     assert_eq!(find("time").value, "9 m 24 s");
+}
+
+#[test]
+fn a_plan_has_a_page_of_its_own() {
+    let is_planned = |event: &Event| {
+        !matches!(event, Event::Step(_) | Event::MemoryTimeline(_) | Event::Done(_) | Event::Sample(_))
+    };
+    let mut events: Vec<Event> = fixture::run(1).into_iter().filter(is_planned).collect();
+    events.push(fixture::placement("long", 80));
+    let (page, log) = page_of(&events);
+    let look = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan.html");
+    std::fs::write(look, &page).unwrap();
+    assert!(log.is_plan());
+    assert_balanced(&page);
+    for text in ["Fathom · plan", "planned, not run", "Planned memory over one step, long", "no step was run"]
+    {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("<section id=\"training\">"));
+}
+
+#[test]
+fn a_plan_that_drifted_is_told() {
+    let mut events = fixture::run(1);
+    events.push(fixture::planned(true, 1 << 20));
+    let (page, _) = page_of(&events);
+    assert!(page.contains("Measured peak 285 MiB, planned 286 MiB."));
 }
 
 #[test]

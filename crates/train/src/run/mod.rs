@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::blend::Stores;
 use crate::checkpoint::{Checkpoints, Saving};
 use crate::error::{Error, Result};
-use crate::plan::{Plan, plan};
+use crate::picture::Subject;
+use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::source::Samples;
 use crate::stage;
@@ -232,7 +233,7 @@ impl<'a> Run<'a> {
         let table = &recipe.stage[index];
         self.trainer.model.spec = self.spec_after(index + 1)?;
         let how = stage::in_step(recipe, index)?;
-        let plan = self.plan(index, &how);
+        let plan = self.subject(index, &how).plan();
         let budget_bytes = self.trainer.device.pool.budget();
         if plan.usage.peak_reserved > budget_bytes {
             let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
@@ -261,24 +262,24 @@ impl<'a> Run<'a> {
         hooks.stage(&event, &plan);
         if self.progress.stage_step == 0 {
             self.metrics.write(&Event::Stage(event))?;
-            self.metrics.write(&Event::Plan(watched::plan_event(&table.name, &plan)))?;
+            self.foretell(index, &how, &plan)?;
         }
         let planned_peak = plan.usage.peak_live;
         Ok(Running { index, how, source, steps, times: Vec::new(), pending: None, planned_peak })
     }
 
-    fn plan(&self, index: usize, how: &InStep) -> Plan {
+    /// The step of a stage, for plans.
+    fn subject<'b>(&'b self, index: usize, how: &'b InStep) -> Subject<'b> {
         let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
-        let dtype = trainer.params.tensor(trainer.model.embed).dtype();
-        let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
-        plan(
-            trainer.device.machine.profile(),
-            &trainer.model.spec,
-            dtype,
+        Subject {
+            stage: &table.name,
+            profile: trainer.device.machine.profile(),
+            spec: &trainer.model.spec,
+            dtype: trainer.params.tensor(trainer.model.embed).dtype(),
             how,
-            table.micro_batches.max(1),
-            tokens,
-        )
+            micro_batches: table.micro_batches.max(1),
+            tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
+use fathom_tensor::spill;
 
 use super::{Hooks, Outcome, Pending, Run, Running};
 use crate::checkpoint::Saving;
@@ -52,11 +53,11 @@ impl Run<'_> {
         let lr = schedule.rate(self.progress.stage_step);
         running.how.adamw.lr = lr as f32;
 
-        let pool = &self.trainer.device.pool;
-        pool.reset_peak();
+        self.trainer.device.pool.reset_peak();
+        let before = self.spill_stats();
         let watched = self.progress.stage_step == 1;
         if watched {
-            pool.record();
+            self.watch();
         }
         self.trainer.counters.reset(watched && self.recipe.run.profile);
         let saving = &mut self.saving;
@@ -65,14 +66,14 @@ impl Run<'_> {
             saving.iter_mut().for_each(Saving::release);
         })?;
         let counted = self.trainer.counters.get();
+        let step_s = begun.elapsed().as_secs_f64();
+        let after = self.spill_stats();
         if watched {
             self.timeline(running)?;
         }
         if let Some(spans) = &counted.spans {
             self.trace(running.index, begun, spans)?;
         }
-
-        let step_s = begun.elapsed().as_secs_f64();
         running.times.push(step_s);
         let progress = &mut self.progress;
         progress.step += 1;
@@ -89,6 +90,9 @@ impl Run<'_> {
             model_tflops: counted.model_flops as f64 / step_s / 1e12,
             step_s,
             data_wait_s,
+            stall_s: after.stall_s - before.stall_s,
+            spill_bytes: (after.written_bytes + after.read_bytes)
+                - (before.written_bytes + before.read_bytes),
             pool_peak_bytes: self.trainer.device.pool.usage().peak_live,
             rss_bytes: rss::anonymous_bytes().unwrap_or(0),
             time_s: progress.time_s,
@@ -96,6 +100,11 @@ impl Run<'_> {
         };
         let previous = running.pending.replace(Pending { result, event });
         self.report(running, previous, hooks)
+    }
+
+    /// What the disk behind memory has done so far.
+    fn spill_stats(&self) -> spill::Stats {
+        self.trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default()
     }
 
     /// Reads what the last step left on the device.

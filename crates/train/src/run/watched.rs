@@ -1,68 +1,98 @@
-//! The step of each stage that is looked at closely: memory along it, and a trace where one is wanted; and the plan
-//! as an event.
+//! What the log says of memory: at the beginning of a stage what the plan foretells, and then what the stage's second
+//! step took. And a trace of that step, where one is wanted.
 
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
-use fathom_report::trace::{self, TraceWriter};
-use fathom_tensor::{Category, Mark};
+use fathom_report::trace::{self, Lanes, TraceWriter};
+use fathom_tensor::spill;
 
 use super::{Run, Running};
 use crate::error::Result;
+use crate::picture::longest_stage;
 use crate::plan::Plan;
+use crate::step::InStep;
+use crate::timeline;
 
-/// Points of a memory timeline.
-const TIMELINE_POINTS: usize = 600;
+/// Streams of a trace.
+const COMPUTE: u64 = 0;
+/// See [`COMPUTE`].
+const WAITS: u64 = 1;
+/// See [`COMPUTE`]; more of them where transfers overlap.
+const SPILL: u64 = 100;
+/// See [`SPILL`].
+const PREFETCH: u64 = 200;
 
 impl Run<'_> {
+    /// Writes what a stage will need.
+    pub(super) fn foretell(&mut self, index: usize, how: &InStep, plan: &Plan) -> Result<()> {
+        let subject = self.subject(index, how);
+        let mut events = subject.events(plan, self.progress.step);
+        if longest_stage(self.recipe) == Some(index) {
+            events.push(Event::Lengths(subject.lengths(self.trainer.device.pool.budget())));
+        }
+        Ok(events.iter().try_for_each(|event| self.metrics.write(event))?)
+    }
+
+    /// Begins to look closely at a step.
+    pub(super) fn watch(&self) {
+        self.trainer.device.pool.record();
+        if let (true, Some(offload)) = (self.recipe.run.profile, &self.trainer.offload) {
+            offload.spill.record();
+        }
+    }
+
+    /// Writes the memory of the step that is being looked at.
     pub(super) fn timeline(&mut self, running: &Running) -> Result<()> {
-        let marks = thin(self.trainer.device.pool.recorded(), TIMELINE_POINTS);
-        let label = |mark: &Mark| match mark.layer {
-            -1 => mark.op.to_string(),
-            layer => format!("layer {layer} {}", mark.op),
-        };
         let event = events::MemoryTimeline {
             step: self.progress.step + 1,
             stage: self.recipe.stage[running.index].name.clone(),
-            categories: Category::ALL.iter().map(|category| category.name().to_string()).collect(),
-            labels: marks.iter().map(label).collect(),
-            live_bytes: (0..10)
-                .map(|category| marks.iter().map(|mark| mark.by_category[category]).collect())
-                .collect(),
             planned_peak_bytes: running.planned_peak,
+            ..timeline::of(&self.trainer.device.pool.recorded())
         };
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
     }
 
+    /// Writes `trace-STAGE.json`: what was computed, what went to disk and came from there, and what waited for it.
     pub(super) fn trace(&self, index: usize, begun: Instant, spans: &[fathom_grad::Span]) -> Result<()> {
         let path = self.folder.join(format!("trace-{}.json", self.recipe.stage[index].name));
         let mut trace = TraceWriter::create(&path)?;
+        trace.name_stream(0, COMPUTE, "compute")?;
+        let micros = |at: Instant| at.saturating_duration_since(begun).as_secs_f64() * 1e6;
         for span in spans {
-            let start_us = span.start.saturating_duration_since(begun).as_secs_f64() * 1e6;
-            let (name, duration_us) = (span.name.clone(), span.seconds * 1e6);
+            let (name, start_us, duration_us) = (span.name.clone(), micros(span.start), span.seconds * 1e6);
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, start_us, duration_us, args, ..trace::Span::default() })?;
         }
+        let transfers = self.trainer.offload.as_ref().map(|offload| offload.spill.recorded());
+        let mut lanes = [
+            Lanes::new(0, WAITS, "waits for disk"),
+            Lanes::new(0, SPILL, "spill"),
+            Lanes::new(0, PREFETCH, "prefetch"),
+        ];
+        for span in transfers.into_iter().flatten() {
+            let (lane, category) = match span.kind {
+                spill::Kind::Stall => (0, "wait"),
+                spill::Kind::Write => (1, "write"),
+                spill::Kind::Read => (2, "read"),
+            };
+            let (start_us, end_us) = (micros(span.began), micros(span.ended));
+            let mut args = vec![("layer".to_string(), span.tag.layer.into())];
+            if span.bytes > 0 {
+                args.push(("bytes".into(), span.bytes.into()));
+                args.push(("queued_us".into(), (start_us - micros(span.issued)).into()));
+            }
+            let span = trace::Span {
+                name: span.tag.name.to_string(),
+                category: category.to_string(),
+                start_us,
+                duration_us: end_us - start_us,
+                args,
+                ..trace::Span::default()
+            };
+            lanes[lane].span(&mut trace, span)?;
+        }
         trace.finish()?;
         Ok(())
-    }
-}
-
-/// At most about `points` marks: of each run of neighbours the one with the most live bytes, so that peaks survive.
-fn thin(marks: Vec<Mark>, points: usize) -> Vec<Mark> {
-    let width = marks.len().div_ceil(points).max(1);
-    let live = |mark: &&Mark| mark.by_category.iter().sum::<u64>();
-    marks.chunks(width).filter_map(|chunk| chunk.iter().max_by_key(live).cloned()).collect()
-}
-
-pub(super) fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
-    let by_category =
-        Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
-    events::Plan {
-        stage: stage.to_string(),
-        peak_live_bytes: plan.usage.peak_live,
-        peak_reserved_bytes: plan.usage.peak_reserved,
-        by_category: by_category.collect(),
-        step_flops: plan.model_flops as f64,
     }
 }

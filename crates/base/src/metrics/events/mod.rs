@@ -7,8 +7,6 @@
 //! `step` is the number of finished updates: the first step of a run is step 1. `time_s` is time spent training
 //! since the run began, pauses between a kill and its resume not included.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -33,6 +31,12 @@ pub enum Event {
     Step(Step),
     /// Memory along one step.
     MemoryTimeline(MemoryTimeline),
+    /// Memory along one step, as planned.
+    PlanTimeline(MemoryTimeline),
+    /// Where a stage's activations live between forward and backward.
+    Placement(Placement),
+    /// Sequence length against memory and time.
+    Lengths(Lengths),
     /// Loss by position.
     EvalPosition(EvalPosition),
     /// Bits per byte of a text.
@@ -68,6 +72,10 @@ macro_rules! events {
         }
     )* };
 }
+
+mod memory;
+
+pub use memory::*;
 
 events! {
     /// A run began. Written once, also when the run is later resumed.
@@ -138,21 +146,6 @@ events! {
         value: String,
     }
 
-    /// What the plan says a stage needs.
-    struct Plan {
-        /// Name of the stage.
-        stage: String,
-        /// The most bytes alive at one moment of a step.
-        peak_live_bytes: u64,
-        /// The most bytes reserved.
-        peak_reserved_bytes: u64,
-        /// Bytes by category at the moment of `peak_live_bytes`.
-        by_category: BTreeMap<String, u64>,
-        /// Causal-model floating-point operations of one step.
-        #[serde(with = "nullable")]
-        step_flops: f64,
-    }
-
     /// A stage began. Written when its first step begins, not again when resumed inside it.
     struct Stage {
         /// Its name.
@@ -200,6 +193,11 @@ events! {
         /// Part of it spent waiting for data.
         #[serde(with = "nullable")]
         data_wait_s: f64,
+        /// Part of it spent waiting for the disk behind memory.
+        #[serde(with = "nullable")]
+        stall_s: f64,
+        /// Bytes written to that disk and read from it.
+        spill_bytes: u64,
         /// The pool's highest live bytes in the step.
         pool_peak_bytes: u64,
         /// Anonymous resident bytes after the step.
@@ -207,22 +205,6 @@ events! {
         /// Time spent training since the run began.
         #[serde(with = "nullable")]
         time_s: f64,
-    }
-
-    /// Live bytes by category along one step. `live_bytes[c][i]` belongs to `categories[c]` and point `i`.
-    struct MemoryTimeline {
-        /// The step it was taken in.
-        step: u64,
-        /// Name of the stage.
-        stage: String,
-        /// Category names, from the bottom of the picture to its top.
-        categories: Vec<String>,
-        /// What ran at each point, e.g. `layer 3 attention backward`.
-        labels: Vec<String>,
-        /// Live bytes per category per point.
-        live_bytes: Vec<Vec<u64>>,
-        /// Peak that the plan foretold, 0 when not planned.
-        planned_peak_bytes: u64,
     }
 
     /// Mean loss by position within a document.

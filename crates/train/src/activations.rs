@@ -1,0 +1,139 @@
+//! Every activation of a model under a table of places: name, shape, bytes, place. The segments are recorded as a step
+//! records them, and not run.
+
+use std::sync::Arc;
+
+use fathom_base::metrics::events;
+use fathom_grad::schedule::{At, Schedule};
+use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Val};
+use fathom_model::{Model, Spec};
+use fathom_tensor::{Category, DType, Device, Meta, Profile, Tensor};
+
+/// One activation of one segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activation {
+    /// Its name.
+    pub name: &'static str,
+    /// Its columns.
+    pub cols: usize,
+    /// Its type.
+    pub dtype: DType,
+    /// What the table says of it.
+    pub place: Place,
+    /// True if it is there from forward to backward; a kept value that no gradient needs is not.
+    pub held: bool,
+    /// Bytes for all tokens.
+    pub bytes: u64,
+}
+
+/// What one or more layers make; neighbours that are alike are one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// The layers; -1 outside the blocks.
+    pub layers: Vec<i32>,
+    /// In the order in which they are made.
+    pub activations: Vec<Activation>,
+}
+
+impl Segment {
+    /// Bytes of the activations of one layer that are so.
+    pub fn sum(&self, which: impl Fn(&Activation) -> bool) -> u64 {
+        self.activations
+            .iter()
+            .filter(|activation| which(activation))
+            .map(|activation| activation.bytes)
+            .sum()
+    }
+}
+
+/// The activations of one micro batch of `tokens` tokens, in program order.
+pub fn activations(
+    profile: &Profile,
+    spec: &Spec,
+    dtype: DType,
+    places: &Places,
+    tokens: usize,
+) -> Vec<Segment> {
+    let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
+    let (model, params) = Model::declare(&device, spec, dtype);
+    let mut recorder =
+        Recorder { device: &device, params: &params, places, tokens, grads: false, segments: Vec::new() };
+    model.forward(&mut recorder);
+    recorder.segments
+}
+
+/// A place as recipes and logs name it.
+pub fn place_name(place: Place) -> &'static str {
+    match place {
+        Place::Keep => "keep",
+        Place::Recompute => "recompute",
+        Place::Disk => "disk",
+    }
+}
+
+/// Segments as an event for the report.
+pub fn placement_event(stage: &str, tokens: usize, segments: &[Segment]) -> events::Placement {
+    let placed = |activation: &Activation| events::PlacedActivation {
+        name: activation.name.to_string(),
+        cols: activation.cols as u64,
+        dtype: activation.dtype.safetensors_name().to_lowercase(),
+        bytes: activation.bytes,
+        place: place_name(activation.place).to_string(),
+        held: activation.held,
+    };
+    let segment = |segment: &Segment| events::PlacedSegment {
+        layers: segment.layers.iter().map(|layer| i64::from(*layer)).collect(),
+        activations: segment.activations.iter().map(placed).collect(),
+    };
+    events::Placement {
+        stage: stage.to_string(),
+        tokens: tokens as u64,
+        segments: segments.iter().map(segment).collect(),
+    }
+}
+
+/// Records segments instead of running them.
+struct Recorder<'a> {
+    device: &'a Device,
+    params: &'a Params,
+    places: &'a Places,
+    tokens: usize,
+    /// What flows into the next segment depends on something trainable.
+    grads: bool,
+    segments: Vec<Segment>,
+}
+
+impl<'a> Segments<'a> for Recorder<'a> {
+    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
+        let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
+        let graph = Ctx::record(self.params, input, body);
+        let at = At { places: self.places, layer, input_grad: self.grads, disk: self.places.uses_disk() };
+        let schedule = Schedule::new(&graph, self.params, at);
+        self.grads = true;
+        // Values are numbered in the order in which they appear: the input, then what each operation makes.
+        let vals =
+            || graph.input.into_iter().chain(graph.nodes.iter().flat_map(|node| node.outs.iter().copied()));
+        let activations: Vec<Activation> = vals()
+            .zip(graph.activations())
+            .map(|(val, info)| Activation {
+                name: info.name,
+                cols: info.cols,
+                dtype: info.dtype,
+                place: self.places.place(layer, info.name),
+                held: if Some(val) == graph.input {
+                    schedule.keeps_input
+                } else {
+                    schedule.kept.contains(&val)
+                },
+                bytes: self.tokens as u64 * info.cols as u64 * info.dtype.bytes() as u64,
+            })
+            .collect();
+        match self.segments.last_mut() {
+            Some(last) if last.activations == activations && layer >= 0 => last.layers.push(layer),
+            _ => self.segments.push(Segment { layers: vec![layer], activations }),
+        }
+        let out = vals().zip(graph.activations()).find(|(val, _)| *val == graph.output);
+        let (cols, dtype) = out.map_or((0, DType::F32), |(_, info)| (info.cols, info.dtype));
+        self.device.empty(self.tokens, cols, dtype, Category::Activations)
+    }
+}

@@ -1,0 +1,135 @@
+//! What the report shows of a plan, as events: memory along the step, places of the activations, and what other lengths
+//! and other places would need. Everything is a plan; nothing is estimated.
+
+use fathom_base::metrics::{Event, events};
+use fathom_grad::Places;
+use fathom_model::{Caps, Spec};
+use fathom_tensor::{Category, DType, Profile};
+
+use crate::activations::{activations, placement_event};
+use crate::plan::{Plan, plan};
+use crate::recipe::Recipe;
+use crate::step::InStep;
+use crate::timeline;
+
+/// The step of a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Name of the stage.
+    pub stage: &'a str,
+    /// The machine it is planned for.
+    pub profile: &'a Profile,
+    /// The model in that stage.
+    pub spec: &'a Spec,
+    /// Type of weights and activations.
+    pub dtype: DType,
+    /// How a step is run.
+    pub how: &'a InStep,
+    /// Micro batches of a step.
+    pub micro_batches: usize,
+    /// Tokens of a micro batch.
+    pub tokens: usize,
+}
+
+/// Lengths that are planned, as powers of two around the stage's.
+const AROUND: std::ops::RangeInclusive<i32> = -3..=3;
+/// The shortest and the longest of them.
+const WITHIN: std::ops::RangeInclusive<usize> = 128..=4 << 20;
+
+impl Subject<'_> {
+    /// Its plan.
+    pub fn plan(&self) -> Plan {
+        plan(self.profile, self.spec, self.dtype, self.how, self.micro_batches, self.tokens)
+    }
+
+    /// The plan, the memory along a step, and the places, for the log. `step` is how many updates were done before.
+    pub fn events(&self, plan: &Plan, step: u64) -> Vec<Event> {
+        let timeline = events::MemoryTimeline {
+            stage: self.stage.to_string(),
+            step,
+            planned_peak_bytes: plan.usage.peak_live,
+            ..timeline::planned(self)
+        };
+        let segments = activations(self.profile, self.spec, self.dtype, &self.how.places, self.tokens);
+        vec![
+            Event::Plan(plan_event(self.stage, plan)),
+            Event::PlanTimeline(timeline),
+            Event::Placement(placement_event(self.stage, self.tokens, &segments)),
+        ]
+    }
+
+    /// What a step of this stage, with these places and with others, would need at other lengths.
+    pub fn lengths(&self, budget_bytes: u64) -> events::Lengths {
+        let seq_tokens = self.how.caps.seq_tokens;
+        let samples = self.tokens / seq_tokens.max(1);
+        let lengths: Vec<usize> = AROUND
+            .map(|power| (seq_tokens as f64 * 2f64.powi(power)) as usize)
+            .filter(|tokens| *tokens == seq_tokens || WITHIN.contains(tokens))
+            .collect();
+        let line = |(name, places): (String, Places)| {
+            let points = lengths.iter().map(|seq_tokens| {
+                let caps = Caps { seq_tokens: *seq_tokens, ..self.how.caps };
+                let how = InStep { places: places.clone(), caps, ..self.how.clone() };
+                let plan = Subject { how: &how, tokens: seq_tokens * samples.max(1), ..*self }.plan();
+                events::LengthPoint {
+                    tokens: *seq_tokens as u64,
+                    peak_bytes: plan.usage.peak_reserved,
+                    disk_bytes: plan.disk_peak_bytes,
+                    step_s: None,
+                }
+            });
+            events::LengthLine { name, points: points.collect() }
+        };
+        events::Lengths {
+            stage: self.stage.to_string(),
+            tokens: seq_tokens as u64,
+            budget_bytes,
+            lines: self.alternatives().into_iter().map(line).collect(),
+        }
+    }
+
+    /// Tables of places to compare, by name; this stage's own is the first.
+    fn alternatives(&self) -> Vec<(String, Places)> {
+        let own = &self.how.places;
+        let all = ["all".to_string()];
+        let mut tables =
+            vec![("none", Places::none()), ("linear", Places::linear()), ("full", Places::full())];
+        tables.extend(Places::none().offload(&all).ok().map(|places| ("none, all on disk", places)));
+        tables.extend(Places::full().offload(&all).ok().map(|places| ("full, inputs on disk", places)));
+        let mut tables: Vec<(String, Places)> = tables
+            .into_iter()
+            .map(|(name, places)| (name.to_string(), places.with_tiles(own.tile_rows)))
+            .collect();
+        match tables.iter().position(|(_, places)| places == own) {
+            Some(at) => {
+                let (name, places) = tables.remove(at);
+                tables.insert(0, (format!("{name} (this stage)"), places));
+            }
+            None => tables.insert(0, ("this stage".to_string(), own.clone())),
+        }
+        tables
+    }
+}
+
+/// The stage with the longest sequences, the last of several.
+pub fn longest_stage(recipe: &Recipe) -> Option<usize> {
+    (0..recipe.stage.len()).max_by_key(|index| recipe.stage[*index].seq_tokens)
+}
+
+/// A plan as an event.
+fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
+    let by_category =
+        Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
+    events::Plan {
+        stage: stage.to_string(),
+        peak_live_bytes: plan.usage.peak_live,
+        peak_reserved_bytes: plan.usage.peak_reserved,
+        by_category: by_category.collect(),
+        peak_op: plan.usage.peak_op.clone(),
+        step_flops: plan.model_flops as f64,
+        hardware_flops: plan.hardware_flops as f64,
+        disk_peak_bytes: plan.disk_peak_bytes,
+        disk_bytes: plan.disk_bytes,
+        step_s: None,
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory along one step: recorded of a real step, or of the same step on the machine without data.
+
+use std::sync::Arc;
+
+use fathom_base::metrics::events::{MemoryTimeline, Phase};
+use fathom_grad::Offload;
+use fathom_model::Model;
+use fathom_tensor::spill::{self, Spill};
+use fathom_tensor::{Category, Device, Mark, Meta};
+
+use crate::picture::Subject;
+use crate::plan::MOST_DISK_BYTES;
+use crate::step::{MicroBatch, Trainer};
+
+/// Points of a memory timeline.
+const POINTS: usize = 600;
+
+/// The second step of a stage, as it will be: the first one that every later one is like.
+pub fn planned(subject: &Subject<'_>) -> MemoryTimeline {
+    let device = Device::new(Arc::new(Meta::new(subject.profile.clone())), u64::MAX);
+    let (model, params) = Model::declare(&device, subject.spec, subject.dtype);
+    let mut trainer = Trainer::new(&device, model, params);
+    if subject.how.places.uses_disk() {
+        let options = spill::Options::new("", MOST_DISK_BYTES);
+        trainer.offload = Spill::open(&device, &options).ok().map(Offload::plain);
+    }
+    let blank: Vec<MicroBatch> =
+        (0..subject.micro_batches.max(1)).map(|_| MicroBatch::blank(subject.tokens)).collect();
+    let _ = trainer.step(&blank[..1], subject.how);
+    device.pool.record();
+    let _ = trainer.step(&blank, subject.how);
+    of(&device.pool.recorded())
+}
+
+/// A recording as an event, without its stage and step.
+pub fn of(marks: &[Mark]) -> MemoryTimeline {
+    let phases = phases(marks);
+    let width = marks.len().div_ceil(POINTS).max(1);
+    // Of each run of neighbours the one with the most live bytes, so that peaks survive.
+    let live = |i: &usize| marks[*i].by_category.iter().sum::<u64>();
+    let kept: Vec<usize> = (0..marks.len())
+        .step_by(width)
+        .filter_map(|from| (from..marks.len().min(from + width)).max_by_key(live))
+        .collect();
+    let label = |i: usize| {
+        let (mark, phase) = (&marks[i], phases.iter().rfind(|(_, from)| *from <= i));
+        match (mark.layer, phase) {
+            (-1, _) | (_, None) => mark.op.to_string(),
+            (layer, Some((phase, _))) => format!("layer {layer} {} {phase}", mark.op),
+        }
+    };
+    let line =
+        |category: usize| -> Vec<u64> { kept.iter().map(|i| marks[*i].by_category[category]).collect() };
+    MemoryTimeline {
+        categories: Category::ALL.iter().map(|category| category.name().to_string()).collect(),
+        labels: kept.iter().map(|i| label(*i)).collect(),
+        phases: phases
+            .iter()
+            .map(|(name, from)| Phase { name: (*name).to_string(), from: (from / width) as u64 })
+            .collect(),
+        live_bytes: (0..Category::ALL.len()).map(line).collect(),
+        ..MemoryTimeline::default()
+    }
+}
+
+/// Where forward, backward and update begin, by the operations that begin them.
+fn phases(marks: &[Mark]) -> Vec<(&'static str, usize)> {
+    let mut phases: Vec<(&'static str, usize)> = Vec::new();
+    for (i, mark) in marks.iter().enumerate() {
+        let phase = match mark.op {
+            "batch" => "forward",
+            "head" => "backward",
+            "adamw" => "update",
+            _ => continue,
+        };
+        if phases.last().is_none_or(|(last, _)| *last != phase) {
+            phases.push((phase, i));
+        }
+    }
+    phases
+}
