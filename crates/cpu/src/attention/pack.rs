@@ -147,6 +147,9 @@ pub unsafe fn put<S: Simd>(row: *mut u8, elem: Elem, at: usize, cols: usize, v: 
 #[inline(always)]
 pub unsafe fn rows<S: Simd>(p: &Pack) {
     for r in 0..p.padded {
+        if r % LANES == 0 {
+            soon::<S>(p, r + LANES);
+        }
         let to = p.to.add(r * p.depth);
         let mut w = 0;
         while w < p.depth {
@@ -183,21 +186,106 @@ pub unsafe fn across<S: Simd>(p: &Pack) {
         for i in 0..LANES.min(p.rows.saturating_sub(base)) {
             rows[i] = p.from.row(p.first + base + i);
         }
+        soon::<S>(p, base + LANES);
         let mut to = p.to.add(base * p.depth);
         let mut w = 0;
         while w < p.depth {
-            let mut block = [S::splat(0.0); LANES];
-            for i in 0..LANES {
-                if !rows[i].is_null() {
-                    block[i] = row_words::<S>(rows[i], p.from.elem, w, p.cols);
-                }
-            }
+            let mut block = block_of::<S>(&rows, p, w);
             S::transpose(&mut block);
             for v in block.iter().take(p.depth - w) {
                 S::store(to.cast(), *v);
                 to = to.add(LANES);
             }
             w += LANES;
+        }
+    }
+}
+
+/// What [`across`] and [`along`] make of the same rows.
+pub struct Both {
+    /// As for `across`.
+    pub across: Pack,
+    /// `to` of `along`, and words between its panels.
+    pub along: *mut u32,
+    pub depth: usize,
+}
+
+/// [`across`] and [`along`] from one reading of the rows.
+///
+/// # Safety
+/// As those of the two.
+#[inline(always)]
+pub unsafe fn both<S: Simd>(b: &Both) {
+    let p = &b.across;
+    let (panels, step) = (p.cols.div_ceil(LANES), if S::PAIRS { 2 } else { 1 });
+    for base in (0..p.padded).step_by(LANES) {
+        let mut rows = [std::ptr::null::<u8>(); LANES];
+        for i in 0..LANES.min(p.rows.saturating_sub(base)) {
+            rows[i] = p.from.row(p.first + base + i);
+        }
+        soon::<S>(p, base + LANES);
+        let (to, beside) = (p.to.add(base * p.depth), b.along.add(base / step * LANES));
+        let mut w = 0;
+        while w < p.depth {
+            let mut block = block_of::<S>(&rows, p, w);
+            let panel = w * step / LANES;
+            for i in (0..LANES).step_by(step) {
+                let at = beside.add(panel * b.depth + i / step * LANES);
+                if !S::PAIRS {
+                    S::store(at.cast(), block[i]);
+                    continue;
+                }
+                let (low, high) = S::zip(block[i], block[i + 1]);
+                S::store(at.cast(), low);
+                if panel + 1 < panels {
+                    S::store(at.add(b.depth).cast(), high);
+                }
+            }
+            S::transpose(&mut block);
+            for (i, v) in block.iter().enumerate().take(p.depth - w) {
+                S::store(to.add((w + i) * LANES).cast(), *v);
+            }
+            w += LANES;
+        }
+    }
+}
+
+/// Sixteen words of sixteen rows from word `w` on.
+#[inline(always)]
+unsafe fn block_of<S: Simd>(rows: &[*const u8; LANES], p: &Pack, w: usize) -> [S::V; LANES] {
+    let mut block = [S::splat(0.0); LANES];
+    if S::PAIRS && !rows[LANES - 1].is_null() && 2 * (w + LANES) <= p.cols {
+        // A loop without conditions keeps the block in registers.
+        for i in 0..LANES {
+            block[i] = S::load(rows[i].add(4 * w).cast());
+        }
+        return block;
+    }
+    for i in 0..LANES {
+        if !rows[i].is_null() {
+            block[i] = row_words::<S>(rows[i], p.from.elem, w, p.cols);
+        }
+    }
+    block
+}
+
+/// Asks for the sixteen rows of a pack from `base` on.
+#[inline(always)]
+unsafe fn soon<S: Simd>(p: &Pack, base: usize) {
+    let bytes = p.cols * p.from.elem.bytes();
+    ask::<S>(&p.from, p.first + base, p.first + p.rows, bytes);
+}
+
+/// Asks for sixteen rows, but none from `end` on: they are short runs, which no prefetcher of the processor foresees.
+///
+/// # Safety
+/// The view has the rows below `end`.
+#[inline(always)]
+pub unsafe fn ask<S: Simd>(view: &View, first: usize, end: usize, bytes: usize) {
+    for row in first..(first + LANES).min(end) {
+        let start = view.row(row).cast_const();
+        for line in (0..bytes).step_by(64) {
+            S::prefetch(start.wrapping_add(line));
         }
     }
 }
@@ -213,6 +301,9 @@ pub unsafe fn along<S: Simd>(p: &Pack) {
     let mut to = p.to;
     let mut r = 0;
     while r < p.padded {
+        if r % LANES == 0 {
+            soon::<S>(p, r + LANES);
+        }
         let mut pair = [std::ptr::null::<u8>(); 2];
         for i in 0..step.min(p.rows.saturating_sub(r)) {
             pair[i] = p.from.row(p.first + r + i);

@@ -49,7 +49,10 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
     let mut row = 0;
     while row < p.rows {
         let left = p.rows - row;
-        row += if S::TILE.0 >= 6 && left >= 6 {
+        // The last panels get more rows, so that there are sums enough to cover the latency.
+        row += if C <= 2 && S::TILE.0 == 4 && left >= 8 {
+            tile::<S, 8, C>(p, row, panel)
+        } else if S::TILE.0 == 6 && left >= 6 {
             tile::<S, 6, C>(p, row, panel)
         } else if S::TILE.0 >= 4 && left >= 4 {
             tile::<S, 4, C>(p, row, panel)

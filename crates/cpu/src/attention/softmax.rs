@@ -5,7 +5,7 @@
 //! otherwise a block costs one pass. A masked score adds an exact zero.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
-use super::pack::{View, put, row_f32};
+use super::pack::{View, ask, put, row_f32};
 use super::simd::{LANES, Simd};
 use super::{KEYS, Scores};
 
@@ -306,6 +306,11 @@ pub struct Delta {
 #[inline(always)]
 pub unsafe fn delta<S: Simd>(d: &Delta) {
     for r in 0..d.rows {
+        if r % LANES == 0 {
+            for view in [&d.out, &d.dout] {
+                ask::<S>(view, d.first + r + LANES, d.first + d.rows, d.cols * view.elem.bytes());
+            }
+        }
         let (o, g) = (d.out.row(d.first + r), d.dout.row(d.first + r));
         let mut sum = S::splat(0.0);
         let mut c = 0;

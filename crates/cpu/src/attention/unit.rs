@@ -1,7 +1,7 @@
 //! The kernel families: each is the same set of functions compiled for its instruction set.
 
 use super::mask::{self, Bits};
-use super::pack::{self, Pack, Turn, Unpack};
+use super::pack::{self, Both, Pack, Turn, Unpack};
 use super::product::{self, Product};
 use super::simd::Simd;
 use super::simd::portable::Portable;
@@ -31,6 +31,7 @@ pub unsafe trait Unit: 'static {
     unsafe fn rows(p: &Pack);
     unsafe fn across(p: &Pack);
     unsafe fn along(p: &Pack);
+    unsafe fn both(p: &Both);
     unsafe fn turn(p: &Turn);
     unsafe fn unpack(p: &Unpack);
     unsafe fn unpack_turned(p: &Unpack);
@@ -69,6 +70,7 @@ macro_rules! unit {
                 rows(Pack) = pack::rows::<$simd>;
                 across(Pack) = pack::across::<$simd>;
                 along(Pack) = pack::along::<$simd>;
+                both(Both) = pack::both::<$simd>;
                 turn(Turn) = pack::turn::<$simd>;
                 unpack(Unpack) = pack::unpack::<$simd>;
                 unpack_turned(Unpack) = pack::unpack_turned::<$simd>;

@@ -2,7 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout
 
 use super::super::mask::{self, Bits, Cover, Edge, Span};
-use super::super::pack::{self, Pack, Turn, Unpack};
+use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
 use super::super::simd::LANES;
 use super::super::softmax::{Gradient, MASK_WORDS};
@@ -127,7 +127,7 @@ impl<'a, U: Unit> Task<'a, U> {
         let (op, layout) = (&self.pass.op, &self.pass.layout);
         let own = &layout.own;
         for (rows, across, along) in [(op.q, own.q, own.q_along), (op.dout, own.dout, own.dout_along)] {
-            let mut pack = Pack {
+            let across = Pack {
                 from: self.pass.queries(rows.data, rows.stride, self.head),
                 first: block * QUERIES,
                 rows: self.pass.block_rows(block),
@@ -136,10 +136,7 @@ impl<'a, U: Unit> Task<'a, U> {
                 to: self.at(across),
                 depth: layout.depth,
             };
-            U::across(&pack);
-            pack.to = self.at(along);
-            pack.depth = layout.words * LANES;
-            U::along(&pack);
+            U::both(&Both { across, along: self.at(along), depth: layout.words * LANES });
         }
     }
 
@@ -253,8 +250,8 @@ impl<'a, U: Unit> Task<'a, U> {
             });
         }
         let rows_at = (self.head * layout.query_blocks + block) * QUERIES;
-        let p = self.at::<u32>(own.p).add(strip * SUB * layout.words);
-        let ds = self.at::<u32>(own.ds).add(strip * SUB * layout.words);
+        let p = self.at::<u32>(own.p);
+        let ds = self.at::<u32>(own.ds);
         let turned = self.at::<u32>(own.ds_turned);
         U::gradient(&Gradient {
             s: self.at(own.s),

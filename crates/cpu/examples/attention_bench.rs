@@ -1,0 +1,157 @@
+//! Rates of causal attention in bf16, 8 heads with keys of their own.
+//! Usage: `attention_bench [threads] [tokens] [head size] [documents] [rounds] [window]`; on one thread its CPU time
+//! counts, whoever shares the machine. FLOPs count the pairs of the mask once.
+#![allow(unsafe_code)]
+
+use fathom_cpu::attention::{
+    Backward, Elem, Forward, Masking, Options, Rows, RowsMut, Shape, Slice, backward, forward,
+    workspace_bytes_backward, workspace_bytes_forward,
+};
+use fathom_cpu::isa::Isa;
+use fathom_cpu::threads::Threads;
+use std::time::Instant;
+
+const HEADS: usize = 8;
+
+/// CPU time of this thread.
+fn thread_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// Huge pages, as the pool has them.
+fn memory(bytes: usize) -> *mut u8 {
+    const HUGE: usize = 2 << 20;
+    let bytes = bytes + 2 * HUGE;
+    // SAFETY: a fresh mapping that is never given back.
+    unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
+        assert!(start != libc::MAP_FAILED);
+        libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
+        start.cast::<u8>().add(start.cast::<u8>().align_offset(HUGE))
+    }
+}
+
+fn filled(count: usize, seed: u64) -> *mut u8 {
+    let to = memory(2 * count).cast::<u16>();
+    let mut state = 88172645463325252u64 ^ seed;
+    for i in 0..count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // SAFETY: the mapping holds `count` elements.
+        unsafe { *to.add(i) = (((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0).to_bits() >> 16) as u16 };
+    }
+    to.cast()
+}
+
+fn checksum(data: *const u8, bytes: usize) -> u64 {
+    // SAFETY: the mapping holds the bytes.
+    let data = unsafe { std::slice::from_raw_parts(data, bytes) };
+    data.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn main() {
+    let args: Vec<usize> = std::env::args().skip(1).filter_map(|x| x.parse().ok()).collect();
+    let arg = |index: usize, default: usize| args.get(index).copied().unwrap_or(default);
+    let (threads, tokens, dim) = (Threads::new(arg(0, 1)), arg(1, 4096), arg(2, 128));
+    let (docs, rounds, window) = (arg(3, 1), arg(4, 5), arg(5, 0));
+    let isa = Isa::select(None);
+    let (mut pos, mut slices, mut pairs) = (Vec::new(), Vec::new(), 0);
+    for doc in 0..docs {
+        let range = doc * tokens / docs..(doc + 1) * tokens / docs;
+        pos.extend(0..range.len() as i32);
+        slices.push(Slice::causal(range.clone(), range.clone(), (window > 0).then_some(window)));
+        pairs +=
+            (0..range.len()).map(|at| (at + 1).min(if window > 0 { window } else { tokens })).sum::<usize>();
+    }
+    let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
+    let width = HEADS * dim;
+    let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
+    let rows = |data: *mut u8| Rows { data, stride: width };
+    let rows_mut = |data: *mut u8| RowsMut { data, stride: width };
+    let lse = memory(tokens * HEADS * 4).cast::<f32>();
+    let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
+    let mask = Masking { slices: &slices, pos_q: &pos, pos_k: &pos };
+    let elem = Elem::Bf16;
+    let (q_in, k_in, v_in) = (rows(q), rows(k), rows(v));
+    let there = Forward {
+        shape,
+        elem,
+        options,
+        mask,
+        q: q_in,
+        k: k_in,
+        v: v_in,
+        sinks: None,
+        out: rows_mut(out),
+        lse,
+    };
+    let back = Backward {
+        shape,
+        elem,
+        options,
+        mask,
+        q: q_in,
+        k: k_in,
+        v: v_in,
+        sinks: None,
+        out: rows(out),
+        lse,
+        dout: rows(dout),
+        dq: rows_mut(dq),
+        dk: rows_mut(dk),
+        dv: rows_mut(dv),
+        d_sinks: std::ptr::null_mut(),
+    };
+    let workspace = memory(
+        workspace_bytes_forward(isa, threads.count(), &shape, elem, docs).max(workspace_bytes_backward(
+            isa,
+            threads.count(),
+            &shape,
+            elem,
+            docs,
+        )),
+    );
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        for (pass, times) in times.iter_mut().enumerate() {
+            let (start, cpu) = (Instant::now(), thread_seconds());
+            // SAFETY: operands and workspace have the extents of the call.
+            unsafe {
+                if pass == 0 {
+                    forward(&threads, isa, &there, workspace);
+                } else {
+                    backward(&threads, isa, &back, workspace);
+                }
+            }
+            let one = threads.count() == 1;
+            times.push(if one { thread_seconds() - cpu } else { start.elapsed().as_secs_f64() });
+        }
+    }
+    let bits = [out, dq, dk, dv]
+        .iter()
+        .fold(0, |all: u64, data| all.rotate_left(7) ^ checksum(*data, 2 * tokens * width));
+    let best: [f64; 2] = std::array::from_fn(|pass| times[pass].iter().copied().fold(f64::MAX, f64::min));
+    let median: [f64; 2] = std::array::from_fn(|pass| {
+        times[pass].sort_by(f64::total_cmp);
+        times[pass][times[pass].len() / 2]
+    });
+    let flops = 4.0 * (pairs * width) as f64 * 1e-9;
+    println!(
+        "{tokens} x {dim}, {docs} documents, window {window}: forward {:.1} ms {:.0} GF (best {:.0}), backward {:.1} ms {:.0} GF \
+         (best {:.0}), both {:.0} GF, bits {bits:x}",
+        median[0] * 1e3,
+        flops / median[0],
+        flops / best[0],
+        median[1] * 1e3,
+        2.5 * flops / median[1],
+        2.5 * flops / best[1],
+        3.5 * flops / (median[0] + median[1]),
+    );
+}
