@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use crate::spill::Result;
 use crate::{DType, Tensor};
 
 /// Counts the readers of a share.
@@ -27,17 +28,24 @@ impl Gate {
 ///
 /// Dropping it waits until its readers are gone, so they must not be dropped after it on the same thread.
 pub struct Share {
-    tensor: Tensor,
     gate: Arc<Gate>,
+    /// Allows writing again.
+    end: Box<dyn Fn()>,
 }
 
 impl Share {
     /// For machines: forbids writing, and gives the pass that a reader needs.
     pub fn begin(tensor: &Tensor) -> (Share, Pass) {
         tensor.readers().set(tensor.readers().get() + 1);
+        let tensor = tensor.clone();
+        Share::over(move || tensor.readers().set(tensor.readers().get() - 1))
+    }
+
+    /// Of whatever may not be written to before `end` is called.
+    pub(crate) fn over(end: impl Fn() + 'static) -> (Share, Pass) {
         let gate = Arc::new(Gate::default());
         *gate.readers() = 1;
-        (Share { tensor: tensor.clone(), gate: gate.clone() }, Pass(gate))
+        (Share { gate: gate.clone(), end: Box::new(end) }, Pass(gate))
     }
 
     /// Whether a reader is still there.
@@ -53,7 +61,7 @@ impl Drop for Share {
             readers = self.gate.left.wait(readers).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         drop(readers);
-        self.tensor.readers().set(self.tensor.readers().get() - 1);
+        (self.end)();
     }
 }
 
@@ -68,7 +76,7 @@ impl Drop for Pass {
 }
 
 /// Appends the elements of some rows and columns to a vector.
-type Fetch = Box<dyn Fn(Range<usize>, Range<usize>, &mut Vec<u8>) + Send + Sync>;
+type Fetch = Box<dyn Fn(Range<usize>, Range<usize>, &mut Vec<u8>) -> Result<()> + Send + Sync>;
 
 /// The other thread's end: the tensor's elements as they were when the share began.
 pub struct Reader {
@@ -86,7 +94,20 @@ impl Reader {
         pass: Pass,
         fetch: impl Fn(Range<usize>, Range<usize>, &mut Vec<u8>) + Send + Sync + 'static,
     ) -> Reader {
-        Reader { fetch: Box::new(fetch), shape: tensor.shape(), dtype: tensor.dtype(), _pass: pass }
+        Reader::of(tensor.shape(), tensor.dtype(), pass, move |rows, cols, out| {
+            fetch(rows, cols, out);
+            Ok(())
+        })
+    }
+
+    /// Of a value that need not be in memory.
+    pub(crate) fn of(
+        shape: [usize; 2],
+        dtype: DType,
+        pass: Pass,
+        fetch: impl Fn(Range<usize>, Range<usize>, &mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
+    ) -> Reader {
+        Reader { fetch: Box::new(fetch), shape, dtype, _pass: pass }
     }
 
     /// Element type.
@@ -102,14 +123,17 @@ impl Reader {
     /// Replaces the contents of `out` with some rows and columns, row by row, little-endian. Empty from a machine without
     /// data.
     ///
+    /// # Errors
+    /// If the tensor is on disk, and that fails.
+    ///
     /// # Panics
     /// If a range leaves the tensor.
     #[track_caller]
-    pub fn read(&self, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) {
+    pub fn read(&self, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         for (range, size) in [(&rows, self.shape[0]), (&cols, self.shape[1])] {
             assert!(range.start <= range.end && range.end <= size, "{range:?} of {:?}", self.shape);
         }
         out.clear();
-        (self.fetch)(rows, cols, out);
+        (self.fetch)(rows, cols, out)
     }
 }

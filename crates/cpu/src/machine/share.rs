@@ -66,8 +66,8 @@ mod tests {
         let (share, reader) = device.machine.share(&part);
         let thread = std::thread::spawn(move || {
             let (mut all, mut some) = (Vec::new(), vec![1, 2, 3]);
-            reader.read(0..6, 0..7, &mut all);
-            reader.read(1..3, 4..6, &mut some);
+            reader.read(0..6, 0..7, &mut all).unwrap();
+            reader.read(1..3, 4..6, &mut some).unwrap();
             (all, some)
         });
         assert!(tensor.is_shared());

@@ -9,13 +9,14 @@ use super::error::Result;
 use super::layout::{Codec, Layout};
 use super::space::Extent;
 use super::worker::Transfer;
-use super::{Spill, Tag};
+use super::{Kind, Spill, Tag};
 use crate::loan::Lent;
 use crate::{DType, Tensor};
 
 /// What a transfer holds until it retires. Dropped early, it waits first: workers never outlive what they use.
 pub(super) struct Flight {
     pub spill: Spill,
+    pub kind: Kind,
     pub lent: Lent,
     pub extent: Rc<Extent>,
     pub layout: Layout,
@@ -47,6 +48,7 @@ impl Drop for Flight {
             // A failure is the engine's first error and comes out at the next retire point or call.
             let _ = live.wait(transfer);
         }
+        self.extent.end(self.kind);
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! Tensor --write--> Writing --retire--> Stored --read(into)--> Reading --retire--> Tensor
+//!                                       Stored --rewrite(tensor)--> Writing
 //! ```
 //!
 //! - **A value in flight cannot be touched.** [`Spill::write`] takes the tensor by value. Its charge stays in the pool,
@@ -30,6 +31,7 @@ mod flight;
 mod fp8;
 mod layout;
 mod options;
+mod reader;
 mod space;
 mod stats;
 #[cfg(test)]
@@ -53,7 +55,7 @@ pub use options::{Access, Options};
 pub use stats::{Kind, Span, Stats};
 
 use crate::loan::Lent;
-use crate::{Clock, Device, Machine, Tensor, Way};
+use crate::{Clock, DType, Device, Machine, Tensor, Way};
 use flight::Flight;
 use layout::Layout;
 use space::{Extent, Space};
@@ -165,6 +167,46 @@ impl Spill {
         Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: Rc::new(extent), layout, tag }, rows)))
     }
 
+    /// Room for a value of rows x cols that is written later, with [`Spill::rewrite`]; until then it is undefined.
+    ///
+    /// # Errors
+    /// The engine's first failure, or a file without room.
+    ///
+    /// # Panics
+    /// If the codec does not take the type.
+    #[track_caller]
+    pub fn reserve(&self, [rows, cols]: [usize; 2], dtype: DType, codec: Codec, tag: Tag) -> Result<Stored> {
+        self.check()?;
+        let layout = Layout::new(codec, rows, cols, dtype, self.0.piece_bytes);
+        let bytes = layout.extent_bytes();
+        let extent = Extent::new(&self.0.space, bytes).ok_or_else(|| self.full(bytes, tag))?;
+        Ok(Stored { extent: Rc::new(extent), layout, tag })
+    }
+
+    /// Begins to write a tensor over a value of its shape and type: state that is read, changed and written back keeps
+    /// its place in the file.
+    ///
+    /// # Errors
+    /// The engine's first failure; the tensor is released.
+    ///
+    /// # Panics
+    /// If the tensor has another shape or type or is in flight already, or if somebody is reading or writing the value.
+    #[track_caller]
+    pub fn rewrite(&self, stored: &Stored, tensor: Tensor) -> Result<Writing> {
+        let &Stored { ref extent, layout, tag } = stored;
+        let shape = [stored.rows(), stored.cols()];
+        let fits = tensor.shape() == shape && tensor.dtype() == layout.dtype;
+        assert!(fits, "spill rewrite: {tag}, {:?}{shape:?}, with {tensor:?}", layout.dtype);
+        assert!(Rc::ptr_eq(extent.space(), &self.0.space), "spill rewrite: {tag} is stored in another file");
+        self.check()?;
+        let rows = 0..layout.rows;
+        let mut stats = self.0.stats.get();
+        stats.written_bytes += layout.moved_bytes(&rows);
+        stats.num_writes += 1;
+        self.0.stats.set(stats);
+        Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: extent.clone(), layout, tag }, rows)))
+    }
+
     /// Begins to read a value into a tensor of its shape and type; strides may differ.
     ///
     /// # Errors
@@ -208,6 +250,7 @@ impl Spill {
     fn fly(&self, kind: Kind, tensor: Tensor, stored: Stored, rows: Range<u64>) -> Flight {
         let Stored { extent, layout, tag } = stored;
         let region = Region::of(&tensor);
+        extent.begin(kind, tag);
         let lent = Lent::new(tensor);
         let transfer = self.live().map(|live| {
             let region = Region { fence: live.copies.fence(), ..region };
@@ -220,7 +263,7 @@ impl Spill {
         self.0.transfers.set(self.0.transfers.get() + 1);
         let way = if kind == Kind::Write { Way::DiskWrite } else { Way::DiskRead };
         let ends_at = self.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
-        Flight { spill: self.clone(), lent, extent, layout, tag, transfer, ends_at }
+        Flight { spill: self.clone(), kind, lent, extent, layout, tag, transfer, ends_at }
     }
 
     fn full(&self, bytes: u64, tag: Tag) -> Error {

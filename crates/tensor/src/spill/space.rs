@@ -1,10 +1,10 @@
 //! Which bytes of the file belong to whom. Like the pool's: whole pages, best fit, lowest offset among equals, in
 //! program order on one thread, so a plan and a run assign the same extents.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::PAGE;
+use super::{Kind, PAGE, Tag};
 use crate::best_fit::BestFit;
 
 /// Bytes that an extent of `bytes` occupies in the file.
@@ -52,6 +52,9 @@ pub(super) struct Extent {
     pub offset: u64,
     /// Whole pages.
     pub size: u64,
+    /// Who reads it now: transfers and shares.
+    reads: Cell<u32>,
+    writing: Cell<bool>,
 }
 
 impl Extent {
@@ -59,7 +62,32 @@ impl Extent {
     pub fn new(space: &Rc<RefCell<Space>>, bytes: u64) -> Option<Extent> {
         let size = charge(bytes);
         let offset = if size == 0 { 0 } else { space.borrow_mut().place(size)? };
-        Some(Extent { space: space.clone(), offset, size })
+        let (reads, writing) = (Cell::new(0), Cell::new(false));
+        Some(Extent { space: space.clone(), offset, size, reads, writing })
+    }
+
+    /// A transfer begins to use it.
+    ///
+    /// # Panics
+    /// If another one is writing it, or if this one writes and another reads it.
+    #[track_caller]
+    pub fn begin(&self, kind: Kind, tag: Tag) {
+        assert!(!self.writing.get(), "spill: {tag} is being written: retire its transfer before it is used");
+        if kind == Kind::Write {
+            let reads = self.reads.get();
+            assert!(reads == 0, "spill: {tag} is being read: retire its transfers and end its share first");
+            self.writing.set(true);
+        } else {
+            self.reads.set(self.reads.get() + 1);
+        }
+    }
+
+    /// A transfer has ended.
+    pub fn end(&self, kind: Kind) {
+        match kind {
+            Kind::Write => self.writing.set(false),
+            _ => self.reads.set(self.reads.get() - 1),
+        }
     }
 
     /// The assignment it belongs to.

@@ -1,11 +1,12 @@
 //! The engine over machines with and without data.
 //!
 //! `round`: values come back, whatever type, stride, size, codec and access. `flight`: what is in flight stays charged
-//! and cannot be used. `plan`: a machine without data makes the same charges. `trouble`: refusals, faults, chaos.
+//! and cannot be used. `rewrite`: values that keep their place. `plan`: a machine without data makes the same charges. `trouble`: refusals, faults, chaos.
 
 mod flight;
 mod machine;
 mod plan;
+mod rewrite;
 mod round;
 mod trouble;
 
