@@ -331,6 +331,12 @@ pub struct Bench {
     /// For `step`: what is kept goes to disk, in this folder.
     #[arg(long)]
     pub spill: Option<PathBuf>,
+    /// step: weights are on disk outside the segments that need them; in --spill's folder, or this one.
+    #[arg(long)]
+    pub offload_weights: bool,
+    /// step: moments and master weights are on disk between updates; in --spill's folder, or this one.
+    #[arg(long)]
+    pub offload_optimizer: bool,
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,

@@ -1,13 +1,14 @@
 //! Machines by name, and models from folders.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use fathom_cpu::isa::Isa;
 use fathom_cpu::{Cpu, profile};
-use fathom_grad::Params;
-use fathom_model::{Model, SafeTensors, Source};
+use fathom_grad::{Params, StateDisk};
+use fathom_model::{Model, SafeTensors, Source, Spec};
 use fathom_tensor::{DType, Device, Profile};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{Machine, Precision};
@@ -85,9 +86,18 @@ pub struct Loaded {
 
 /// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
 pub fn load(device: &Device, folder: &Path, dtype: Option<DType>) -> Result<Loaded> {
+    load_on(device, folder, dtype, &|_, _| Ok(None))
+}
+
+/// Opens the disk behind the weights of a model.
+pub type OpenDisk<'a> = dyn Fn(&Spec, DType) -> Result<Option<Rc<StateDisk>>> + 'a;
+
+/// As [`load`], with disk behind the weights where `disk` gives one.
+pub fn load_on(device: &Device, folder: &Path, dtype: Option<DType>, disk: &OpenDisk<'_>) -> Result<Loaded> {
     let opened = fathom_model::open(folder)?;
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
-    let (model, mut params) = Model::declare(device, &opened.spec, dtype);
+    let disk = disk(&opened.spec, dtype)?;
+    let (model, mut params) = Model::declare_on(device, &opened.spec, dtype, disk);
     fathom_model::load(device, &model, &mut params, &opened.source)?;
     Ok(Loaded { model, params })
 }

@@ -22,7 +22,7 @@ use fathom_report::tensorboard::EventFile;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Stores, Trainer, needs_corpus};
+use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Stores, Trainer, needs_corpus, open_state_disk, stage};
 
 use crate::device;
 use crate::live::Live;
@@ -225,17 +225,20 @@ impl Job<'_> {
         let dtype = device::precision(recipe.model.precision);
         let mut special =
             SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None };
+        let spill = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+        let disk =
+            |spec: &Spec, dtype| Ok(open_state_disk(&device, spec, dtype, stage::on_disk(recipe), spill)?);
         let (model, params) = match &recipe.model.from {
             Some(folder) => {
                 let folder = device::model_folder(folder)?;
                 special = open_config(&folder)?.1;
-                let loaded = device::load(&device, &folder, Some(dtype))?;
+                let loaded = device::load_on(&device, &folder, Some(dtype), &disk)?;
                 (loaded.model, loaded.params)
             }
             None => {
                 let mut spec = spec(recipe)?;
                 spec.vocab = tokenizer.vocab_size().next_multiple_of(64);
-                let (model, mut params) = Model::declare(&device, &spec, dtype);
+                let (model, mut params) = Model::declare_on(&device, &spec, dtype, disk(&spec, dtype)?);
                 initialise(
                     &device,
                     &model,
@@ -345,7 +348,7 @@ impl Job<'_> {
         let tokenizer = self.folder.join("data/tokenizer");
         let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| tokenizer.join(name));
         let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
-        let dtype = trainer.params.tensor(trainer.model.embed).dtype();
+        let dtype = trainer.params.dtype(trainer.model.embed);
         let options = FolderOptions { weights: SaveOptions::new(dtype), special, copy: &copy };
         save_hf(&trainer.device, &trainer.model, &trainer.params, &folder, options)?;
         Ok(())

@@ -52,7 +52,7 @@ impl<'a> Engine<'a> {
 
     /// Memory for `regions` sequences of up to `tokens` tokens.
     pub fn cache(&self, regions: usize, tokens: usize) -> Cache {
-        let dtype = self.params.tensor(self.model.embed).dtype();
+        let dtype = self.params.dtype(self.model.embed);
         Cache::new(self.device, self.model, dtype, regions, tokens)
     }
 

@@ -61,6 +61,13 @@ pub struct Graph {
     pub output: Val,
 }
 
+impl Graph {
+    /// The weights that its operations name, in their order.
+    pub fn weights(&self) -> Vec<ParamId> {
+        self.nodes.iter().flat_map(|node| node.params.iter().copied()).collect()
+    }
+}
+
 /// Records a block's operations. The methods that model code calls are in [`crate::ops`], one per operation.
 pub struct Ctx<'p> {
     pub(crate) params: &'p Params,

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Tensor};
 
-use crate::params::{Grads, ParamId};
+use crate::params::{Grads, ParamId, Weights};
 use crate::tape::Scope;
 use crate::tiles;
 
@@ -73,9 +73,17 @@ impl Head {
         (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
     }
 
+    /// The projection's weight, in memory until the result is dropped.
+    fn weight<'a>(&self, scope: &Scope<'a>) -> Weights<'a> {
+        let weights = scope.params.fetch(scope.device, [self.weight]);
+        weights.wait();
+        weights
+    }
+
     /// f32 logits [t, vocab] of x [t, d], after scale and cap. For generation and inspection.
     pub fn logits(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let vocab = scope.params.shape(self.weight)[0];
+        let _weights = self.weight(scope);
         let logits = self.project(scope, x);
         let HeadUse { scale, softcap, .. } = self.how;
         if scale != 1.0 || softcap != 0.0 {
@@ -93,7 +101,7 @@ impl Head {
     fn project(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let device = scope.device;
         device.pool.enter("head", -1);
-        let weight = scope.params.tensor(self.weight);
+        let weight = &scope.params.tensor(self.weight);
         let logits = device.empty(x.rows(), weight.rows(), DType::F32, Category::Activations);
         self.matmul(
             scope,
@@ -113,6 +121,7 @@ impl Head {
     /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0); no gradients.
     pub fn losses(&self, scope: &Scope<'_>, x: &Tensor, labels: &Labels, losses: &Tensor) {
         let vocab = scope.params.shape(self.weight)[0];
+        let _weights = self.weight(scope);
         for rows in Head::tiles(x.rows(), Head::tile_rows(vocab)) {
             let logits = self.project(scope, &x.view_rows(rows.clone()));
             self.cross_entropy(scope, labels, losses, rows, &logits, None);
@@ -130,7 +139,8 @@ impl Head {
         grads: &mut Grads,
     ) -> Tensor {
         let device = scope.device;
-        let weight = scope.params.tensor(self.weight);
+        let _weights = self.weight(scope);
+        let weight = &scope.params.tensor(self.weight);
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
         let rows = Head::gradient_rows(weight.rows(), x.dtype());

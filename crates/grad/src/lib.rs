@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod disk;
 mod graph;
 mod head;
 mod held;
@@ -20,11 +21,13 @@ mod tape;
 #[cfg(test)]
 mod testing;
 mod tiles;
+mod value;
 
 pub mod ops;
 pub mod schedule;
 
 pub use batch::{Batch, Rotation};
+pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use graph::{Ctx, Graph, Info, Node, Val};
 pub use head::{Head, HeadUse, Labels};
 pub use held::Offload;
@@ -32,7 +35,8 @@ pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::rope::RopeUse;
 pub use optimizer::{AdamW, AdamWSettings, State, StepReport, Update};
-pub use params::{Grads, Param, ParamId, Params};
+pub use params::{Grads, Param, ParamId, Params, Weights};
 pub use places::{Place, Places, Rule};
 pub use run::{Counted, Counters, Span};
 pub use tape::{Eval, Scope, Segments, Tape};
+pub use value::Value;

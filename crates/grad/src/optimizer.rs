@@ -3,9 +3,13 @@
 //! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
 //! over micro batches equals one big batch.
 
+use std::ops::Range;
+
 use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale, Tensor};
 
-use crate::params::{Grads, ParamId, Params};
+use crate::disk::{Part, Role, chunks};
+use crate::params::{Grads, Param, ParamId, Params};
+use crate::value::Value;
 
 #[cfg(test)]
 mod tests;
@@ -36,11 +40,11 @@ impl Default for AdamWSettings {
 /// Moments of one weight, and its f32 master if the weight itself is narrower.
 pub struct State {
     /// f32 first moment.
-    pub m: Tensor,
+    pub m: Value,
     /// f32 second moment.
-    pub v: Tensor,
+    pub v: Value,
     /// f32 weights.
-    pub master: Option<Tensor>,
+    pub master: Option<Value>,
 }
 
 /// The optimizer's state.
@@ -52,6 +56,31 @@ pub struct AdamW {
     scale: Tensor,
     skip: Tensor,
     norm: Tensor,
+}
+
+/// A weight, or a chunk of one.
+struct Item<'a> {
+    id: ParamId,
+    param: &'a Param,
+    state: &'a State,
+    /// Its elements.
+    range: Range<usize>,
+}
+
+/// Walks items through the ring of the disk, or as they lie in memory without one.
+fn sweep<'a>(
+    params: &Params,
+    items: usize,
+    parts: &dyn Fn(usize) -> Vec<Part<'a>>,
+    work: &mut dyn FnMut(usize, &[Tensor]),
+) {
+    if let Some(disk) = params.disk() {
+        return disk.sweep(items, parts, work);
+    }
+    for item in 0..items {
+        let views: Vec<Tensor> = parts(item).iter().map(|part| part.value.flat(part.range.clone())).collect();
+        work(item, &views);
+    }
 }
 
 /// What an update was given: both f32 [1, 1].
@@ -76,19 +105,59 @@ impl AdamW {
         device.pool.enter("optimizer", -1);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Optimizer);
         let (sum_squares, scale, skip, norm) = (scalar(), scalar(), scalar(), scalar());
-        let state = |tensor: &Tensor| {
-            let [rows, cols] = tensor.shape();
-            let zeros = || device.zeros(rows, cols, DType::F32, Category::Optimizer);
-            let master = (tensor.dtype() != DType::F32).then(|| {
-                let master = device.empty(rows, cols, DType::F32, Category::Optimizer);
-                device.machine.copy(tensor, &master);
-                master
-            });
-            State { m: zeros(), v: zeros(), master }
+        let room = |role: Role, weight: &Value| match params.disk() {
+            Some(disk) if disk.what().optimizer && Value::moves(weight.shape()) => {
+                Value::on_disk(disk, weight.shape(), DType::F32, role, weight.layer())
+            }
+            _ => {
+                let [rows, cols] = weight.shape();
+                device.empty(rows, cols, DType::F32, Category::Optimizer).into()
+            }
         };
-        let states = params.iter().map(|(_, param)| param.trainable.then(|| state(&param.tensor))).collect();
+        let state = |weight: &Value| State {
+            m: room(Role::Moment1, weight),
+            v: room(Role::Moment2, weight),
+            master: (weight.dtype() != DType::F32).then(|| room(Role::Master, weight)),
+        };
+        let states = params.iter().map(|(_, param)| param.trainable.then(|| state(&param.value))).collect();
         let updates = device.zeros(1, 1, DType::I32, Category::Optimizer);
-        AdamW { states, updates, sum_squares, scale, skip, norm }
+        let adamw = AdamW { states, updates, sum_squares, scale, skip, norm };
+        adamw.begin(device, params);
+        adamw
+    }
+
+    /// Zero moments, and masters equal to the weights.
+    fn begin(&self, device: &Device, params: &Params) {
+        let machine = &device.machine;
+        let items = self.items(params);
+        let parts = |item: usize| {
+            let Item { param, state, range, .. } = &items[item];
+            let part = |value, read| Part { value, range: range.clone(), read, write: !read };
+            let weight = state.master.is_some().then(|| part(&param.value, true));
+            let state = [Some(&state.m), Some(&state.v), state.master.as_ref()];
+            state.into_iter().flatten().map(|value| part(value, false)).chain(weight).collect()
+        };
+        sweep(params, items.len(), &parts, &mut |_, views| {
+            machine.zero(&views[0]);
+            machine.zero(&views[1]);
+            if let [_, _, master, weight] = views {
+                machine.copy(weight, master);
+            }
+        });
+    }
+
+    /// What an update goes through, in its order: whole weights, and chunks of those that are on disk or whose state is.
+    fn items<'a>(&'a self, params: &'a Params) -> Vec<Item<'a>> {
+        let mut items = Vec::new();
+        for ((id, param), state) in params.iter().zip(&self.states) {
+            let Some(state) = state else { continue };
+            let len = param.value.len();
+            let some_away = param.value.away().is_some() || state.m.away().is_some();
+            let ranges: Vec<Range<usize>> =
+                if some_away { chunks(len).collect() } else { std::iter::once(0..len).collect() };
+            items.extend(ranges.into_iter().map(|range| Item { id, param, state, range }));
+        }
+        items
     }
 
     /// Updates made; skipped steps are none. Waits for the device.
@@ -142,15 +211,24 @@ impl AdamW {
             updates,
         });
         let AdamWSettings { lr, beta1, beta2, eps, .. } = *settings;
-        for (id, grad) in grads.iter() {
-            let Some(State { m, v, master }) = &self.states[id.index()] else { continue };
-            let param = params.get(id);
+        let items = self.items(params);
+        let parts = |item: usize| {
+            let Item { param, state, range, .. } = &items[item];
+            // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
+            let part = |value| Part { value, range: range.clone(), read: true, write: true };
+            let values = [Some(&param.value), Some(&state.m), Some(&state.v), state.master.as_ref()];
+            values.into_iter().flatten().map(part).collect()
+        };
+        sweep(params, items.len(), &parts, &mut |item, views| {
+            let Item { id, param, range, .. } = &items[item];
+            let Some(grad) = grads.get(*id) else { return };
+            let grad = &grad.reshape(1, grad.len()).view_cols(range.clone());
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
-            let (param, master) = (&param.tensor, master.as_ref());
+            let (param, m, v, master) = (&views[0], &views[1], &views[2], views.get(3));
             let call =
                 Call { param, master, m, v, grad, scale, skip, lr, beta1, beta2, eps, weight_decay, updates };
             machine.adamw(&call);
-        }
+        });
         StepReport { norm: machine.read(norm), skipped: machine.read(skip) }
     }
 }

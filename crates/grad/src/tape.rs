@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::graph::{Ctx, Graph, Val};
 use crate::held::{Far, Held, Holding, Offload};
 use crate::op::{Desc, Exec, KvMemory};
-use crate::params::{Grads, Params};
+use crate::params::{Grads, ParamId, Params, Weights};
 use crate::places::Places;
 use crate::run::{Counters, Runner, Store};
 use crate::schedule::{At, Schedule};
@@ -32,11 +32,20 @@ struct Done {
     holding: Holding,
 }
 
+impl Done {
+    /// Weights that its backward pass needs.
+    fn weights(&self) -> Vec<ParamId> {
+        if self.schedule.backward.is_empty() { Vec::new() } else { self.graph.weights() }
+    }
+}
+
 /// Runs segments without keeping anything, with memory of earlier tokens if given.
 pub struct Eval<'a> {
     scope: Scope<'a>,
     places: Places,
     kv: Option<&'a mut dyn KvMemory>,
+    /// Weights of the next segment, on their way.
+    ahead: Option<Weights<'a>>,
 }
 
 /// Runs segments and remembers what their backward passes need.
@@ -45,6 +54,8 @@ pub struct Tape<'a> {
     places: &'a Places,
     offload: Option<&'a Offload>,
     done: Vec<Done>,
+    /// Weights of the next segment, on their way.
+    ahead: Option<Weights<'a>>,
     /// The values flowing out of the last segment depend on something trainable.
     input_grad: bool,
 }
@@ -60,6 +71,23 @@ fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>,
     Ctx::record(scope.params, desc, body)
 }
 
+/// A segment's weights, there to be used; those of the one after it begin to come. The head counts as a segment where it
+/// `follows`.
+fn weights<'a>(
+    scope: &Scope<'a>,
+    graph: &Graph,
+    ahead: &mut Option<Weights<'a>>,
+    follows: bool,
+) -> Weights<'a> {
+    let ids = graph.weights();
+    let weights = scope.params.fetch(scope.device, ids.iter().copied());
+    if !weights.is_empty() {
+        *ahead = scope.params.fetch_after(scope.device, &ids, follows);
+    }
+    weights.wait();
+    weights
+}
+
 fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
     let Scope { device, params, batch, .. } = *scope;
     Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer, head_groups }
@@ -68,7 +96,7 @@ fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
 impl<'a> Eval<'a> {
     /// An evaluation pass; rows regions run in tiles of `tile_rows`.
     pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn KvMemory>) -> Eval<'a> {
-        Eval { scope, places: Places::none().with_tiles(tile_rows), kv }
+        Eval { scope, places: Places::none().with_tiles(tile_rows), kv, ahead: None }
     }
 }
 
@@ -76,6 +104,7 @@ impl<'a> Segments<'a> for Eval<'a> {
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let graph = record(&self.scope, x.as_ref(), body);
         let schedule = Schedule::forward_only(&graph, self.scope.params);
+        let _weights = weights(&self.scope, &graph, &mut self.ahead, false);
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
         exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn KvMemory);
         let mut store = Store::new(graph.values.len(), 0);
@@ -101,7 +130,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 impl<'a> Tape<'a> {
     /// A tape for one micro batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
-        Tape { scope, places, offload: None, done: Vec::new(), input_grad: false }
+        Tape { scope, places, offload: None, done: Vec::new(), ahead: None, input_grad: false }
     }
 
     /// What the tape runs with.
@@ -130,7 +159,12 @@ impl<'a> Tape<'a> {
             top.holding.fetch_first(offload, self.scope.device);
         }
         let mut dy = Some(dy);
+        self.ahead = None;
         while let Some(done) = self.done.pop() {
+            let weights = self.scope.params.fetch(self.scope.device, done.weights());
+            let below = self.done.last().map(Done::weights).unwrap_or_default();
+            self.ahead = Some(self.scope.params.fetch(self.scope.device, below));
+            weights.wait();
             dy = self.backward_segment(done, dy?, grads);
         }
         dy
@@ -176,6 +210,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         self.input_grad |=
             graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);
         let input = x.clone().filter(|_| schedule.keeps_input);
+        let weights = weights(&self.scope, &graph, &mut self.ahead, true);
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(val) = graph.input {
@@ -194,6 +229,7 @@ impl<'a> Segments<'a> for Tape<'a> {
             far: self.offload.map(|offload| Far { offload, own: None, below }),
         };
         runner.run(&schedule.forward);
+        drop(weights);
         let mut store = runner.store;
         let output = take_output(&mut store, &graph);
         // Nobody may hold a value that leaves.

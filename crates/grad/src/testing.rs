@@ -209,7 +209,12 @@ pub(crate) fn weights(device: &Device, values: &[Matrix], dtype: DType) -> (Para
     let mut params = Params::default();
     let ids = values.iter().enumerate().map(|(index, value)| {
         let tensor = upload(device, value, dtype, Category::Params, false);
-        params.push(Param { name: format!("weight.{index}"), tensor, decays: true, trainable: true })
+        params.push(Param {
+            name: format!("weight.{index}"),
+            value: tensor.into(),
+            decays: true,
+            trainable: true,
+        })
     });
     let ids = ids.collect();
     (params, ids)

@@ -37,6 +37,9 @@ pub enum Error {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// The disk behind weights failed.
+    #[error(transparent)]
+    Spill(fathom_tensor::spill::Error),
     /// A key of `config.json` is missing, unknown, or has a value that is not supported.
     #[error("{}: key `{key}` {what}", file.display())]
     Config {

@@ -44,7 +44,6 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
     let threads = device.machine.profile().threads.max(1);
     let (mut raw, mut bytes) = (Vec::new(), Vec::new());
     for (id, param) in params.iter() {
-        let weight = param.tensor.reshape(1, param.tensor.len());
         let fill = if norms.contains(&id) {
             Fill::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 })
         } else if !param.decays {
@@ -53,14 +52,16 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
             let ends = if ends.contains(&id) { (2.0 * model.blocks.len() as f64).sqrt() } else { 1.0 };
             Fill::Normal { deviation: init.deviation / ends, key: mix(mix(init.seed) ^ u64::from(id.0)) }
         };
-        for start in (0..weight.len()).step_by(CHUNK) {
-            let end = weight.len().min(start + CHUNK);
-            let values = fill.values(start..end, threads);
-            raw.clear();
-            raw.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            convert(DType::F32, &raw, weight.dtype(), &mut bytes);
-            device.machine.write(&weight.view_cols(start..end), &bytes);
-        }
+        param.value.fill(|range, weight| {
+            for start in (0..range.len()).step_by(CHUNK) {
+                let end = range.len().min(start + CHUNK);
+                let values = fill.values(range.start + start..range.start + end, threads);
+                raw.clear();
+                raw.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                convert(DType::F32, &raw, weight.dtype(), &mut bytes);
+                device.machine.write(&weight.view_cols(start..end), &bytes);
+            }
+        });
     }
 }
 

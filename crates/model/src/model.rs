@@ -1,7 +1,9 @@
 //! A model: a specification, where its weights are, and its forward pass over segments.
 
-use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, Val};
-use fathom_tensor::{Category, DType, Device, Tensor};
+use std::rc::Rc;
+
+use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk, Val};
+use fathom_tensor::{DType, Device, Tensor};
 
 use crate::block::{BlockParams, LinearParams, NormParams, block, norm};
 use crate::spec::{QkNorm, Spec};
@@ -29,13 +31,15 @@ pub struct Model {
 struct Declare<'a> {
     device: &'a Device,
     dtype: DType,
+    /// The block at hand, or -1.
+    layer: i32,
     params: Params,
 }
 
 impl Declare<'_> {
     fn push(&mut self, name: String, rows: usize, cols: usize, decays: bool) -> ParamId {
-        let tensor = self.device.empty(rows, cols, self.dtype, Category::Params);
-        self.params.push(Param { name, tensor, decays, trainable: true })
+        let value = self.params.room(self.device, [rows, cols], self.dtype, self.layer);
+        self.params.push(Param { name, value, decays, trainable: true })
     }
 
     fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
@@ -77,16 +81,37 @@ impl Declare<'_> {
 impl Model {
     /// Declares a model's weights, uninitialised, of `dtype` (f32 or bf16).
     pub fn declare(device: &Device, spec: &Spec, dtype: DType) -> (Model, Params) {
+        Model::declare_on(device, spec, dtype, None)
+    }
+
+    /// As [`Model::declare`], with disk behind the weights and their optimizer's state.
+    pub fn declare_on(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        disk: Option<Rc<StateDisk>>,
+    ) -> (Model, Params) {
         device.pool.enter("weights", -1);
-        let mut declare = Declare { device, dtype, params: Params::default() };
+        let mut declare = Declare { device, dtype, layer: -1, params: Params::with_disk(disk) };
         let embed = declare.push("embed.weight".into(), spec.vocab, spec.hidden, true);
         let positions = spec
             .learned_positions
             .map(|rows| declare.push("positions.weight".into(), rows, spec.hidden, true));
-        let blocks = (0..spec.layers.len()).map(|index| declare.block(spec, index)).collect();
+        let first = declare.params.len() as u32;
+        let mut walk = vec![(0..first).map(ParamId).collect::<Vec<_>>()];
+        let mut blocks = Vec::new();
+        for index in 0..spec.layers.len() {
+            let first = declare.params.len() as u32;
+            declare.layer = index as i32;
+            blocks.push(declare.block(spec, index));
+            walk.push((first..declare.params.len() as u32).map(ParamId).collect());
+        }
+        declare.layer = -1;
         let final_norm = declare.norm("final_norm", spec.hidden, spec.norm_bias);
         let head =
             if spec.tied { embed } else { declare.push("head.weight".into(), spec.vocab, spec.hidden, true) };
+        walk.push(vec![head]);
+        declare.params.set_walk(walk);
         let embed_scale = match dtype {
             DType::Bf16 => half::bf16::from_f32(spec.embed_scale).to_f32(),
             _ => spec.embed_scale,

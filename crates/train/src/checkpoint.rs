@@ -4,6 +4,8 @@
 //! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Tensors are
 //! stored whole under their global names, so a checkpoint does not know how it was made.
 //!
+//! Weights and state on disk are read from there and written there chunk by chunk.
+//!
 //! A save takes hold of the tensors as they are and a thread of its own writes them. Steps go on meanwhile; only the next
 //! update has to wait until all of them are read ([`Saving::release`]), and nobody waits for the disk before the next save.
 
@@ -12,9 +14,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use fathom_grad::{Param, ParamId, Params};
+use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_model::{Export, SafeTensors, SaveOptions, load};
-use fathom_tensor::{DType, Tensor};
+use fathom_tensor::DType;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
@@ -68,28 +70,24 @@ const STATE: &str = "state.json";
 /// Names the newest checkpoint.
 const LATEST: &str = "LATEST";
 
-/// The parts of a checkpoint: sub-folder, and which tensor of a weight it holds.
-type Part = (&'static str, fn(&Trainer, ParamId) -> Tensor);
+/// The parts of a checkpoint: sub-folder, and which value of a weight it holds.
+type Part = (&'static str, fn(&Trainer, ParamId) -> Value);
 
 /// Weights without state of their own stand in for it, so that every part has every tensor.
 const PARTS: [Part; 4] = [
-    ("model", |trainer, id| trainer.params.tensor(id).clone()),
+    ("model", |trainer, id| trainer.params.get(id).value.clone()),
     ("moment1", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.m))),
     ("moment2", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.v))),
     ("master", |trainer, id| state_or_weight(trainer, id, |state| state.master.as_ref())),
 ];
 
-fn state_or_weight(
-    trainer: &Trainer,
-    id: ParamId,
-    pick: fn(&fathom_grad::State) -> Option<&Tensor>,
-) -> Tensor {
-    trainer.optimizer().state(id).and_then(pick).unwrap_or(trainer.params.tensor(id)).clone()
+fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State) -> Option<&Value>) -> Value {
+    trainer.optimizer().state(id).and_then(pick).unwrap_or(&trainer.params.get(id).value).clone()
 }
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
-    let narrow = trainer.params.tensor(trainer.model.embed).dtype() != DType::F32;
+    let narrow = trainer.params.dtype(trainer.model.embed) != DType::F32;
     PARTS.into_iter().filter(move |(name, _)| narrow || *name != "master")
 }
 
@@ -107,11 +105,11 @@ impl Checkpoints {
         // Shares wait for the readers in the exports: declared first, dropped last.
         let mut shares = Vec::new();
         let mut exports = Vec::new();
-        for (part, tensor) in parts(trainer) {
-            let dtype = tensor(trainer, trainer.model.embed).dtype();
+        for (part, value) in parts(trainer) {
+            let dtype = value(trainer, trainer.model.embed).dtype();
             let options = SaveOptions::new(dtype);
             let (more, export) =
-                Export::begin(&trainer.device, &trainer.model, |id| Some(tensor(trainer, id)), options);
+                Export::begin(&trainer.device, &trainer.model, |id| Some(value(trainer, id)), options);
             shares.extend(more);
             exports.push((part, export));
         }
@@ -147,11 +145,12 @@ impl Checkpoints {
         let folder = self.folder.join(name.trim());
         let state = read_state(&folder)?;
         verify(&folder, &state.files)?;
-        for (part, tensor) in parts(trainer) {
+        for (part, value) in parts(trainer) {
             let source = SafeTensors::open_folder(&folder.join(part))?;
-            let mut views = views(trainer, tensor);
+            let mut views = views(trainer, value);
             load(&trainer.device, &trainer.model, &mut views, &source)?;
         }
+        trainer.params.disk().map_or(Ok(()), |disk| disk.check())?;
         let device = trainer.device.clone();
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         Ok(Some(state.progress))
@@ -193,12 +192,12 @@ fn write_state(folder: &Path, state: &State) -> Result<()> {
     publish(&folder.join(STATE), text.as_bytes())
 }
 
-/// The tensors of one part, shaped like the weights.
-fn views(trainer: &Trainer, tensor: fn(&Trainer, ParamId) -> Tensor) -> Params {
+/// The values of one part, shaped like the weights.
+fn views(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value) -> Params {
     let mut views = Params::default();
     for (id, param) in trainer.params.iter() {
         let (name, decays, trainable) = (param.name.clone(), param.decays, param.trainable);
-        views.push(Param { name, tensor: tensor(trainer, id), decays, trainable });
+        views.push(Param { name, value: value(trainer, id), decays, trainable });
     }
     views
 }

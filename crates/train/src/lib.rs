@@ -17,6 +17,7 @@ mod run;
 mod schedule;
 mod source;
 pub mod stage;
+mod state;
 mod step;
 mod timeline;
 
@@ -28,4 +29,5 @@ pub use plan::{Plan, plan};
 pub use run::{Hooks, Outcome, Parts, Progress, Run};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Source, append};
+pub use state::{open_state_disk, state_disk_bytes};
 pub use step::{InStep, MicroBatch, StepResult, Trainer};

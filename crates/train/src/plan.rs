@@ -1,13 +1,15 @@
 //! The plan: the very training step, on the machine without data.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_grad::Offload;
-use fathom_model::{Model, Spec};
-use fathom_tensor::spill::{self, Spill};
+use fathom_grad::StateDisk;
+use fathom_model::Spec;
 use fathom_tensor::{DType, Device, Meta, Profile, Usage};
 
-use crate::step::{InStep, MicroBatch, Trainer};
+use crate::state::planned_trainer;
+use crate::step::{InStep, MicroBatch};
 
 /// What a step will need.
 #[derive(Clone, Debug)]
@@ -20,14 +22,13 @@ pub struct Plan {
     pub hardware_flops: u64,
     /// Operations run again in the backward pass.
     pub replayed: u64,
-    /// Most bytes on disk at once: the size of the spill file.
+    /// Most bytes on disk at once: the sizes of the files behind activations, and behind weights and optimizer state.
     pub disk_peak_bytes: u64,
+    /// The part of it behind activations.
+    pub spill_peak_bytes: u64,
     /// Bytes written to disk and read from it, in one step.
     pub disk_bytes: u64,
 }
-
-/// A plan's disk is as large as it has to be.
-pub(crate) const MOST_DISK_BYTES: u64 = 1 << 60;
 
 /// Runs two steps of `micro_batches` documents of `tokens` tokens on `meta`: the second is what every later one looks
 /// like. Micro batches beyond the second repeat it, so they are counted and not run.
@@ -40,17 +41,17 @@ pub fn plan(
     tokens: usize,
 ) -> Plan {
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
-    let (model, params) = Model::declare(&device, spec, dtype);
-    let mut trainer = Trainer::new(&device, model, params);
-    if how.places.uses_disk() {
-        let options = spill::Options::new("", MOST_DISK_BYTES);
-        trainer.offload = Spill::open(&device, &options).ok().map(Offload::plain);
-    }
+    let mut trainer = planned_trainer(&device, spec, dtype, how);
+    let state = trainer.params.disk().cloned();
     let run = micro_batches.clamp(1, 2);
     let blank: Vec<MicroBatch> = (0..run).map(|_| MicroBatch::blank(tokens)).collect();
     let _ = trainer.step(&blank, how);
     trainer.counters.reset(false);
-    let _ = trainer.step(&blank, how);
+    let (before, gradients) = (moved(&state), Cell::new(0));
+    let _ = trainer.step_with(&blank, how, || gradients.set(moved(&state)));
+    let per_micro_batch = (gradients.get() - before) / run as u64;
+    let per_update = moved(&state) - gradients.get();
+    let state_bytes = state.as_ref().map_or(0, |disk| disk.stats().peak_reserved_bytes);
     let disk = trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default();
     let counted = trainer.counters.get();
     let usage = device.pool.usage();
@@ -59,8 +60,16 @@ pub fn plan(
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,
-        disk_peak_bytes: disk.peak_reserved_bytes,
+        disk_peak_bytes: disk.peak_reserved_bytes + state_bytes,
+        spill_peak_bytes: disk.peak_reserved_bytes,
         // Both steps moved the same; of each, the micro batches that ran.
-        disk_bytes: (disk.written_bytes + disk.read_bytes) / 2 / run as u64 * micro_batches.max(1) as u64,
+        disk_bytes: ((disk.written_bytes + disk.read_bytes) / 2 / run as u64 + per_micro_batch)
+            * micro_batches.max(1) as u64
+            + per_update,
     }
+}
+
+/// Bytes of weights and optimizer state that went to disk or came from it so far.
+fn moved(state: &Option<Rc<StateDisk>>) -> u64 {
+    state.as_ref().map(|disk| disk.stats()).map_or(0, |stats| stats.written_bytes + stats.read_bytes)
 }

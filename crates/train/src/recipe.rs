@@ -134,8 +134,12 @@ recipe! {
         pub kind: MachineKind = MachineKind::Cpu,
         /// Threads; 0 for all cores.
         pub threads: usize = 0,
-        /// Folder for activations on disk; none for the run's own.
+        /// Folder for what is on disk instead of in memory; none for the run's own.
         pub spill: Option<PathBuf>,
+        /// Keeps each block's weights, the embedding's and the head's on disk while they are not at work.
+        pub offload_weights: bool = false,
+        /// Keeps the moments and master weights on disk between updates.
+        pub offload_optimizer: bool = false,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
     }

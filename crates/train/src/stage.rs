@@ -1,6 +1,6 @@
 //! From a recipe's stage to what its steps run with.
 
-use fathom_grad::{AdamWSettings, Places};
+use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{Caps, RopeScaling, Spec};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
@@ -42,6 +42,11 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     Ok(places.with_tiles(tile_rows))
 }
 
+/// What of weights and optimizer state is on disk.
+pub fn on_disk(recipe: &Recipe) -> OnDisk {
+    OnDisk { weights: recipe.machine.offload_weights, optimizer: recipe.machine.offload_optimizer }
+}
+
 /// What a stage's steps run with; the learning rate is set step by step.
 ///
 /// # Errors
@@ -57,7 +62,13 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         max_norm: optimizer.clip.unwrap_or(0.0) as f32,
     };
     let caps = Caps { docs: stage.max_docs * stage.samples_per_micro_batch, seq_tokens: stage.seq_tokens };
-    Ok(InStep { places: places(recipe, index)?, caps, z_loss: optimizer.z_loss as f32, adamw })
+    Ok(InStep {
+        places: places(recipe, index)?,
+        on_disk: on_disk(recipe),
+        caps,
+        z_loss: optimizer.z_loss as f32,
+        adamw,
+    })
 }
 
 /// The learning rates of a stage of `steps` steps.

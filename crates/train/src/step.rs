@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use fathom_grad::{
-    AdamW, AdamWSettings, Counters, Grads, Labels, Offload, Params, Places, Scope, Tape, Update,
+    AdamW, AdamWSettings, Counters, Grads, Labels, Offload, OnDisk, Params, Places, Scope, Tape, Update,
 };
 use fathom_model::{Caps, Model, Packed};
+use fathom_tensor::spill::Spill;
 use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
@@ -64,6 +65,8 @@ pub struct Trainer {
 pub struct InStep {
     /// Where activations live.
     pub places: Places,
+    /// What of weights and optimizer state is on disk: for plans. A trainer's own are where its weights were declared.
+    pub on_disk: OnDisk,
     /// Sizes that shapes are charged with.
     pub caps: Caps,
     /// Weight of the z-loss.
@@ -129,7 +132,8 @@ impl Trainer {
     /// micro batches are whole chunks of 128 tokens.
     ///
     /// # Errors
-    /// The disk behind activations failed; nothing was updated.
+    /// The disk behind activations failed, and nothing was updated; or the disk behind weights and optimizer state, and
+    /// what they are is undefined: the last checkpoint is what there is.
     pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> Result<StepResult> {
         self.step_with(micro_batches, how, || {})
     }
@@ -148,6 +152,7 @@ impl Trainer {
         if let Some(offload) = &self.offload {
             offload.spill.check()?;
         }
+        self.check_state()?;
         before_update();
         self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
         let update = Update { loss: &self.loss, count: &self.count };
@@ -155,8 +160,27 @@ impl Trainer {
         let report = self.counters.span("adamw", "", -1, || {
             self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
         });
+        self.check_state()?;
         let loss = self.device.machine.read(&self.loss);
         Ok(StepResult { loss, norm: report.norm, skipped: report.skipped, tokens, valid })
+    }
+
+    /// The engines behind activations, and behind weights and optimizer state.
+    pub fn spills(&self) -> impl Iterator<Item = &Spill> {
+        let activations = self.offload.as_ref().map(|offload| &offload.spill);
+        activations.into_iter().chain(self.params.disk().map(|disk| disk.spill()))
+    }
+
+    /// Bytes that went to disk and came from it so far, and seconds that steps waited for them.
+    pub fn disk_traffic(&self) -> (u64, f64) {
+        self.spills().map(Spill::stats).fold((0, 0.0), |(bytes, stall_s), stats| {
+            (bytes + stats.written_bytes + stats.read_bytes, stall_s + stats.stall_s)
+        })
+    }
+
+    /// The first failure of the disk behind weights and optimizer state.
+    fn check_state(&self) -> Result<()> {
+        Ok(self.params.disk().map_or(Ok(()), |disk| disk.check())?)
     }
 
     /// Sum of the losses of the last accumulation.

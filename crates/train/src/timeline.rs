@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use fathom_base::metrics::events::{MemoryTimeline, Phase};
-use fathom_grad::Offload;
-use fathom_model::Model;
-use fathom_tensor::spill::{self, Spill};
 use fathom_tensor::{Category, Device, Mark, Meta};
 
 use crate::picture::Subject;
-use crate::plan::MOST_DISK_BYTES;
-use crate::step::{MicroBatch, Trainer};
+use crate::state::planned_trainer;
+use crate::step::MicroBatch;
 
 /// Points of a memory timeline.
 const POINTS: usize = 600;
@@ -18,12 +15,7 @@ const POINTS: usize = 600;
 /// The second step of a stage, as it will be: the first one that every later one is like.
 pub fn planned(subject: &Subject<'_>) -> MemoryTimeline {
     let device = Device::new(Arc::new(Meta::new(subject.profile.clone())), u64::MAX);
-    let (model, params) = Model::declare(&device, subject.spec, subject.dtype);
-    let mut trainer = Trainer::new(&device, model, params);
-    if subject.how.places.uses_disk() {
-        let options = spill::Options::new("", MOST_DISK_BYTES);
-        trainer.offload = Spill::open(&device, &options).ok().map(Offload::plain);
-    }
+    let mut trainer = planned_trainer(&device, subject.spec, subject.dtype, subject.how);
     let blank: Vec<MicroBatch> =
         (0..subject.micro_batches.max(1)).map(|_| MicroBatch::blank(subject.tokens)).collect();
     let _ = trainer.step(&blank[..1], subject.how);

@@ -29,7 +29,7 @@ impl Setup {
             let tensor = upload(&device, &values, dtype, Category::Params, false);
             params.push(Param {
                 name: format!("w{index}"),
-                tensor,
+                value: tensor.into(),
                 decays: index == 0,
                 trainable: index < 2,
             });
@@ -65,8 +65,8 @@ impl Setup {
         for (id, param) in self.params.iter() {
             let state = optimizer.state(id).into_iter();
             let moments = state.flat_map(|state| [Some(&state.m), Some(&state.v), state.master.as_ref()]);
-            let tensors = std::iter::once(&param.tensor).chain(moments.flatten());
-            all.extend(tensors.map(|tensor| self.device.machine.read(tensor).wait()));
+            let values = std::iter::once(&param.value).chain(moments.flatten());
+            all.extend(values.map(|value| value.bytes(&self.device)));
         }
         all
     }
@@ -124,7 +124,7 @@ fn check(settings: &AdamWSettings, dtype: DType) {
                 Reference { weight, m: Matrix::zeros(rows, cols), v: Matrix::zeros(rows, cols) }
             })
             .collect();
-        let frozen = download(&setup.device, setup.params.tensor(ParamId(2)));
+        let frozen = download(&setup.device, &setup.params.tensor(ParamId(2)));
         for step in 1..=3 {
             setup.set(step, 5.0, 64.0);
             let (norm, skipped) = setup.update(&mut optimizer, settings);
@@ -134,23 +134,27 @@ fn check(settings: &AdamWSettings, dtype: DType) {
             for (index, expected) in expected.iter().enumerate() {
                 let id = ParamId(index as u32);
                 let state = optimizer.state(id).unwrap();
-                let weight = setup.params.tensor(id);
-                let exact = download(&setup.device, state.master.as_ref().unwrap_or(weight));
+                let weight = &setup.params.get(id).value;
+                let exact = download(&setup.device, &state.master.as_ref().unwrap_or(weight).tensor());
                 assert_eq!(state.master.is_some(), dtype != DType::F32);
                 for (what, found, expected) in [
                     ("weight", exact.clone(), &expected.weight),
-                    ("m", download(&setup.device, &state.m), &expected.m),
-                    ("v", download(&setup.device, &state.v), &expected.v),
+                    ("m", download(&setup.device, &state.m.tensor()), &expected.m),
+                    ("v", download(&setup.device, &state.v.tensor()), &expected.v),
                 ] {
                     let what = format!("{what} {index} after step {step}");
                     assert_close(&at, &what, &found.data, &expected.data, 1e-5, 0.0);
                 }
                 let rounded = exact.rounded(dtype);
-                assert_eq!(download(&setup.device, weight), rounded, "{at}: weight is its rounded master");
+                assert_eq!(
+                    download(&setup.device, &weight.tensor()),
+                    rounded,
+                    "{at}: weight is its rounded master"
+                );
             }
         }
         assert!(optimizer.state(ParamId(2)).is_none());
-        assert_eq!(download(&setup.device, setup.params.tensor(ParamId(2))), frozen, "{at}: frozen");
+        assert_eq!(download(&setup.device, &setup.params.tensor(ParamId(2))), frozen, "{at}: frozen");
     }
 }
 

@@ -126,7 +126,7 @@ impl Declare<'_> {
         let tensor = self.device.empty(rows, cols, dtype, Category::Params);
         self.device.machine.copy(&wide, &tensor);
         let (decays, trainable) = (rows > 1, (self.trainable)(&name));
-        self.params.push(Param { name, tensor, decays, trainable })
+        self.params.push(Param { name, value: tensor.into(), decays, trainable })
     }
 
     fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> Pair {

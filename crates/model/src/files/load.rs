@@ -1,5 +1,6 @@
 //! Streams weights into place: many reads at once, each straight into the machine's memory where the stored type is the
-//! wanted one, through a small buffer where it has to be converted. No second copy of the model.
+//! wanted one, through a small buffer where it has to be converted. No second copy of the model; weights on disk go there
+//! chunk by chunk (`load_chunks`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,6 +10,7 @@ use fathom_grad::{ParamId, Params};
 use fathom_tensor::{DType, Device, Tensor};
 
 use super::convert::{convert_into, is_convertible, transpose};
+use super::load_chunks::load_chunks;
 use super::source::{Source, Stream};
 use crate::error::{Error, Result};
 use crate::family::Family;
@@ -22,19 +24,19 @@ const CHUNK_BYTES: usize = 1 << 20;
 const GROUP_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
 /// One piece, with where it comes from and goes to.
-struct Job {
-    id: ParamId,
-    piece: Piece,
+pub(super) struct Job {
+    pub id: ParamId,
+    pub piece: Piece,
     /// The name in the source, which may lack the family's prefix.
-    name: String,
-    dtype: DType,
+    pub name: String,
+    pub dtype: DType,
     /// Place of the tensor in the order of the source.
     order: usize,
 }
 
 impl Job {
     /// Bytes of its data in the file.
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.piece.rows.len() * self.row_bytes()
     }
 
@@ -98,7 +100,7 @@ fn groups<'a>(jobs: &'a [Job], params: &Params) -> Vec<Group<'a>> {
     let most = (all / 8).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
     let mut groups: Vec<Group<'a>> = Vec::new();
     for job in jobs {
-        let weight = params.tensor(job.id);
+        let Some(weight) = params.get(job.id).value.resident() else { continue };
         for rows in job.parts(most) {
             if groups.last().is_none_or(|group| group.bytes >= most) {
                 groups.push(Group::default());
@@ -161,7 +163,9 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
     failed
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .map_or(Ok(()), |(_, error)| Err(error))
+        .map_or(Ok(()), |(_, error)| Err(error))?;
+    load_chunks(device, params, &jobs, source)?;
+    params.disk().map_or(Ok(()), |disk| disk.check().map_err(Error::Spill))
 }
 
 /// Checks every tensor before any is read, and orders the work as the data lies.

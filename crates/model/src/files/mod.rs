@@ -5,6 +5,7 @@ mod folder;
 mod header;
 pub(crate) mod json;
 mod load;
+mod load_chunks;
 mod save;
 mod source;
 mod values;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fathom_grad::{ParamId, Params};
-use fathom_tensor::{DType, Device, Reader, Share, Tensor};
+use fathom_grad::{ParamId, Params, Value};
+use fathom_tensor::{DType, Device, Reader, Share};
 
 use super::convert::{convert, transpose};
 use super::load::chunks;
 use super::writer::{FolderWriter, TensorInfo};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::pieces::Piece;
 
@@ -43,7 +43,7 @@ pub fn save(
     folder: &Path,
     options: SaveOptions,
 ) -> Result<()> {
-    export_tensors(device, model, |id| Some(params.tensor(id).clone()), folder, options)
+    export_tensors(device, model, |id| Some(params.get(id).value.clone()), folder, options)
 }
 
 /// Writes one tensor per weight, shaped like it, under the weight's Hugging Face names. Weights for which `tensor`
@@ -57,7 +57,7 @@ pub fn save(
 pub fn export_tensors(
     device: &Device,
     model: &Model,
-    tensor: impl Fn(ParamId) -> Option<Tensor>,
+    tensor: impl Fn(ParamId) -> Option<Value>,
     folder: &Path,
     options: SaveOptions,
 ) -> Result<()> {
@@ -66,7 +66,7 @@ pub fn export_tensors(
     export.write(folder)
 }
 
-/// Tensors that any thread may write to files while the issuing thread reads them too.
+/// Values that any thread may write to files while the issuing thread reads them too.
 pub struct Export {
     readers: Vec<Reader>,
     /// In the order of the files: each tensor with its pieces and whose rows they are.
@@ -84,7 +84,7 @@ impl Export {
     pub fn begin(
         device: &Device,
         model: &Model,
-        tensor: impl Fn(ParamId) -> Option<Tensor>,
+        tensor: impl Fn(ParamId) -> Option<Value>,
         options: SaveOptions,
     ) -> (Vec<Share>, Export) {
         assert!(device.machine.has_data(), "export: the machine has no data");
@@ -93,7 +93,7 @@ impl Export {
         let mut export = Export { readers: Vec::new(), tensors: Vec::new(), options };
         for (index, pieces) in model.pieces().into_iter().enumerate() {
             let Some(weight) = tensor(ParamId(index as u32)) else { continue };
-            let (share, reader) = device.machine.share(&weight);
+            let (share, reader) = weight.share(device);
             shares.push(share);
             let reader_index = export.readers.len();
             export.readers.push(reader);
@@ -147,7 +147,7 @@ fn write_piece(reader: &Reader, piece: &Piece, dtype: DType, writer: &mut Folder
     let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
     for rows in chunks(piece, from.bytes()) {
         let [weight_rows, cols] = piece.part(reader.shape(), rows.clone());
-        reader.read(weight_rows, cols, &mut bytes);
+        reader.read(weight_rows, cols, &mut bytes).map_err(Error::Spill)?;
         let mut elements = &bytes;
         if piece.transpose {
             transpose(elements, [piece.row_len(), rows.len()], from.bytes(), &mut turned);

@@ -177,7 +177,14 @@ fn gradients() {
         run.backward(&Places::none(), &mut grads);
         let folder = tempfile::tempdir().unwrap();
         let options = SaveOptions::new(DType::F32);
-        export_tensors(&run.device, &run.model, |id| grads.get(id).cloned(), folder.path(), options).unwrap();
+        export_tensors(
+            &run.device,
+            &run.model,
+            |id| grads.get(id).cloned().map(Into::into),
+            folder.path(),
+            options,
+        )
+        .unwrap();
         let ours = SafeTensors::open_folder(folder.path()).unwrap();
         let golden_of = |tensor: &str| floats(&tensors, &format!("packed.grad.{}", in_memory(tensor)));
         let wanted = tensors.names().iter().filter(|name| name.starts_with("packed.grad.")).count();

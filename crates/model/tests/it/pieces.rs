@@ -32,7 +32,7 @@ fn pieces_are_the_tensors_of_the_files() {
                     );
                 }
             }
-            assert_eq!(covered, param.tensor.len(), "{}: {} of {}", name(&case), id.0, param.name);
+            assert_eq!(covered, param.value.len(), "{}: {} of {}", name(&case), id.0, param.name);
             check_disjoint(&pieces);
         }
         let stored: BTreeSet<String> = folder.source.names().into_iter().map(str::to_string).collect();

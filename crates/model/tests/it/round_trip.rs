@@ -21,7 +21,7 @@ fn loaded(device: &Device, folder: &Path, dtype: DType) -> (Model, Params) {
 }
 
 fn bits(device: &Device, params: &Params) -> Vec<Vec<u8>> {
-    params.iter().map(|(_, param)| device.machine.read(&param.tensor).wait()).collect()
+    params.iter().map(|(_, param)| param.value.bytes(device)).collect()
 }
 
 fn files(folder: &Path) -> Vec<String> {
@@ -137,7 +137,8 @@ fn new_weights_do_not_depend_on_threads() {
         let device = cpu(threads, None);
         let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
         initialise(&device, &model, &mut params, Init::new(42));
-        let values: Vec<Vec<f32>> = params.iter().map(|(_, param)| device.to_f32(&param.tensor)).collect();
+        let values: Vec<Vec<f32>> =
+            params.iter().map(|(_, param)| device.to_f32(&param.value.tensor())).collect();
         let deviation = |values: &[f32]| {
             (values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
         };

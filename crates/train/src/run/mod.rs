@@ -242,7 +242,7 @@ impl<'a> Run<'a> {
         self.trainer.offload = None;
         if how.places.uses_disk() {
             let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-            let options = Options::new(folder, plan.disk_peak_bytes);
+            let options = Options::new(folder, plan.spill_peak_bytes);
             self.trainer.offload = Some(Offload::plain(Spill::open(&self.trainer.device, &options)?));
         }
         let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
@@ -275,7 +275,7 @@ impl<'a> Run<'a> {
             stage: &table.name,
             profile: trainer.device.machine.profile(),
             spec: &trainer.model.spec,
-            dtype: trainer.params.tensor(trainer.model.embed).dtype(),
+            dtype: trainer.params.dtype(trainer.model.embed),
             how,
             micro_batches: table.micro_batches.max(1),
             tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),

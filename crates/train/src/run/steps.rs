@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
-use fathom_tensor::spill;
 
 use super::{Hooks, Outcome, Pending, Run, Running};
 use crate::checkpoint::Saving;
@@ -54,7 +53,7 @@ impl Run<'_> {
         running.how.adamw.lr = lr as f32;
 
         self.trainer.device.pool.reset_peak();
-        let before = self.spill_stats();
+        let before = self.trainer.disk_traffic();
         let watched = self.progress.stage_step == 1;
         if watched {
             self.watch();
@@ -67,7 +66,7 @@ impl Run<'_> {
         })?;
         let counted = self.trainer.counters.get();
         let step_s = begun.elapsed().as_secs_f64();
-        let after = self.spill_stats();
+        let after = self.trainer.disk_traffic();
         if watched {
             self.timeline(running)?;
         }
@@ -90,9 +89,8 @@ impl Run<'_> {
             model_tflops: counted.model_flops as f64 / step_s / 1e12,
             step_s,
             data_wait_s,
-            stall_s: after.stall_s - before.stall_s,
-            spill_bytes: (after.written_bytes + after.read_bytes)
-                - (before.written_bytes + before.read_bytes),
+            stall_s: after.1 - before.1,
+            spill_bytes: after.0 - before.0,
             pool_peak_bytes: self.trainer.device.pool.usage().peak_live,
             rss_bytes: rss::anonymous_bytes().unwrap_or(0),
             time_s: progress.time_s,
@@ -100,11 +98,6 @@ impl Run<'_> {
         };
         let previous = running.pending.replace(Pending { result, event });
         self.report(running, previous, hooks)
-    }
-
-    /// What the disk behind memory has done so far.
-    fn spill_stats(&self) -> spill::Stats {
-        self.trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default()
     }
 
     /// Reads what the last step left on the device.

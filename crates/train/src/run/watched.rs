@@ -37,8 +37,8 @@ impl Run<'_> {
     /// Begins to look closely at a step.
     pub(super) fn watch(&self) {
         self.trainer.device.pool.record();
-        if let (true, Some(offload)) = (self.recipe.run.profile, &self.trainer.offload) {
-            offload.spill.record();
+        if self.recipe.run.profile {
+            self.trainer.spills().for_each(|spill| spill.record());
         }
     }
 
@@ -64,13 +64,15 @@ impl Run<'_> {
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, start_us, duration_us, args, ..trace::Span::default() })?;
         }
-        let transfers = self.trainer.offload.as_ref().map(|offload| offload.spill.recorded());
+        let mut transfers: Vec<spill::Span> =
+            self.trainer.spills().flat_map(|spill| spill.recorded()).collect();
+        transfers.sort_by_key(|span| (span.began, span.ended));
         let mut lanes = [
             Lanes::new(0, WAITS, "waits for disk"),
             Lanes::new(0, SPILL, "spill"),
             Lanes::new(0, PREFETCH, "prefetch"),
         ];
-        for span in transfers.into_iter().flatten() {
+        for span in transfers {
             let (lane, category) = match span.kind {
                 spill::Kind::Stall => (0, "wait"),
                 spill::Kind::Write => (1, "write"),

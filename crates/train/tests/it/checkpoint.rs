@@ -6,14 +6,13 @@ use fathom_train::{Checkpoints, Progress, Trainer};
 use crate::step::{how, micro, trainer};
 
 /// Bits of the weights, then of moments and masters.
-fn bits(trainer: &Trainer) -> Vec<Vec<u8>> {
-    let machine = &trainer.device.machine;
+pub fn bits(trainer: &Trainer) -> Vec<Vec<u8>> {
     let of = |id, weight| {
         let state = trainer.optimizer().state(id).unwrap();
         [Some(weight), Some(&state.m), Some(&state.v), state.master.as_ref()].into_iter().flatten()
     };
-    let tensors = trainer.params.iter().flat_map(|(id, param)| of(id, &param.tensor));
-    tensors.map(|tensor| machine.read(tensor).wait()).collect()
+    let values = trainer.params.iter().flat_map(|(id, param)| of(id, &param.value));
+    values.map(|value| value.bytes(&trainer.device)).collect()
 }
 
 #[test]

@@ -3,4 +3,5 @@
 
 mod checkpoint;
 mod plan;
+mod state;
 mod step;

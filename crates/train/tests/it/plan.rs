@@ -24,6 +24,7 @@ fn spec(layers: usize) -> Spec {
 
 fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
     let how = InStep {
+        on_disk: fathom_grad::OnDisk::default(),
         places,
         caps: Caps { docs: 16, seq_tokens: tokens },
         z_loss: 0.0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, Places};
+use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
@@ -31,7 +31,13 @@ pub fn micro(tokens: usize) -> MicroBatch {
 
 pub fn how(places: Places, tokens: usize) -> InStep {
     let adamw = AdamWSettings { lr: 3e-3, ..AdamWSettings::default() };
-    InStep { places, caps: Caps { docs: 4, seq_tokens: tokens }, z_loss: 0.0, adamw }
+    InStep {
+        places,
+        on_disk: OnDisk::default(),
+        caps: Caps { docs: 4, seq_tokens: tokens },
+        z_loss: 0.0,
+        adamw,
+    }
 }
 
 pub fn trainer(threads: usize, dtype: DType) -> Trainer {

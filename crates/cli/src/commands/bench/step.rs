@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::{Counting, profile};
-use fathom_grad::{AdamWSettings, Offload, Places};
+use fathom_grad::{AdamWSettings, Offload, OnDisk, Places};
 use fathom_model::{Caps, Init, Model, Spec, initialise};
-use fathom_tensor::spill::{Options, Spill, Stats};
-use fathom_train::{InStep, MicroBatch, Trainer, plan};
+use fathom_tensor::spill::{Options, Spill};
+use fathom_train::{InStep, MicroBatch, Trainer, open_state_disk, plan};
 use serde_json::Value;
 
 use super::ops;
@@ -28,7 +28,13 @@ pub fn run(args: &Bench) -> Result<()> {
     for tokens in tokens(args)? {
         let spec = llama(args, tokens)?;
         let caps = Caps { docs: 1, seq_tokens: tokens };
-        let how = InStep { places: places.clone(), caps, z_loss: 0.0, adamw: AdamWSettings::default() };
+        let how = InStep {
+            places: places.clone(),
+            on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
+            caps,
+            z_loss: 0.0,
+            adamw: AdamWSettings::default(),
+        };
         match args.machine.as_str() {
             "cpu" => on_cpu(args, &spec, &how, tokens)?,
             "meta" => on_meta(args, &spec, &how, tokens)?,
@@ -84,21 +90,22 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
 
 fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
     let bed = Bed::new(args)?;
-    let (model, mut params) = Model::declare(&bed.device, spec, bed.dtype);
+    let folder = args.spill.as_deref().unwrap_or(Path::new("."));
+    let state = open_state_disk(&bed.device, spec, bed.dtype, how.on_disk, folder)?;
+    let (model, mut params) = Model::declare_on(&bed.device, spec, bed.dtype, state);
     initialise(&bed.device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, spec.vocab)];
     let mut failed = None;
     if how.places.uses_disk() {
         let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
-        let folder = args.spill.as_deref().unwrap_or(Path::new("."));
-        let options = Options::new(folder, planned.disk_peak_bytes);
+        let options = Options::new(folder, planned.spill_peak_bytes);
         trainer.offload = Some(Offload::plain(Spill::open(&bed.device, &options)?));
     }
     if !args.once {
         once(&mut trainer, &batch, how, &mut failed);
     }
-    let before = disk(&trainer);
+    let before = trainer.disk_traffic();
     let sampler = Sampler::start();
     Counting::reset_peak();
     let mut steps = 0;
@@ -112,8 +119,7 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     if let Some(error) = failed {
         bail!(error);
     }
-    let after = disk(&trainer);
-    let moved = |stats: Stats| stats.written_bytes + stats.read_bytes;
+    let after = trainer.disk_traffic();
     let untracked = Counting::peak_since_reset();
     let peak_rss = sampler.stop();
     let usage = bed.device.pool.usage();
@@ -123,9 +129,9 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .with("peak_pool_bytes", usage.peak_live)
         .with("peak_rss_bytes", peak_rss)
         .with("untracked_peak_bytes", untracked)
-        .with("spill_bytes", (moved(after) - moved(before)) / steps)
+        .with("spill_bytes", (after.0 - before.0) / steps)
         .figure("loss", f64::from(trainer.loss_sum()) / (tokens - 1) as f64)
-        .figure("stall_s", (after.stall_s - before.stall_s) / steps as f64)
+        .figure("stall_s", (after.1 - before.1) / steps as f64)
         .with("peak_reserved_bytes", usage.peak_reserved)
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
         .with("threads", bed.threads())
@@ -150,10 +156,6 @@ pub(super) fn once(
         }
         Err(error) => *failed = Some(error),
     }
-}
-
-fn disk(trainer: &Trainer) -> Stats {
-    trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default()
 }
 
 fn random_batch(tokens: usize, vocab: usize) -> MicroBatch {

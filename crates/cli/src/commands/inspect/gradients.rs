@@ -55,8 +55,13 @@ fn write(subject: &Subject, grads: &Grads, path: &Path) -> Result<()> {
     name.push(".parts");
     let parts = path.with_file_name(name);
     let options = SaveOptions { dtype: DType::F32, max_shard_bytes: u64::MAX };
-    let written =
-        export_tensors(&subject.device, &subject.loaded.model, |id| grads.get(id).cloned(), &parts, options);
+    let written = export_tensors(
+        &subject.device,
+        &subject.loaded.model,
+        |id| grads.get(id).cloned().map(Into::into),
+        &parts,
+        options,
+    );
     let moved = written.map_err(anyhow::Error::from).and_then(|()| {
         std::fs::rename(parts.join(SINGLE), path).with_context(|| format!("cannot write {}", path.display()))
     });

@@ -23,7 +23,7 @@ impl Ctx<'_> {
     /// If the tables' widths differ.
     #[track_caller]
     pub fn embed(&mut self, tokens: ParamId, positions: Option<ParamId>, scale: f32) -> Val {
-        let dtype = self.params.tensor(tokens).dtype();
+        let dtype = self.params.dtype(tokens);
         let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
         only(self.apply(Embed { dtype, scale }, &[], &params))
     }

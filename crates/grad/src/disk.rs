@@ -1,0 +1,203 @@
+//! Disk behind weights and optimizer state: one file for both, and the ring of buffers that they pass through.
+//!
+//! A value on disk is cut into chunks of [`CHUNK`] elements, whatever its shape, so a vocabulary's matrix is never whole in
+//! memory for an update. A sweep walks chunks in a fixed order: while one is at work, the next is being read and the one
+//! before it written. What moves when depends on the sweep alone, and the ring exists before the first step, so a slow disk
+//! means waiting and never more memory.
+//!
+//! After a failed transfer a sweep goes on with values that mean nothing: ask [`StateDisk::check`] before any is used.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use fathom_tensor::spill::{Codec, Error, Options, Reading, Result, Spill, Stats, Stored, Tag, Writing};
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+use crate::value::Value;
+
+/// Elements that move at once; f32: 4 MiB, one operation of the file.
+pub const CHUNK: usize = 1 << 20;
+
+/// Chunks of each kind in memory: one at work, one on its way in, one on its way out.
+const RING: usize = 3;
+
+/// What of a model is on disk while it is not at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Weights, outside the segments that need them.
+    pub weights: bool,
+    /// Moments and masters, outside the update.
+    pub optimizer: bool,
+}
+
+impl OnDisk {
+    /// Whether there is anything.
+    pub fn any(self) -> bool {
+        self.weights || self.optimizer
+    }
+}
+
+/// Which part of a weight's state a value is; each has its buffers in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Weight,
+    Moment1,
+    Moment2,
+    Master,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Weight => "weight",
+            Role::Moment1 => "moment 1",
+            Role::Moment2 => "moment 2",
+            Role::Master => "master",
+        }
+    }
+}
+
+/// The file, and the ring. One for all weights and state of a model.
+pub struct StateDisk {
+    spill: Spill,
+    what: OnDisk,
+    /// Buffers of each slot by role, [1, CHUNK].
+    ring: [[Option<Tensor>; 4]; RING],
+    /// A file without room.
+    full: RefCell<Option<Error>>,
+}
+
+/// A chunk of a value in a sweep.
+pub(crate) struct Part<'a> {
+    pub value: &'a Value,
+    /// Its elements.
+    pub range: Range<usize>,
+    pub read: bool,
+    pub write: bool,
+}
+
+impl StateDisk {
+    /// Opens the file and makes the ring, for weights of `dtype`.
+    ///
+    /// # Errors
+    /// As [`Spill::open`].
+    pub fn open(device: &Device, options: &Options, what: OnDisk, dtype: DType) -> Result<Rc<StateDisk>> {
+        device.pool.enter("state on disk", -1);
+        let spill = Spill::open(device, options)?;
+        let buffer = |wanted: bool, dtype| wanted.then(|| device.empty(1, CHUNK, dtype, Category::Staging));
+        let slot = || {
+            let state = what.optimizer;
+            let weight = buffer(what.weights, dtype);
+            let moments = [0, 1].map(|_| buffer(state, DType::F32));
+            let [moment1, moment2] = moments;
+            [weight, moment1, moment2, buffer(state && dtype != DType::F32, DType::F32)]
+        };
+        let ring = [slot(), slot(), slot()];
+        Ok(Rc::new(StateDisk { spill, what, ring, full: RefCell::new(None) }))
+    }
+
+    /// What is on it.
+    pub fn what(&self) -> OnDisk {
+        self.what
+    }
+
+    /// Totals since it was opened.
+    pub fn stats(&self) -> Stats {
+        self.spill.stats()
+    }
+
+    /// The engine, for recordings of its transfers.
+    pub fn spill(&self) -> &Spill {
+        &self.spill
+    }
+
+    /// The first failure, if there was one: before and after an update.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn check(&self) -> Result<()> {
+        self.full.borrow().clone().map_or(Ok(()), Err)?;
+        self.spill.check()
+    }
+
+    /// Room for a value of `len` elements, in chunks; without room the failure is kept, and nothing given.
+    pub(crate) fn reserve(&self, len: usize, dtype: DType, role: Role, layer: i32) -> Vec<Stored> {
+        let tag = Tag { name: role.name(), layer };
+        let chunk = |range: Range<usize>| self.spill.reserve([1, range.len()], dtype, Codec::AsIs, tag);
+        chunks(len).map(chunk).collect::<Result<_>>().unwrap_or_else(|error| {
+            self.full.borrow_mut().get_or_insert(error);
+            Vec::new()
+        })
+    }
+
+    fn buffer(&self, slot: usize, role: Role, len: usize) -> Tensor {
+        match &self.ring[slot][role as usize] {
+            Some(buffer) => buffer.view_cols(0..len),
+            None => panic!("no ring was made for the {} of a model on disk", role.name()),
+        }
+    }
+
+    /// The elements of a part: of the tensor if it is in memory, else in a slot's buffer.
+    fn view(&self, part: &Part<'_>, slot: usize) -> Tensor {
+        match part.value.away() {
+            Some(away) => self.buffer(slot, away.role, part.range.len()),
+            None => part.value.flat(part.range.clone()),
+        }
+    }
+
+    /// The parts that pass through the ring, with their places.
+    fn moving<'a>(
+        &'a self,
+        parts: &'a [Part<'a>],
+        slot: usize,
+    ) -> impl Iterator<Item = (&'a Part<'a>, &'a Stored, Tensor)> {
+        parts.iter().filter_map(move |part| {
+            let away = part.value.away()?;
+            let stored = away.chunks.get(part.range.start / CHUNK)?;
+            Some((part, stored, self.buffer(slot, away.role, part.range.len())))
+        })
+    }
+
+    fn begin_reads(&self, parts: &[Part<'_>], slot: usize) -> Vec<Reading> {
+        let moving = self.moving(parts, slot).filter(|(part, ..)| part.read);
+        moving.filter_map(|(_, stored, buffer)| self.spill.read(stored, buffer).ok()).collect()
+    }
+
+    fn begin_writes(&self, parts: &[Part<'_>], slot: usize) -> Vec<Writing> {
+        let moving = self.moving(parts, slot).filter(|(part, ..)| part.write);
+        moving.filter_map(|(_, stored, buffer)| self.spill.rewrite(stored, buffer).ok()).collect()
+    }
+
+    /// Calls `work(item, its parts' elements)` for `items` items in their order, where `parts(item)` says what an item
+    /// is made of: [1, n] each. Everything is back at its place when this returns.
+    pub(crate) fn sweep<'a>(
+        &self,
+        items: usize,
+        parts: &dyn Fn(usize) -> Vec<Part<'a>>,
+        work: &mut dyn FnMut(usize, &[Tensor]),
+    ) {
+        let mut leaving: [Vec<Writing>; RING] = Default::default();
+        let mut now = if items > 0 { parts(0) } else { Vec::new() };
+        let mut coming = self.begin_reads(&now, 0);
+        for item in 0..items {
+            let (slot, next) = (item % RING, (item + 1) % RING);
+            let after = if item + 1 < items { parts(item + 1) } else { Vec::new() };
+            // Failures are the engine's first error: `check` tells.
+            leaving[next].drain(..).for_each(|writing| drop(writing.retire()));
+            let ahead = self.begin_reads(&after, next);
+            coming.drain(..).for_each(|reading| drop(reading.retire()));
+            let views: Vec<Tensor> = now.iter().map(|part| self.view(part, slot)).collect();
+            work(item, &views);
+            drop(views);
+            leaving[slot] = self.begin_writes(&now, slot);
+            (now, coming) = (after, ahead);
+        }
+        leaving.into_iter().flatten().for_each(|writing| drop(writing.retire()));
+    }
+}
+
+/// The chunks of a value of `len` elements.
+pub(crate) fn chunks(len: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(CHUNK).map(move |start| start..len.min(start + CHUNK))
+}

@@ -1,0 +1,141 @@
+//! Weights and optimizer state on disk: the same bits as in memory, the plan's bytes, and checkpoints that do not tell.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{OnDisk, Places};
+use fathom_model::{Init, LlamaSizes, Model, SaveOptions, Spec, initialise, save};
+use fathom_tensor::{DType, Device};
+use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk, plan};
+
+use crate::checkpoint::bits;
+use crate::step::micro;
+
+const TOKENS: usize = 256;
+const EVERYWHERE: [OnDisk; 4] = [
+    OnDisk { weights: false, optimizer: false },
+    OnDisk { weights: false, optimizer: true },
+    OnDisk { weights: true, optimizer: false },
+    OnDisk { weights: true, optimizer: true },
+];
+
+/// The embedding is more than one chunk, and the last is not whole.
+fn spec(tied: bool) -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 64,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 32,
+        ffn: 128,
+        vocab: 20_001,
+        rope_theta: 1e4,
+        max_positions: 1024,
+        tied,
+    })
+}
+
+fn how(on_disk: OnDisk) -> InStep {
+    InStep { on_disk, ..crate::step::how(Places::linear().with_tiles(Some(128)), TOKENS) }
+}
+
+fn trainer(threads: usize, dtype: DType, tied: bool, on_disk: OnDisk, folder: &Path) -> Trainer {
+    let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
+    let disk = open_state_disk(&device, &spec(tied), dtype, on_disk, folder).unwrap();
+    let (model, mut params) = Model::declare_on(&device, &spec(tied), dtype, disk);
+    initialise(&device, &model, &mut params, Init::new(1));
+    Trainer::new(&device, model, params)
+}
+
+fn data() -> [MicroBatch; 2] {
+    [micro(TOKENS), micro(TOKENS)]
+}
+
+#[test]
+fn the_bits_are_those_of_memory_and_the_plan_is_exact() {
+    for (dtype, tied) in [(DType::Bf16, true), (DType::F32, false)] {
+        let mut expected = None;
+        for (index, on_disk) in EVERYWHERE.into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let how = how(on_disk);
+            let mut trainer = trainer(1 + index % 3, dtype, tied, on_disk, folder.path());
+            let setup = trainer.device.pool.usage().peak_reserved;
+            let moved = |trainer: &Trainer| {
+                trainer.params.disk().map_or(0, |disk| disk.stats().written_bytes + disk.stats().read_bytes)
+            };
+            let mut losses = Vec::new();
+            let mut last = 0;
+            for _ in 0..3 {
+                last = moved(&trainer);
+                losses.push(trainer.step(&data(), &how).unwrap().loss.wait_f32().to_bits());
+            }
+            last = moved(&trainer) - last;
+            let planned = plan(trainer.device.machine.profile(), &spec(tied), dtype, &how, 2, TOKENS);
+            let measured = trainer.device.pool.usage();
+            assert!(setup < planned.usage.peak_reserved);
+            assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}, {on_disk:?}");
+            assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{dtype:?}, {on_disk:?}");
+            let peak = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
+            assert_eq!((planned.disk_peak_bytes, planned.disk_bytes), (peak, last), "{dtype:?}, {on_disk:?}");
+            let bits = (losses, bits(&trainer));
+            let expected = expected.get_or_insert_with(|| bits.clone());
+            assert!(expected.0 == bits.0, "{dtype:?}, {on_disk:?}: {:?} {:?}", expected.0, bits.0);
+            assert!(expected.1 == bits.1, "{dtype:?}, {on_disk:?}: weights or state");
+        }
+    }
+}
+
+#[test]
+fn a_step_without_a_token_to_train_on_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for on_disk in EVERYWHERE {
+        let how = how(on_disk);
+        let mut one = trainer(2, DType::Bf16, true, on_disk, folder.path());
+        one.step(&data(), &how).unwrap();
+        let before = bits(&one);
+        let nothing = MicroBatch { labels: vec![-100; TOKENS], ..micro(TOKENS) };
+        assert_ne!(one.step(&[nothing], &how).unwrap().skipped.wait_f32(), 0.0);
+        assert!(bits(&one) == before, "{on_disk:?}");
+    }
+}
+
+#[test]
+fn checkpoints_go_from_disk_to_memory_and_back() {
+    let (disk, memory) = (EVERYWHERE[3], EVERYWHERE[0]);
+    for (from, to) in [(disk, memory), (memory, disk), (disk, disk)] {
+        let [files, saves] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+        let checkpoints = Checkpoints::new(saves.path(), 2);
+        let mut one = trainer(2, DType::Bf16, false, from, files.path());
+        one.step(&data(), &how(from)).unwrap();
+        let before = bits(&one);
+        let progress = Progress { step: 1, ..Progress::default() };
+        let mut saving = checkpoints.begin(&one, &progress).unwrap();
+        for _ in 0..2 {
+            one.step_with(&data(), &how(from), || saving.release()).unwrap();
+        }
+        saving.finish().unwrap();
+        assert!(bits(&one) != before);
+
+        let mut other = trainer(1, DType::Bf16, false, to, files.path());
+        let live = other.device.pool.usage().peak_reserved;
+        assert_eq!(checkpoints.load_latest(&mut other).unwrap(), Some(progress));
+        assert_eq!(other.device.pool.usage().peak_reserved, live, "loading needs no memory of the pool");
+        assert!(bits(&other) == before, "{from:?} to {to:?}");
+        for _ in 0..2 {
+            other.step(&data(), &how(to)).unwrap();
+        }
+        assert!(bits(&other) == bits(&one), "{from:?} to {to:?}: the same two steps");
+    }
+}
+
+#[test]
+fn an_export_streams_from_disk() {
+    let exported = [EVERYWHERE[0], EVERYWHERE[2]].map(|on_disk| {
+        let [files, out] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+        let one = trainer(2, DType::Bf16, true, on_disk, files.path());
+        save(&one.device, &one.model, &one.params, out.path(), SaveOptions::new(DType::F32)).unwrap();
+        std::fs::read(out.path().join("model.safetensors")).unwrap()
+    });
+    assert!(exported[0] == exported[1]);
+}
