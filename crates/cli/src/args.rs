@@ -111,6 +111,9 @@ pub struct Train {
     /// cpu, or meta for a plan.
     #[arg(long)]
     pub machine: Option<String>,
+    /// For tests: an adversary between memory and disk (`machine.chaos`).
+    #[arg(long, value_name = "SEED")]
+    pub chaos: Option<u64>,
 }
 
 /// `fathom plan`.
@@ -346,6 +349,12 @@ pub struct Bench {
     /// step: groups of heads that attention runs over, one after the other.
     #[arg(long, default_value_t = 1)]
     pub head_groups: usize,
+    /// step: with --spill, how values are written: as_is or fp8.
+    #[arg(long, default_value = "as_is")]
+    pub codec: String,
+    /// step: with --spill, the share of the tokens that leave memory.
+    #[arg(long, default_value_t = 1.0)]
+    pub fraction: f64,
     /// step: cpu, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,

@@ -1,27 +1,71 @@
-//! What a segment holds for its backward pass: in memory, or on its way to disk and back.
+//! What a segment holds for its backward pass: in memory, or on its way to the host or to disk and back.
 //!
 //! A value leaves when its segment's forward pass is over, and its memory is free when the next segment reaches its
 //! attention. It is fetched and waited for at fixed points among the steps of the schedule ([`crate::schedule`]), so
-//! the memory of a step does not depend on the disk's speed. What is on disk can be read more than once.
+//! the memory of a step does not depend on the disk's speed. What is away can be read more than once.
 
 use fathom_tensor::spill::{Codec, Reading, Spill, Stored, Tag, Writing};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::graph::Val;
+use crate::places::{Place, Places};
 
-/// Disk behind a tape, and how values are written.
-#[derive(Clone)]
+/// Memory behind a machine's own.
+#[derive(Clone, Default)]
 pub struct Offload {
-    /// The engine.
-    pub spill: Spill,
-    /// How values are written.
-    pub codec: Codec,
+    /// The host's.
+    pub host: Option<Spill>,
+    /// Disk.
+    pub disk: Option<Spill>,
 }
 
 impl Offload {
-    /// Values are written as they are.
-    pub fn plain(spill: Spill) -> Offload {
-        Offload { spill, codec: Codec::AsIs }
+    /// Disk alone.
+    pub fn disk(spill: Spill) -> Offload {
+        Offload { disk: Some(spill), host: None }
+    }
+
+    /// The engine behind a place; none for places that need none.
+    pub fn engine(&self, place: Place) -> Option<&Spill> {
+        match place {
+            Place::Host => self.host.as_ref(),
+            Place::Disk => self.disk.as_ref(),
+            Place::Keep | Place::Recompute => None,
+        }
+    }
+
+    /// The engines there are.
+    pub fn engines(&self) -> impl Iterator<Item = &Spill> {
+        self.host.iter().chain(&self.disk)
+    }
+
+    /// The first failure of any of them, if there was one: for the end of a step.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn check(&self) -> fathom_tensor::spill::Result<()> {
+        self.engines().try_for_each(Spill::check)
+    }
+}
+
+/// How a value goes away.
+pub(crate) struct Leaving<'a> {
+    pub spill: &'a Spill,
+    pub codec: Codec,
+    /// Rows from the first on that stay.
+    pub rows_kept: usize,
+    pub tag: Tag,
+}
+
+impl<'a> Leaving<'a> {
+    /// What the table says of a tensor, if it goes away and there is a place for it.
+    pub fn of(places: &Places, offload: &'a Offload, tensor: &Tensor, tag: Tag) -> Option<Leaving<'a>> {
+        let spill = offload.engine(places.place(tag.layer, tag.name))?;
+        let (rows, part) = (tensor.rows() as f64, 1.0 - places.offload_fraction.clamp(0.0, 1.0));
+        // f32 beside narrower values is a statistic: few bytes, and the products hang on them.
+        let codec = if tensor.dtype() == DType::F32 { Codec::AsIs } else { places.codec };
+        let rows_kept = ((rows * part) as usize).min(tensor.rows().saturating_sub(1));
+        Some(Leaving { spill, codec, rows_kept, tag })
     }
 }
 
@@ -30,16 +74,20 @@ pub(crate) struct Held {
     rows: usize,
     cols: usize,
     dtype: DType,
+    spill: Option<Spill>,
+    /// The first rows, if only the others went.
+    first_rows: Option<Tensor>,
     stored: Option<Stored>,
     at: At,
 }
 
 enum At {
     Here(Tensor),
-    Leaving(Writing),
+    Leaving(Writing, Tensor),
     Away,
-    Coming(Reading),
-    /// A transfer failed. The step goes on with values that mean nothing; its caller asks [`Spill::check`] before it
+    /// The rows that come, and all rows.
+    Coming(Reading, Tensor),
+    /// A transfer failed. The step goes on with values that mean nothing; its caller asks [`Offload::check`] before it
     /// uses any of them.
     Lost,
 }
@@ -48,22 +96,29 @@ impl Held {
     /// Stays in memory.
     pub fn here(tensor: Tensor) -> Held {
         let (rows, cols, dtype) = (tensor.rows(), tensor.cols(), tensor.dtype());
-        Held { rows, cols, dtype, stored: None, at: At::Here(tensor) }
+        Held { rows, cols, dtype, spill: None, first_rows: None, stored: None, at: At::Here(tensor) }
     }
 
-    /// Sends it to disk. Nobody else may read the tensor from now on.
-    pub fn leave(self, offload: &Offload, tag: Tag) -> Held {
-        let at = match self.at {
-            At::Here(tensor) => offload.spill.write(tensor, offload.codec, tag).map_or(At::Lost, At::Leaving),
-            other => other,
-        };
-        Held { at, ..self }
+    /// Goes away. Nobody else may read the tensor from now on.
+    pub fn leave(tensor: Tensor, how: &Leaving<'_>, device: &Device) -> Held {
+        let mut held = Held::here(tensor.clone());
+        let Leaving { spill, codec, rows_kept, tag } = *how;
+        if rows_kept > 0 {
+            device.pool.label(tag.name, false);
+            let first = device.empty(rows_kept, tensor.cols(), tensor.dtype(), Category::Activations);
+            device.machine.copy(&tensor.view_rows(0..rows_kept), &first);
+            held.first_rows = Some(first);
+        }
+        let rest = tensor.view_rows(rows_kept..tensor.rows());
+        held.spill = Some(spill.clone());
+        held.at = spill.write(rest, codec, tag).map_or(At::Lost, |writing| At::Leaving(writing, tensor));
+        held
     }
 
     /// Waits until it has left; its memory is free then.
     pub fn settle(&mut self) {
         self.at = match std::mem::replace(&mut self.at, At::Lost) {
-            At::Leaving(writing) => writing.retire().map_or(At::Lost, |stored| {
+            At::Leaving(writing, _) => writing.retire().map_or(At::Lost, |stored| {
                 self.stored = Some(stored);
                 At::Away
             }),
@@ -72,27 +127,34 @@ impl Held {
     }
 
     /// Gives it memory again and begins to read; what has not left yet stays.
-    pub fn fetch(&mut self, offload: &Offload, device: &Device) {
-        self.at = match (std::mem::replace(&mut self.at, At::Lost), &self.stored) {
-            (At::Leaving(writing), _) => writing.retire_with().map_or(At::Lost, |(stored, tensor)| {
+    pub fn fetch(&mut self, device: &Device) {
+        self.at = match std::mem::replace(&mut self.at, At::Lost) {
+            At::Leaving(writing, tensor) => writing.retire().map_or(At::Lost, |stored| {
                 self.stored = Some(stored);
                 At::Here(tensor)
             }),
-            (At::Away, Some(stored)) => {
-                device.pool.label(stored.tag().name, false);
-                let into = device.empty(self.rows, self.cols, self.dtype, Category::Activations);
-                offload.spill.read(stored, into).map_or(At::Lost, At::Coming)
-            }
-            (other, _) => other,
+            At::Away => self.read(device).unwrap_or(At::Lost),
+            other => other,
         };
     }
 
-    /// The value, in memory; waits for it where it is on its way. What is on disk can be fetched again.
+    fn read(&self, device: &Device) -> Option<At> {
+        let (spill, stored) = (self.spill.as_ref()?, self.stored.as_ref()?);
+        device.pool.label(stored.tag().name, false);
+        let all = device.empty(self.rows, self.cols, self.dtype, Category::Activations);
+        if let Some(first) = &self.first_rows {
+            device.machine.copy(first, &all.view_rows(0..first.rows()));
+        }
+        let rest = all.view_rows(self.rows - stored.rows()..self.rows);
+        Some(At::Coming(spill.read(stored, rest).ok()?, all))
+    }
+
+    /// The value, in memory; waits for it where it is on its way. What is away can be fetched again.
     pub fn arrive(&mut self, device: &Device) -> Tensor {
         let back = match std::mem::replace(&mut self.at, At::Away) {
             At::Here(tensor) => Some(tensor),
-            At::Coming(reading) => reading.retire().ok(),
-            At::Leaving(_) | At::Away | At::Lost => None,
+            At::Coming(reading, all) => reading.retire().ok().map(|_| all),
+            At::Leaving(..) | At::Away | At::Lost => None,
         };
         back.unwrap_or_else(|| {
             self.at = At::Lost;
@@ -101,7 +163,7 @@ impl Held {
     }
 }
 
-/// The values that a segment holds, and disk if there is one behind them.
+/// The values that a segment holds.
 pub(crate) struct Holding {
     pub vals: Vec<(Val, Held)>,
     /// What the backward pass reads first.
@@ -119,16 +181,16 @@ impl Holding {
     }
 
     /// Begins to read one value.
-    pub fn fetch(&mut self, val: Val, offload: &Offload, device: &Device) {
+    pub fn fetch(&mut self, val: Val, device: &Device) {
         if let Some(held) = self.get(val) {
-            held.fetch(offload, device);
+            held.fetch(device);
         }
     }
 
     /// Begins to read what the backward pass reads first.
-    pub fn fetch_first(&mut self, offload: &Offload, device: &Device) {
+    pub fn fetch_first(&mut self, device: &Device) {
         for val in self.first_reads.clone() {
-            self.fetch(val, offload, device);
+            self.fetch(val, device);
         }
     }
 
@@ -145,8 +207,8 @@ impl Holding {
 }
 
 /// What a pass over a segment knows of values outside memory.
+#[derive(Default)]
 pub(crate) struct Far<'a> {
-    pub offload: &'a Offload,
     /// Of this segment, in the backward pass.
     pub own: Option<&'a mut Holding>,
     /// Of the segment below.

@@ -1,5 +1,7 @@
 //! Where each activation lives between the forward and the backward pass: one table, one pure function.
 
+use fathom_tensor::spill::Codec;
+
 /// Where an activation is between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -7,8 +9,27 @@ pub enum Place {
     Keep,
     /// Nowhere: computed again.
     Recompute,
+    /// In the host's memory.
+    Host,
     /// On disk.
     Disk,
+}
+
+impl Place {
+    /// The name in recipes and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Keep => "keep",
+            Place::Recompute => "recompute",
+            Place::Host => "host",
+            Place::Disk => "disk",
+        }
+    }
+
+    /// Neither here nor gone.
+    pub fn is_away(self) -> bool {
+        matches!(self, Place::Host | Place::Disk)
+    }
 }
 
 /// One row of the table: the first row that matches decides.
@@ -23,11 +44,18 @@ pub struct Rule {
 }
 
 /// The table of places and the tile height.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Places {
     rules: Vec<Rule>,
-    /// What of the kept goes to disk.
+    /// Where what is kept goes instead.
     offloaded: Vec<Rule>,
+    /// Share of the tokens, the last ones, of what is away that really goes; the rest stays in memory.
+    pub offload_fraction: f64,
+    /// How what is away is written; statistics are written as they are.
+    pub codec: Codec,
+    /// Layers of a segment (Megatron's `recompute_method = "uniform"`): of the blocks of one segment only the first
+    /// one's input is a segment's input. Places are those of the first layer.
+    pub segment_layers: usize,
     /// Rows of a tile in a rows region; a multiple of 128. `None` runs regions whole.
     pub tile_rows: Option<usize>,
     /// Attention runs over this many groups of key and value heads, one after the other, and needs scratch for one; the
@@ -52,7 +80,15 @@ const MODULES: [(&str, &[&str]); 6] = [
 impl Places {
     /// A table; names that no rule matches are kept.
     pub fn new(rules: Vec<Rule>, tile_rows: Option<usize>) -> Places {
-        Places { rules, offloaded: Vec::new(), tile_rows, head_groups: 1 }
+        Places {
+            rules,
+            offloaded: Vec::new(),
+            offload_fraction: 1.0,
+            codec: Codec::AsIs,
+            segment_layers: 1,
+            tile_rows,
+            head_groups: 1,
+        }
     }
 
     /// Everything is kept.
@@ -81,19 +117,34 @@ impl Places {
         Ok(Places::new(rules(modules, Place::Recompute)?, None))
     }
 
-    /// The same table, with what it keeps of these modules on disk instead (Megatron's `offload_modules`); `all` is
-    /// everything that it keeps.
+    /// Megatron's `full` with `recompute_method = "block"`: as [`Places::full`] in the first `layers` layers, everything
+    /// kept in the others.
+    pub fn full_block(layers: usize) -> Places {
+        let mut places = Places::full();
+        places.rules.iter_mut().for_each(|rule| rule.layers = 0..layers);
+        places
+    }
+
+    /// The same table, with `rules` asked first.
+    pub fn with_rules(mut self, mut rules: Vec<Rule>) -> Places {
+        rules.append(&mut self.rules);
+        self.rules = rules;
+        self
+    }
+
+    /// The same table, with what it keeps of these modules on disk or with the host instead (Megatron's
+    /// `offload_modules`); `all` is everything that it keeps.
     ///
     /// # Errors
     /// Names a module that is not known.
-    pub fn offload(mut self, modules: &[String]) -> Result<Places, String> {
-        self.offloaded.extend(rules(modules, Place::Disk)?);
+    pub fn offload(mut self, modules: &[String], place: Place) -> Result<Places, String> {
+        self.offloaded.extend(rules(modules, place)?);
         Ok(self)
     }
 
-    /// True if any activation goes to disk.
-    pub fn uses_disk(&self) -> bool {
-        !self.offloaded.is_empty() || self.rules.iter().any(|rule| rule.place == Place::Disk)
+    /// True if any activation goes there.
+    pub fn uses(&self, place: Place) -> bool {
+        self.offloaded.iter().chain(&self.rules).any(|rule| rule.place == place)
     }
 
     /// The same table with tiles of `rows`.
@@ -107,6 +158,24 @@ impl Places {
             "tile of {rows:?} rows: must be a multiple of 128"
         );
         self.tile_rows = rows;
+        self
+    }
+
+    /// The same table, of whose offloaded values only this share of the tokens goes.
+    pub fn with_fraction(mut self, fraction: f64) -> Places {
+        self.offload_fraction = fraction;
+        self
+    }
+
+    /// The same table with values away written by `codec`.
+    pub fn with_codec(mut self, codec: Codec) -> Places {
+        self.codec = codec;
+        self
+    }
+
+    /// The same table with segments of this many layers.
+    pub fn with_segment_layers(mut self, layers: usize) -> Places {
+        self.segment_layers = layers.max(1);
         self
     }
 
@@ -124,10 +193,9 @@ impl Places {
                 && rule.name.strip_suffix('*').map_or(rule.name == name, |prefix| name.starts_with(prefix))
         };
         let place = self.rules.iter().find(matches).map_or(Place::Keep, |rule| rule.place);
-        if place == Place::Keep && self.offloaded.iter().any(|rule| matches(&rule)) {
-            Place::Disk
-        } else {
-            place
+        match place {
+            Place::Keep => self.offloaded.iter().find(matches).map_or(Place::Keep, |rule| rule.place),
+            decided => decided,
         }
     }
 }
@@ -166,11 +234,16 @@ mod tests {
         assert_eq!(selective.place(0, "mlp.gate_up"), Place::Recompute);
         assert_eq!(selective.place(0, "attn.q"), Place::Keep);
         assert!(Places::selective(&["mpl".into()]).unwrap_err().contains("mpl"));
-        let disk = linear.offload(&["core_attn".into()]).unwrap();
-        assert!(disk.uses_disk());
+        let disk = linear.offload(&["core_attn".into()], Place::Disk).unwrap();
+        assert!(disk.uses(Place::Disk) && !disk.uses(Place::Host));
         assert_eq!(disk.place(0, "attn.lse"), Place::Disk);
         assert_eq!((disk.place(0, "block.in"), disk.place(0, "attn.q")), (Place::Keep, Place::Recompute));
-        let all = Places::none().offload(&["all".into()]).unwrap();
+        let all = Places::none().offload(&["all".into()], Place::Disk).unwrap();
         assert_eq!((all.place(2, "mlp.act"), all.place(-1, "embed")), (Place::Disk, Place::Keep));
+        let block = Places::full_block(2);
+        assert_eq!((block.place(1, "attn.q"), block.place(2, "attn.q")), (Place::Recompute, Place::Keep));
+        let own = Rule { layers: 1..2, name: "attn.*".into(), place: Place::Host };
+        let own = Places::full().with_rules(vec![own]);
+        assert_eq!((own.place(1, "attn.out"), own.place(0, "attn.out")), (Place::Host, Place::Recompute));
     }
 }

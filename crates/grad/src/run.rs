@@ -125,7 +125,7 @@ pub(crate) struct Runner<'a, 'x> {
     /// Main gradients; `None` in the forward pass.
     pub grads: Option<&'a mut Grads>,
     /// Values outside memory.
-    pub far: Option<Far<'a>>,
+    pub far: Far<'a>,
 }
 
 impl Runner<'_, '_> {
@@ -147,16 +147,16 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// Steps that move values between memory and disk.
+    /// Steps that move values between memory and what lies behind it.
     fn transfer(&mut self, step: &Step) {
-        let Some(Far { offload, own, below }) = &mut self.far else { return };
+        let Far { own, below } = &mut self.far;
         let device = self.exec.device;
         match (step, own, below) {
-            (Step::Fetch(val), Some(own), _) => own.fetch(*val, offload, device),
+            (Step::Fetch(val), Some(own), _) => own.fetch(*val, device),
             (Step::Await(val), Some(own), _) => {
                 self.store.values[val.index()] = Some(own.arrive(*val, device));
             }
-            (Step::Below, _, Some(below)) => below.fetch_first(offload, device),
+            (Step::Below, _, Some(below)) => below.fetch_first(device),
             (Step::Settle, _, Some(below)) => below.settle(),
             _ => {}
         }

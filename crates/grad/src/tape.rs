@@ -5,7 +5,7 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::graph::{Ctx, Graph, Val};
-use crate::held::{Far, Held, Holding, Offload};
+use crate::held::{Far, Held, Holding, Leaving, Offload};
 use crate::op::{Desc, Exec, KvMemory};
 use crate::params::{Grads, ParamId, Params, Weights};
 use crate::places::Places;
@@ -64,6 +64,9 @@ pub struct Tape<'a> {
 pub trait Segments<'a> {
     /// Runs one segment: `body` names the operations of a block at `layer` (-1 outside the blocks).
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor;
+
+    /// Blocks of a segment.
+    fn layers_per_segment(&self) -> usize;
 }
 
 fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Graph {
@@ -101,6 +104,10 @@ impl<'a> Eval<'a> {
 }
 
 impl<'a> Segments<'a> for Eval<'a> {
+    fn layers_per_segment(&self) -> usize {
+        1
+    }
+
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let graph = record(&self.scope, x.as_ref(), body);
         let schedule = Schedule::forward_only(&graph, self.scope.params);
@@ -120,7 +127,7 @@ impl<'a> Segments<'a> for Eval<'a> {
             store,
             tile: None,
             grads: None,
-            far: None,
+            far: Far::default(),
         };
         runner.run(&schedule.forward);
         take_output(&mut runner.store, &graph)
@@ -144,9 +151,9 @@ impl<'a> Tape<'a> {
         self
     }
 
-    /// The same tape, with disk behind it for what [`Place::Disk`](crate::Place::Disk) names; without it such values
-    /// stay in memory. After a failed transfer the step goes on with values that mean nothing: ask
-    /// [`Spill::check`](fathom_tensor::spill::Spill::check) before the update.
+    /// The same tape, with memory behind it for what [`Place::Host`](crate::Place::Host) and
+    /// [`Place::Disk`](crate::Place::Disk) name; without it such values stay. After a failed transfer the step goes on
+    /// with values that mean nothing: ask [`Offload::check`] before the update.
     pub fn with_offload(mut self, offload: Option<&'a Offload>) -> Tape<'a> {
         self.offload = offload;
         self
@@ -155,8 +162,8 @@ impl<'a> Tape<'a> {
     /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
     /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
     pub fn backward(mut self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
-        if let (Some(offload), Some(top)) = (self.offload, self.done.last_mut()) {
-            top.holding.fetch_first(offload, self.scope.device);
+        if let Some(top) = self.done.last_mut() {
+            top.holding.fetch_first(self.scope.device);
         }
         let mut dy = Some(dy);
         self.ahead = None;
@@ -177,7 +184,7 @@ impl<'a> Tape<'a> {
         }
         let mut store = Store::new(graph.values.len(), schedule.num_grads);
         for (val, held) in &mut holding.vals {
-            if !schedule.on_disk.contains(val) {
+            if !schedule.away.contains(val) {
                 store.values[val.index()] = Some(held.arrive(self.scope.device));
             }
         }
@@ -193,7 +200,7 @@ impl<'a> Tape<'a> {
             store,
             tile: None,
             grads: Some(grads),
-            far: self.offload.map(|offload| Far { offload, own, below }),
+            far: Far { own, below },
         };
         runner.run(&schedule.backward);
         let dx = schedule.dx?;
@@ -202,10 +209,15 @@ impl<'a> Tape<'a> {
 }
 
 impl<'a> Segments<'a> for Tape<'a> {
+    fn layers_per_segment(&self) -> usize {
+        self.places.segment_layers.max(1)
+    }
+
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let graph = record(&self.scope, x.as_ref(), body);
-        let disk = self.offload.is_some();
-        let at = At { places: self.places, layer, input_grad: self.input_grad, disk };
+        let offload = self.offload;
+        let reaches = |place| offload.is_some_and(|offload| offload.engine(place).is_some());
+        let at = At { places: self.places, layer, input_grad: self.input_grad, reaches: &reaches };
         let schedule = Schedule::new(&graph, self.scope.params, at);
         self.input_grad |=
             graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);
@@ -226,7 +238,7 @@ impl<'a> Segments<'a> for Tape<'a> {
             store,
             tile: None,
             grads: None,
-            far: self.offload.map(|offload| Far { offload, own: None, below }),
+            far: Far { own: None, below },
         };
         runner.run(&schedule.forward);
         drop(weights);
@@ -234,12 +246,14 @@ impl<'a> Segments<'a> for Tape<'a> {
         let output = take_output(&mut store, &graph);
         // Nobody may hold a value that leaves.
         drop(take_input(&mut store, &graph));
-        let leave = |val: Val, tensor: Tensor| match self.offload {
-            Some(offload) if schedule.on_disk.contains(&val) => {
-                let name = graph.values[val.index()].name;
-                (val, Held::here(tensor).leave(offload, Tag { name, layer }))
+        let device = self.scope.device;
+        let leave = |val: Val, tensor: Tensor| {
+            let tag = Tag { name: graph.values[val.index()].name, layer };
+            let offload = self.offload.filter(|_| schedule.away.contains(&val));
+            match offload.and_then(|offload| Leaving::of(self.places, offload, &tensor, tag)) {
+                Some(how) => (val, Held::leave(tensor, &how, device)),
+                None => (val, Held::here(tensor)),
             }
-            _ => (val, Held::here(tensor)),
         };
         let keep = |val: &Val| {
             if *val == graph.output {

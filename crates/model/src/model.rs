@@ -125,8 +125,12 @@ impl Model {
         let s = &self.spec;
         let embed = |cx: &mut Ctx<'a>, _: Val| cx.embed(self.embed, self.positions, self.embed_scale);
         let mut x_td = run.segment(-1, None, &embed);
-        for (index, (layer, params)) in s.layers.iter().zip(&self.blocks).enumerate() {
-            x_td = run.segment(index as i32, Some(x_td), &|cx, x_td| block(cx, s, layer, params, x_td));
+        let blocks: Vec<_> = s.layers.iter().zip(&self.blocks).collect();
+        let together = run.layers_per_segment();
+        for (index, blocks) in blocks.chunks(together).enumerate() {
+            x_td = run.segment((index * together) as i32, Some(x_td), &|cx, x_td| {
+                blocks.iter().fold(x_td, |x_td, (layer, params)| block(cx, s, layer, params, x_td))
+            });
         }
         let names = ["final.norm", "final.norm.stats"];
         run.segment(-1, Some(x_td), &|cx, x_td| cx.rows(|cx| norm(cx, s, names, x_td, Some(self.final_norm))))

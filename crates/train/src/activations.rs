@@ -62,15 +62,6 @@ pub fn activations(
     recorder.segments
 }
 
-/// A place as recipes and logs name it.
-pub fn place_name(place: Place) -> &'static str {
-    match place {
-        Place::Keep => "keep",
-        Place::Recompute => "recompute",
-        Place::Disk => "disk",
-    }
-}
-
 /// Segments as an event for the report.
 pub fn placement_event(stage: &str, tokens: usize, segments: &[Segment]) -> events::Placement {
     let placed = |activation: &Activation| events::PlacedActivation {
@@ -78,7 +69,7 @@ pub fn placement_event(stage: &str, tokens: usize, segments: &[Segment]) -> even
         cols: activation.cols as u64,
         dtype: activation.dtype.safetensors_name().to_lowercase(),
         bytes: activation.bytes,
-        place: place_name(activation.place).to_string(),
+        place: activation.place.name().to_string(),
         held: activation.held,
     };
     let segment = |segment: &Segment| events::PlacedSegment {
@@ -104,10 +95,14 @@ struct Recorder<'a> {
 }
 
 impl<'a> Segments<'a> for Recorder<'a> {
+    fn layers_per_segment(&self) -> usize {
+        self.places.segment_layers
+    }
+
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
         let graph = Ctx::record(self.params, input, body);
-        let at = At { places: self.places, layer, input_grad: self.grads, disk: self.places.uses_disk() };
+        let at = At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
         // Values are numbered in the order in which they appear: the input, then what each operation makes.

@@ -10,6 +10,7 @@ pub mod activations;
 mod blend;
 mod checkpoint;
 mod error;
+pub mod offload;
 mod picture;
 mod plan;
 pub mod recipe;

@@ -2,7 +2,7 @@
 //! and other places would need. Everything is a plan; nothing is estimated.
 
 use fathom_base::metrics::{Event, events};
-use fathom_grad::Places;
+use fathom_grad::{Place, Places};
 use fathom_model::{Caps, Spec};
 use fathom_tensor::{Category, DType, Profile};
 
@@ -94,8 +94,12 @@ impl Subject<'_> {
         let all = ["all".to_string()];
         let mut tables =
             vec![("none", Places::none()), ("linear", Places::linear()), ("full", Places::full())];
-        tables.extend(Places::none().offload(&all).ok().map(|places| ("none, all on disk", places)));
-        tables.extend(Places::full().offload(&all).ok().map(|places| ("full, inputs on disk", places)));
+        tables.extend(
+            Places::none().offload(&all, Place::Disk).ok().map(|places| ("none, all on disk", places)),
+        );
+        tables.extend(
+            Places::full().offload(&all, Place::Disk).ok().map(|places| ("full, inputs on disk", places)),
+        );
         let mut tables: Vec<(String, Places)> = tables
             .into_iter()
             .map(|(name, places)| (name.to_string(), places.with_tiles(own.tile_rows)))

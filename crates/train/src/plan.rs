@@ -10,6 +10,7 @@ use fathom_tensor::{DType, Device, Meta, Profile, Usage};
 
 use crate::state::planned_trainer;
 use crate::step::{InStep, MicroBatch};
+use fathom_tensor::spill::Stats;
 
 /// What a step will need.
 #[derive(Clone, Debug)]
@@ -28,6 +29,10 @@ pub struct Plan {
     pub spill_peak_bytes: u64,
     /// Bytes written to disk and read from it, in one step.
     pub disk_bytes: u64,
+    /// Most bytes with the host at once.
+    pub host_peak_bytes: u64,
+    /// Bytes moved to the host and back, in one step.
+    pub host_bytes: u64,
 }
 
 /// Runs two steps of `micro_batches` documents of `tokens` tokens on `meta`: the second is what every later one looks
@@ -52,7 +57,12 @@ pub fn plan(
     let per_micro_batch = (gradients.get() - before) / run as u64;
     let per_update = moved(&state) - gradients.get();
     let state_bytes = state.as_ref().map_or(0, |disk| disk.stats().peak_reserved_bytes);
-    let disk = trainer.offload.as_ref().map(|offload| offload.spill.stats()).unwrap_or_default();
+    let offload = trainer.offload.clone().unwrap_or_default();
+    let [disk, host] =
+        [offload.disk, offload.host].map(|spill| spill.map(|spill| spill.stats()).unwrap_or_default());
+    // Both steps moved the same; of each, the micro batches that ran.
+    let away = |stats: Stats| (stats.written_bytes + stats.read_bytes) / 2 / run as u64;
+    let micro_batches = micro_batches.max(1) as u64;
     let counted = trainer.counters.get();
     let usage = device.pool.usage();
     Plan {
@@ -62,10 +72,9 @@ pub fn plan(
         replayed: counted.replayed,
         disk_peak_bytes: disk.peak_reserved_bytes + state_bytes,
         spill_peak_bytes: disk.peak_reserved_bytes,
-        // Both steps moved the same; of each, the micro batches that ran.
-        disk_bytes: ((disk.written_bytes + disk.read_bytes) / 2 / run as u64 + per_micro_batch)
-            * micro_batches.max(1) as u64
-            + per_update,
+        disk_bytes: (away(disk) + per_micro_batch) * micro_batches + per_update,
+        host_peak_bytes: host.peak_reserved_bytes,
+        host_bytes: away(host) * micro_batches,
     }
 }
 

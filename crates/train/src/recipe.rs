@@ -56,6 +56,40 @@ choice! {
 }
 
 choice! {
+    /// Which layers `full` recompute means (Megatron's `recompute_method`).
+    pub enum Method {
+        /// All: kept is the input of every group of `recompute_num_layers` layers.
+        Uniform = "uniform",
+        /// The first `recompute_num_layers` layers; the others keep everything.
+        Block = "block",
+    }
+}
+
+choice! {
+    /// A place for an activation.
+    pub enum PlaceName {
+        /// In the machine's memory.
+        Keep = "keep",
+        /// Nowhere: computed again.
+        Recompute = "recompute",
+        /// In the host's memory.
+        Host = "host",
+        /// On disk.
+        Disk = "disk",
+    }
+}
+
+choice! {
+    /// How values are written that leave memory.
+    pub enum OffloadCodec {
+        /// As they are.
+        AsIs = "as_is",
+        /// One e4m3 byte a value and a scale for 128 of them; statistics as they are. Changes the gradients.
+        Fp8 = "fp8",
+    }
+}
+
+choice! {
     /// How documents are laid into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
@@ -140,6 +174,10 @@ recipe! {
         pub offload_weights: bool = false,
         /// Keeps the moments and master weights on disk between updates.
         pub offload_optimizer: bool = false,
+        /// Seed of an adversary between memory and disk, for tests: delays, short operations, any order.
+        pub chaos: Option<u64>,
+        /// With `chaos`: one operation in about this many fails; 0 for none.
+        pub chaos_faults: u32 = 0,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
     }
@@ -245,10 +283,34 @@ recipe! {
         pub recompute_granularity: Granularity = Granularity::None,
         /// For `selective`: core_attn, layernorm, mlp, mlp_act.
         pub recompute_modules: Vec<String>,
-        /// What of the kept goes to disk: core_attn, layernorm, mlp, mlp_act, block (each block's input), all.
+        /// For `full`: which layers.
+        pub recompute_method: Method = Method::Uniform,
+        /// For `full`: layers of a group, or the number of layers.
+        pub recompute_num_layers: usize = 1,
+        /// Rules that are asked before all of these; the first that matches decides.
+        pub places: Vec<PlaceRule>,
+        /// What of the kept leaves memory: core_attn, layernorm, mlp, mlp_act, block (each block's input), all.
         pub offload_modules: Vec<String>,
+        /// Where it goes: `disk`, or `host` on machines with memory of their own.
+        pub offload_place: PlaceName = PlaceName::Disk,
+        /// Share of the tokens that leave.
+        pub offload_fraction: f64 = 1.0,
+        /// How it is written.
+        pub offload_codec: OffloadCodec = OffloadCodec::AsIs,
+        /// Groups of key and value heads that attention runs over, one after the other.
+        pub head_groups: usize = 1,
         /// Tokens of a tile of everything that works token by token; a multiple of 128; none for no tiles.
         pub tile_rows: Option<usize>,
+    }
+
+    /// A place for some activations of some layers.
+    pub struct PlaceRule {
+        /// The first layer, and the one after the last; none for all.
+        pub layers: Vec<usize>,
+        /// An activation's name, as `fathom inspect activations` prints it; a prefix ending in `*`; or `*`.
+        pub name: String = "*".into(),
+        /// Its place.
+        pub place: PlaceName = PlaceName::Keep,
     }
 
     /// One stage of a run.

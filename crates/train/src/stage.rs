@@ -1,12 +1,15 @@
 //! From a recipe's stage to what its steps run with.
 
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, OnDisk, Place, Places, Rule};
 use fathom_model::{Caps, RopeScaling, Spec};
+use fathom_tensor::spill::{Chaos, Codec};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
 use crate::error::{Error, Result};
-use crate::recipe::{Granularity, Packing, Recipe, RopeType, Stage};
+use crate::recipe::{
+    Granularity, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe, RopeType, Stage,
+};
 use crate::schedule::Schedule;
 use crate::step::InStep;
 
@@ -29,17 +32,67 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
             "must be a multiple of 128: sums over tokens run in chunks of 128",
         ));
     }
-    let places = match granularity {
-        Granularity::None => Places::none(),
-        Granularity::Linear => Places::linear(),
-        Granularity::Full => Places::full(),
-        Granularity::Selective => Places::selective(&recipe.activations.recompute_modules)
-            .map_err(|message| Error::Recipe { key: "activations.recompute_modules".into(), message })?,
+    let table = &recipe.activations;
+    let say = |key: &str| {
+        let key = format!("activations.{key}");
+        move |message: String| Error::Recipe { key: key.clone(), message }
     };
-    let places = places
-        .offload(&recipe.activations.offload_modules)
-        .map_err(|message| Error::Recipe { key: "activations.offload_modules".into(), message })?;
-    Ok(places.with_tiles(tile_rows))
+    if table.recompute_num_layers == 0 {
+        return Err(say("recompute_num_layers")("must be at least 1".into()));
+    }
+    if !(table.offload_fraction > 0.0 && table.offload_fraction <= 1.0) {
+        return Err(say("offload_fraction")("must be above 0 and at most 1".into()));
+    }
+    let mut places = match (granularity, table.recompute_method) {
+        (Granularity::None, _) => Places::none(),
+        (Granularity::Linear, _) => Places::linear(),
+        (Granularity::Full, Method::Block) => Places::full_block(table.recompute_num_layers),
+        (Granularity::Full, Method::Uniform) => {
+            Places::full().with_segment_layers(table.recompute_num_layers)
+        }
+        (Granularity::Selective, _) => {
+            Places::selective(&table.recompute_modules).map_err(say("recompute_modules"))?
+        }
+    };
+    places = places.with_rules(rules(&table.places).map_err(say("places"))?);
+    let away = place(table.offload_place);
+    if !away.is_away() {
+        return Err(say("offload_place")("must be disk or host".into()));
+    }
+    places = places.offload(&table.offload_modules, away).map_err(say("offload_modules"))?;
+    places.offload_fraction = table.offload_fraction;
+    places.codec = match table.offload_codec {
+        OffloadCodec::AsIs => Codec::AsIs,
+        OffloadCodec::Fp8 => Codec::Fp8Block,
+    };
+    Ok(places.with_tiles(tile_rows).with_head_groups(table.head_groups))
+}
+
+/// The adversary that the recipe asks for.
+pub(crate) fn chaos(recipe: &Recipe) -> Option<Chaos> {
+    let fault_one_in = recipe.machine.chaos_faults;
+    recipe.machine.chaos.map(|seed| Chaos { seed, fault_one_in })
+}
+
+fn place(name: PlaceName) -> Place {
+    match name {
+        PlaceName::Keep => Place::Keep,
+        PlaceName::Recompute => Place::Recompute,
+        PlaceName::Host => Place::Host,
+        PlaceName::Disk => Place::Disk,
+    }
+}
+
+fn rules(table: &[PlaceRule]) -> std::result::Result<Vec<Rule>, String> {
+    let rule = |rule: &PlaceRule| {
+        let layers = match rule.layers[..] {
+            [] => 0..usize::MAX,
+            [from, to] if from < to => from..to,
+            _ => return Err(format!("layers {:?}: give the first, and the one after the last", rule.layers)),
+        };
+        Ok(Rule { layers, name: rule.name.clone(), place: place(rule.place) })
+    };
+    table.iter().map(rule).collect()
 }
 
 /// What of weights and optimizer state is on disk.

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_grad::{AdamW, Offload, OnDisk, StateDisk};
+use fathom_grad::{AdamW, OnDisk, StateDisk};
 use fathom_model::{Model, Spec};
-use fathom_tensor::spill::{Options, Spill};
+use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device, Meta};
 
 use crate::error::Result;
+use crate::offload::{self, Room};
 use crate::step::{InStep, Trainer};
 
 /// A plan's disk is as large as it has to be.
@@ -32,9 +33,7 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).and_then(open);
     let (model, params) = Model::declare_on(device, spec, dtype, disk);
     let mut trainer = Trainer::new(device, model, params);
-    if how.places.uses_disk() {
-        trainer.offload = Spill::open(device, &options).ok().map(Offload::plain);
-    }
+    trainer.offload = offload::open(device, &how.places, Room::endless()).ok().flatten();
     trainer
 }
 

@@ -52,7 +52,7 @@ pub struct Trainer {
     pub params: Params,
     /// FLOPs and times.
     pub counters: Counters,
-    /// Disk for activations; needed by steps whose places name it.
+    /// What lies behind memory; needed by steps whose places name it ([`crate::offload::open`]).
     pub offload: Option<Offload>,
     grads: Grads,
     optimizer: AdamW,
@@ -150,7 +150,7 @@ impl Trainer {
     ) -> Result<StepResult> {
         let (tokens, valid) = self.accumulate(micro_batches, how);
         if let Some(offload) = &self.offload {
-            offload.spill.check()?;
+            offload.check()?;
         }
         self.check_state()?;
         before_update();
@@ -167,8 +167,8 @@ impl Trainer {
 
     /// The engines behind activations, and behind weights and optimizer state.
     pub fn spills(&self) -> impl Iterator<Item = &Spill> {
-        let activations = self.offload.as_ref().map(|offload| &offload.spill);
-        activations.into_iter().chain(self.params.disk().map(|disk| disk.spill()))
+        let activations = self.offload.iter().flat_map(|offload| offload.engines());
+        activations.chain(self.params.disk().map(|disk| disk.spill()))
     }
 
     /// Bytes that went to disk and came from it so far, and seconds that steps waited for them.

@@ -22,6 +22,10 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
     if let Some(machine) = &args.machine {
         layers = layers.flag("--machine", "machine.kind", machine);
     }
+    let chaos = args.chaos.map(|seed| seed.to_string());
+    if let Some(seed) = &chaos {
+        layers = layers.flag("--chaos", "machine.chaos", seed);
+    }
     let loaded = load(layers)?;
     if loaded.value.machine.kind == fathom_train::recipe::MachineKind::Meta {
         let plan = args::Plan { recipe: args.recipe.clone(), settings: args.settings.clone(), json: false };

@@ -4,8 +4,8 @@
 //! Backward runs the units (rows regions and single operations) in reverse; what a unit needs and no longer
 //! finds is made again by the smallest slice of operations that yields it.
 
+mod away;
 mod backward;
-mod disk;
 mod lifetimes;
 mod replay;
 
@@ -52,13 +52,13 @@ pub enum Step {
     Loop(Vec<Step>),
     /// The last use has passed.
     Free(Slot),
-    /// Gives a value on disk memory again and begins to read it.
+    /// Gives a value that is away memory again and begins to read it.
     Fetch(Val),
     /// Waits for a value that was fetched.
     Await(Val),
     /// The segment below begins to read its first values.
     Below,
-    /// Waits until the values of the segment before have left for disk.
+    /// Waits until the values of the segment before have left.
     Settle,
 }
 
@@ -71,8 +71,8 @@ pub struct At<'a> {
     pub layer: i32,
     /// The gradient of the input is wanted.
     pub input_grad: bool,
-    /// There is a disk; without one what should be there stays in memory.
-    pub disk: bool,
+    /// There is something behind a place; without, what should go there stays in memory.
+    pub reaches: &'a dyn Fn(Place) -> bool,
 }
 
 /// The steps of one segment.
@@ -84,8 +84,8 @@ pub struct Schedule {
     pub kept: Vec<Val>,
     /// The backward pass reads the segment's input.
     pub keeps_input: bool,
-    /// What of these is on disk between forward and backward.
-    pub on_disk: Vec<Val>,
+    /// What of these is elsewhere between forward and backward.
+    pub away: Vec<Val>,
     /// What of those the backward pass reads first: fetched by the segment above.
     pub first_reads: Vec<Val>,
     /// Backward steps; empty if nothing wants a gradient.
@@ -186,7 +186,7 @@ impl Schedule {
 
     /// Computes the steps of a segment.
     pub fn new(graph: &Graph, params: &Params, at: At<'_>) -> Schedule {
-        let At { places, layer, input_grad, disk } = at;
+        let At { places, layer, input_grad, reaches } = at;
         let analysis = Analysis::new(graph, params, input_grad);
         let needed: BTreeSet<Val> = (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect();
         let is_kept = |val: &Val| {
@@ -194,7 +194,7 @@ impl Schedule {
             info.producer.is_some() && places.place(layer, info.name) != Place::Recompute
         };
         let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
-        let forward = disk::with_settle(graph, forward(&analysis, &kept));
+        let forward = away::with_settle(graph, forward(&analysis, &kept));
         let mut schedule = Schedule { forward, kept, ..Schedule::default() };
         if !analysis.wants[graph.output.index()] {
             return schedule;
@@ -210,11 +210,10 @@ impl Schedule {
             graph.input.is_some_and(|input| lifetimes::touches(graph, &steps, Slot::Value(input)));
         let held = graph.input.into_iter().filter(|_| schedule.keeps_input).chain(schedule.kept.clone());
         // The next segment reads the output, which is its input and leaves with it.
-        let leaves = |val: &Val| {
-            disk && *val != graph.output && places.place(layer, graph.values[val.index()].name) == Place::Disk
-        };
-        schedule.on_disk = held.filter(leaves).collect();
-        (schedule.backward, schedule.first_reads) = disk::with_reads(graph, steps, &schedule.on_disk);
+        let leaves =
+            |val: &Val| *val != graph.output && reaches(places.place(layer, graph.values[val.index()].name));
+        schedule.away = held.filter(leaves).collect();
+        (schedule.backward, schedule.first_reads) = away::with_reads(graph, steps, &schedule.away);
         schedule
     }
 }

@@ -1,6 +1,6 @@
 //! What a step charges: steps are alike, nothing is left, and the plan's timeline is the run's.
 
-use fathom_grad::Places;
+use fathom_grad::{Place, Places};
 use fathom_tensor::{Category, DType, Mark};
 
 use crate::stack::{Setup, Variant, whole};
@@ -73,8 +73,9 @@ fn a_step_after_the_first_reserves_no_more() {
 #[test]
 fn counted_tiles_are_those_that_run() {
     const DOCS: [usize; 2] = [900, 190];
-    let away =
-        |places: Places| places.offload(&["all".to_owned()]).unwrap_or_else(|message| panic!("{message}"));
+    let away = |places: Places| {
+        places.offload(&["all".to_owned()], Place::Disk).unwrap_or_else(|message| panic!("{message}"))
+    };
     let tables =
         [Places::none(), Places::linear(), Places::full(), away(Places::none()), away(Places::linear())];
     for variant in Variant::ALL {

@@ -31,11 +31,28 @@ fn presets() -> Vec<Places> {
         offload(Places::linear(), "core_attn"),
         offload(Places::full(), "block"),
         offload(Places::linear(), "all").with_head_groups(4),
+        host(Places::linear()),
+        offload(Places::none(), "all").with_fraction(0.4),
+        Places::full_block(2),
+        Places::full().with_segment_layers(2),
+        offload(Places::linear(), "all").with_segment_layers(3),
+        // One layer on disk, one with the host, one recomputed.
+        Places::none().with_rules(
+            [Place::Disk, Place::Host, Place::Recompute]
+                .into_iter()
+                .enumerate()
+                .map(|(layer, place)| Rule { layers: layer..layer + 1, name: "*".into(), place })
+                .collect(),
+        ),
     ]
 }
 
+fn host(places: Places) -> Places {
+    places.offload(&["all".to_owned()], Place::Host).unwrap_or_else(|message| panic!("{message}"))
+}
+
 fn offload(places: Places, module: &str) -> Places {
-    places.offload(&[module.to_owned()]).unwrap_or_else(|message| panic!("{message}"))
+    places.offload(&[module.to_owned()], Place::Disk).unwrap_or_else(|message| panic!("{message}"))
 }
 
 #[track_caller]

@@ -7,9 +7,9 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Offload,
-    Param, ParamId, Params, Places, RopeUse, Rotation, Scope, Segments, Tape, Update, Val,
+    Param, ParamId, Params, Place, Places, RopeUse, Rotation, Scope, Segments, Tape, Update, Val,
 };
-use fathom_tensor::spill::{Codec, Options, Spill};
+use fathom_tensor::spill::{Chaos, Options, Spill};
 use fathom_tensor::{
     Activation, Category, DType, Device, Extent, Machine, Mask, Meta, NormKind, RopeTable, Slice, Tensor,
     Usage,
@@ -234,8 +234,11 @@ impl Model {
 
     fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
         let mut x_td = run.segment(-1, None, &|cx, _| cx.embed(self.embed, self.positions, 1.5));
-        for layer in 0..LAYERS {
-            x_td = run.segment(layer as i32, Some(x_td), &|cx, x_td| self.block(cx, layer, x_td));
+        let together = run.layers_per_segment();
+        for layer in (0..LAYERS).step_by(together) {
+            x_td = run.segment(layer as i32, Some(x_td), &|cx, x_td| {
+                (layer..LAYERS.min(layer + together)).fold(x_td, |x_td, layer| self.block(cx, layer, x_td))
+            });
         }
         let names = ["final.norm", "final.norm.stats"];
         run.segment(-1, Some(x_td), &|cx, x_td| {
@@ -266,11 +269,12 @@ pub struct Setup {
     pub dtype: DType,
     pub machine: Arc<dyn Machine>,
     pub places: Places,
+    pub chaos: Option<Chaos>,
 }
 
 impl Setup {
     pub fn new(variant: Variant, dtype: DType) -> Setup {
-        Setup { variant, dtype, machine: cpu(2, Isa::detect()), places: Places::none() }
+        Setup { variant, dtype, machine: cpu(2, Isa::detect()), places: Places::none(), chaos: None }
     }
 
     /// The same on the machine without data.
@@ -286,13 +290,14 @@ impl Setup {
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
         let (loss, count, counters) = (scalar(), scalar(), Counters::default());
         let places = self.places.clone();
-        let offload = places.uses_disk().then(|| {
-            let options = Options { piece_bytes: 16 << 10, ..Options::new(std::env::temp_dir(), 64 << 20) };
-            match Spill::open(&device, &options) {
-                Ok(spill) => Offload { spill, codec: Codec::AsIs },
-                Err(error) => panic!("{error}"),
-            }
-        });
+        let open = |place: Place, options: Options| {
+            let options = Options { piece_bytes: 16 << 10, chaos: self.chaos, ..options };
+            let spill = || Spill::open(&device, &options).unwrap_or_else(|error| panic!("{error}"));
+            places.uses(place).then(spill)
+        };
+        let host = open(Place::Host, Options::in_memory(64 << 20));
+        let disk = open(Place::Disk, Options::new(std::env::temp_dir(), 64 << 20));
+        let offload = Offload { host, disk };
         Stack { device, model, params, grads, optimizer, loss, count, counters, places, offload }
     }
 
@@ -315,7 +320,7 @@ pub struct Stack {
     count: Tensor,
     counters: Counters,
     places: Places,
-    offload: Option<Offload>,
+    pub offload: Offload,
 }
 
 /// What an accumulation left.
@@ -343,6 +348,11 @@ impl Stack {
     /// An accumulation and its update.
     pub fn step(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
         self.accumulate(micro_batches, docs);
+        self.update();
+    }
+
+    /// The update from what was accumulated.
+    pub fn update(&mut self) {
         self.device.machine.write(&self.count, &200f32.to_le_bytes());
         let (loss, count) = (&self.loss, &self.count);
         let (update, settings) = (Update { loss, count }, AdamWSettings::default());
@@ -358,14 +368,13 @@ impl Stack {
         let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None };
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
-        let mut tape = Tape::new(scope, &self.places).with_offload(self.offload.as_ref());
+        let mut tape = Tape::new(scope, &self.places).with_offload(Some(&self.offload));
         let hidden = self.model.forward(&mut tape);
         let head = Head { weight: self.model.head, how: HeadUse { z_loss: 1e-3, ..HeadUse::default() } };
         let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
         drop(hidden);
         device.machine.sum(&losses, &self.loss);
         tape.backward(dhidden, &mut self.grads);
-        assert!(self.offload.iter().all(|offload| offload.spill.check().is_ok()));
     }
 
     /// The hidden states before the head, by an evaluation pass and by a tape.

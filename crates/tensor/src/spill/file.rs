@@ -23,6 +23,16 @@ pub(super) trait Backing: Send + Sync {
     fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize>;
 }
 
+impl Backing for Box<dyn Backing> {
+    fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize> {
+        (**self).write_at(bytes, offset, step)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize> {
+        (**self).read_at(bytes, offset, step)
+    }
+}
+
 impl Backing for File {
     fn write_at(&self, bytes: &[u8], offset: u64, _: Step) -> io::Result<usize> {
         FileExt::write_at(self, bytes, offset)

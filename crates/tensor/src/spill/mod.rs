@@ -30,6 +30,7 @@ mod file;
 mod flight;
 mod fp8;
 mod layout;
+mod memory;
 mod options;
 mod reader;
 mod space;
@@ -91,6 +92,7 @@ struct Inner {
     name: String,
     access: Access,
     piece_bytes: u64,
+    in_memory: bool,
     space: Rc<RefCell<Space>>,
     stats: Cell<Stats>,
     transfers: Cell<u64>,
@@ -135,6 +137,7 @@ impl Spill {
             name: options.file_name(),
             access: opened.access,
             piece_bytes: options.piece_bytes,
+            in_memory: options.in_memory,
             space: Rc::new(RefCell::new(space)),
             stats: Cell::default(),
             transfers: Cell::new(0),
@@ -261,7 +264,12 @@ impl Spill {
             live.issue(transfer, rows.clone())
         });
         self.0.transfers.set(self.0.transfers.get() + 1);
-        let way = if kind == Kind::Write { Way::DiskWrite } else { Way::DiskRead };
+        let way = match (self.0.in_memory, kind == Kind::Write) {
+            (false, true) => Way::DiskWrite,
+            (false, false) => Way::DiskRead,
+            (true, true) => Way::HostWrite,
+            (true, false) => Way::HostRead,
+        };
         let ends_at = self.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
         Flight { spill: self.clone(), kind, lent, extent, layout, tag, transfer, ends_at }
     }

@@ -9,6 +9,7 @@ use super::PAGE;
 use super::chaos::{Adverse, Chaos};
 use super::error::{Error, Result, remedy};
 use super::file::{self, Backing};
+use super::memory::Memory;
 use super::worker::{Shared, Staging};
 use crate::{Category, DType, Device, Tensor};
 
@@ -29,6 +30,8 @@ pub struct Options {
     pub direct: bool,
     /// An adversary for tests.
     pub chaos: Option<Chaos>,
+    /// The host's memory instead of a file: for machines with memory of their own.
+    pub in_memory: bool,
 }
 
 /// How a file is accessed.
@@ -41,6 +44,8 @@ pub enum Access {
         /// Why not direct.
         why: String,
     },
+    /// Memory of the host.
+    Memory,
     /// A machine without data has no file.
     Nowhere,
 }
@@ -50,6 +55,7 @@ impl fmt::Display for Access {
         match self {
             Access::Direct => f.write_str("direct IO"),
             Access::Buffered { why } => write!(f, "buffered IO ({why})"),
+            Access::Memory => f.write_str("memory of the host"),
             Access::Nowhere => f.write_str("no file"),
         }
     }
@@ -77,7 +83,13 @@ impl Options {
             piece_bytes,
             direct: true,
             chaos: None,
+            in_memory: false,
         }
+    }
+
+    /// Memory of the host, allocated as it is first written.
+    pub fn in_memory(capacity_bytes: u64) -> Options {
+        Options { in_memory: true, direct: false, ..Options::new("", capacity_bytes) }
     }
 
     /// Number of staging buffers and bytes of each: two a worker, of a piece and three pages.
@@ -98,7 +110,10 @@ impl Options {
 
     /// How messages call the file.
     pub(super) fn file_name(&self) -> String {
-        format!("the spill file of rank {} in {}", self.rank, self.folder.display())
+        match self.in_memory {
+            true => format!("the host memory of rank {}", self.rank),
+            false => format!("the spill file of rank {} in {}", self.rank, self.folder.display()),
+        }
     }
 
     pub(super) fn charge_staging(&self, device: &Device) -> Vec<Tensor> {
@@ -118,11 +133,18 @@ impl Options {
             .chunks_exact(2)
             .map(|pair| Staging { near: pair[0], near_len: len, far: pair[1], far_len: len })
             .collect();
-        let (file, access) = file::open(&self.folder, capacity, self.direct, slots[0].first_page())?;
+        let (under, access): (Box<dyn Backing>, Access) = match self.in_memory {
+            true => (Box::new(Memory::new(capacity)), Access::Memory),
+            false => {
+                let page = slots[0].first_page();
+                let (file, access) = file::open(&self.folder, capacity, self.direct, page)?;
+                (Box::new(file), access)
+            }
+        };
         let direct = access == Access::Direct;
         let backing: Box<dyn Backing> = match self.chaos {
-            Some(chaos) => Box::new(Adverse { chaos, under: file, direct }),
-            None => Box::new(file),
+            Some(chaos) => Box::new(Adverse { chaos, under, direct }),
+            None => under,
         };
         let mut shared = Shared::new(backing, self.file_name(), direct, copies);
         shared.chaos = self.chaos;

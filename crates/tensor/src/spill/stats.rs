@@ -25,6 +25,22 @@ pub struct Stats {
     pub peak_reserved_bytes: u64,
 }
 
+impl Stats {
+    /// The totals of two engines together.
+    pub fn plus(&self, other: &Stats) -> Stats {
+        Stats {
+            written_bytes: self.written_bytes + other.written_bytes,
+            read_bytes: self.read_bytes + other.read_bytes,
+            num_writes: self.num_writes + other.num_writes,
+            num_reads: self.num_reads + other.num_reads,
+            stall_s: self.stall_s + other.stall_s,
+            live_bytes: self.live_bytes + other.live_bytes,
+            peak_live_bytes: self.peak_live_bytes + other.peak_live_bytes,
+            peak_reserved_bytes: self.peak_reserved_bytes + other.peak_reserved_bytes,
+        }
+    }
+}
+
 /// What a span of a recording was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

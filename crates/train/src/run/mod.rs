@@ -13,15 +13,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, MetricsWriter, events};
-use fathom_grad::Offload;
 use fathom_model::Spec;
-use fathom_tensor::spill::{Options, Spill};
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::blend::Stores;
 use crate::checkpoint::{Checkpoints, Saving};
 use crate::error::{Error, Result};
+use crate::offload::{self, Room};
 use crate::picture::Subject;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
@@ -239,12 +238,11 @@ impl<'a> Run<'a> {
             let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
             return Err(Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op: plan.usage.peak_op });
         }
+        // The old file goes before the new one comes.
         self.trainer.offload = None;
-        if how.places.uses_disk() {
-            let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-            let options = Options::new(folder, plan.spill_peak_bytes);
-            self.trainer.offload = Some(Offload::plain(Spill::open(&self.trainer.device, &options)?));
-        }
+        let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+        let room = Room::of(&plan, folder, stage::chaos(recipe));
+        self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
         let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
         let source = Samples::new(loader, table.samples_per_micro_batch);
         let steps = match table.steps {

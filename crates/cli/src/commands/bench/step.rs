@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::{Counting, profile};
-use fathom_grad::{AdamWSettings, Offload, OnDisk, Places};
+use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
 use fathom_model::{Caps, Init, Model, Spec, initialise};
-use fathom_tensor::spill::{Options, Spill};
+use fathom_tensor::spill::Codec;
+use fathom_train::offload::{self, Room};
 use fathom_train::{InStep, MicroBatch, Trainer, open_state_disk, plan};
 use serde_json::Value;
 
@@ -56,7 +57,13 @@ fn places(args: &Bench) -> Result<Places> {
         bail!("--tile-rows {:?}: must be a multiple of 128", args.tile_rows);
     }
     let all: &[String] = if args.spill.is_some() { &["all".to_string()] } else { &[] };
-    let places = places.offload(all).map_err(anyhow::Error::msg)?;
+    let places = places.offload(all, Place::Disk).map_err(anyhow::Error::msg)?;
+    let codec = match args.codec.as_str() {
+        "as_is" => Codec::AsIs,
+        "fp8" => Codec::Fp8Block,
+        other => bail!("--codec {other}: not one of as_is, fp8"),
+    };
+    let places = places.with_codec(codec).with_fraction(args.fraction);
     Ok(places.with_tiles(args.tile_rows).with_head_groups(args.head_groups))
 }
 
@@ -97,10 +104,9 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, spec.vocab)];
     let mut failed = None;
-    if how.places.uses_disk() {
+    if how.places.uses(Place::Disk) {
         let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
-        let options = Options::new(folder, planned.spill_peak_bytes);
-        trainer.offload = Some(Offload::plain(Spill::open(&bed.device, &options)?));
+        trainer.offload = offload::open(&bed.device, &how.places, Room::of(&planned, folder, None))?;
     }
     if !args.once {
         once(&mut trainer, &batch, how, &mut failed);

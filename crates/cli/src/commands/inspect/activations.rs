@@ -3,7 +3,7 @@
 use anyhow::Result;
 use fathom_base::human;
 use fathom_grad::Place;
-use fathom_train::activations::{Activation, Segment, activations, place_name};
+use fathom_train::activations::{Activation, Segment, activations};
 use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 use serde_json::json;
@@ -54,7 +54,7 @@ fn print_stage(recipe: &Recipe, index: usize, tokens: usize, segments: &[Segment
                 "    {name:<22} {shape:>20} {:<5} {:>10}  {:<10} {held}",
                 dtype.safetensors_name().to_lowercase(),
                 human::bytes(*bytes),
-                place_name(*place)
+                place.name()
             );
         }
         let recomputed = segment.sum(|activation| activation.place == Place::Recompute);
@@ -86,7 +86,7 @@ fn print_json(recipe: &Recipe, index: usize, tokens: usize, segments: &[Segment]
                 "shape": [tokens, *cols],
                 "dtype": dtype,
                 "bytes": bytes,
-                "place": place_name(*place),
+                "place": place.name(),
                 "held": held,
             });
             println!("{row}");

@@ -200,7 +200,7 @@ fn the_access_is_reported() {
     match spill.access() {
         Access::Direct => assert_eq!(spill.access().to_string(), "direct IO"),
         Access::Buffered { why } => assert!(why.contains("refuses direct IO"), "{why}"),
-        Access::Nowhere => panic!("a machine with data has a file"),
+        Access::Memory | Access::Nowhere => panic!("a machine with data has a file"),
     }
     let spill = Spill::open(&device, &Options { direct: false, ..options(&folder) }).unwrap();
     assert_eq!(spill.access().to_string(), "buffered IO (direct IO is switched off)");

@@ -1,0 +1,52 @@
+//! Opens what lies behind the machine's memory for a stage's places.
+
+use std::path::Path;
+
+use fathom_grad::{Offload, Place, Places};
+use fathom_tensor::Device;
+use fathom_tensor::spill::{Chaos, Options, Spill};
+
+use crate::error::Result;
+use crate::plan::Plan;
+
+/// Where values go that leave the machine's memory, and how much room there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// Folder of the spill file.
+    pub folder: &'a Path,
+    /// Bytes with the host.
+    pub host_bytes: u64,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// An adversary for tests.
+    pub chaos: Option<Chaos>,
+}
+
+impl<'a> Room<'a> {
+    /// What a plan asks for.
+    pub fn of(plan: &Plan, folder: &'a Path, chaos: Option<Chaos>) -> Room<'a> {
+        Room { folder, host_bytes: plan.host_peak_bytes, disk_bytes: plan.spill_peak_bytes, chaos }
+    }
+
+    /// As much as it takes: for plans.
+    pub fn endless() -> Room<'static> {
+        Room { folder: Path::new(""), host_bytes: 1 << 60, disk_bytes: 1 << 60, chaos: None }
+    }
+}
+
+/// The engines that a table of places needs; none if it keeps everything in memory.
+///
+/// # Errors
+/// A folder that takes no file of this size, a machine without copies.
+pub fn open(device: &Device, places: &Places, room: Room<'_>) -> Result<Option<Offload>> {
+    let Room { folder, host_bytes, disk_bytes, chaos } = room;
+    let engine = |place: Place, options: Options| -> Result<Option<Spill>> {
+        let options = Options { chaos, ..options };
+        Ok(if places.uses(place) { Some(Spill::open(device, &options)?) } else { None })
+    };
+    let host = engine(Place::Host, Options::in_memory(host_bytes))?;
+    let disk = engine(Place::Disk, Options::new(folder, disk_bytes))?;
+    let offload = Offload { host, disk };
+    let any = offload.engines().next().is_some();
+    Ok(any.then_some(offload))
+}
