@@ -20,8 +20,12 @@ pub fn args(text: &Path, out: &Path) -> Vec<String> {
 }
 
 pub fn start(text: &Path, out: &Path) -> Child {
+    start_with(text, out, &[])
+}
+
+fn start_with(text: &Path, out: &Path, more: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
-    command.args(args(text, out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.args(args(text, out)).args(more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Bits of the loss of each step in the log.
@@ -58,6 +62,26 @@ fn killed_runs_go_on_with_the_same_bits() {
     }
     good(args(&at("text"), &at("killed")));
     assert_eq!(losses(&at("killed")), alone);
+}
+
+/// Where weights and optimizer state are is no part of what a run is: it may change from one start to the next.
+#[test]
+fn killed_runs_go_on_with_their_state_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    good(args(&at("text"), &at("alone")));
+    let on_disk = ["machine.offload_weights=true", "machine.offload_optimizer=true"];
+    for (steps, more) in [(5, &on_disk[..]), (STEPS + 4, &[]), (2 * STEPS + 5, &on_disk[1..])] {
+        let mut child = start_with(&at("text"), &at("killed"), more);
+        wait_for(&mut child, &at("killed"), steps);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    good(args(&at("text"), &at("killed")).into_iter().chain(on_disk.map(String::from)));
+    assert_eq!(losses(&at("killed")), losses(&at("alone")));
+    let model = |name: &str| fs::read(at(name).join("model/model.safetensors")).unwrap();
+    assert!(model("killed") == model("alone"));
 }
 
 #[cfg(unix)]

@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use fathom_grad::Params;
+use fathom_grad::{OnDisk, Params, StateDisk};
 use fathom_model::{
     FolderOptions, INDEX, Init, LlamaSizes, Model, SINGLE, SaveOptions, Spec, SpecialIds, initialise, load,
     open, save, save_hf,
 };
+use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device};
 
 use crate::golden::cpu;
@@ -48,6 +49,30 @@ fn what_is_exported_is_imported_bit_for_bit() {
             assert_eq!((again.spec, again.special), (model.spec, special));
             let (_, back) = loaded(&device, out.path(), dtype);
             assert_eq!(bits(&device, &params), bits(&device, &back), "{}", name(&case));
+        }
+    }
+}
+
+#[test]
+fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
+    let device = cpu(2, None);
+    for case in cases() {
+        for dtype in [DType::F32, DType::Bf16] {
+            let (model, params) = loaded(&device, &case, dtype);
+            let [files, here, away] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
+            let options = Options::new(files.path(), 64 << 20);
+            let what = OnDisk { weights: true, optimizer: false };
+            let disk = StateDisk::open(&device, &options, what, dtype).unwrap();
+            let source = open(&case).unwrap();
+            let (_, mut on_disk) = Model::declare_on(&device, &source.spec, dtype, Some(disk));
+            let before = device.pool.usage().live;
+            load(&device, &model, &mut on_disk, &source.source).unwrap();
+            assert_eq!(device.pool.usage().live, before);
+            assert_eq!(bits(&device, &params), bits(&device, &on_disk), "{}", name(&case));
+            save(&device, &model, &params, here.path(), SaveOptions::new(dtype)).unwrap();
+            save(&device, &model, &on_disk, away.path(), SaveOptions::new(dtype)).unwrap();
+            let [here, away] = [here, away].map(|out| std::fs::read(out.path().join(SINGLE)).unwrap());
+            assert!(here == away, "{}", name(&case));
         }
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{OnDisk, Places};
-use fathom_model::{Init, LlamaSizes, Model, SaveOptions, Spec, initialise, save};
+use fathom_grad::{Eval, OnDisk, Places, Scope, StateDisk};
+use fathom_model::{Init, LlamaSizes, Model, Packed, SaveOptions, Spec, initialise, save};
+use fathom_tensor::spill::{Chaos, Options};
 use fathom_tensor::{DType, Device};
 use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk, plan};
 
@@ -127,6 +128,72 @@ fn checkpoints_go_from_disk_to_memory_and_back() {
         }
         assert!(bits(&other) == bits(&one), "{from:?} to {to:?}: the same two steps");
     }
+}
+
+fn with_options(dtype: DType, options: &Options) -> Trainer {
+    let device = Device::new(Arc::new(Cpu::new(2, None)), 4 << 30);
+    let disk = StateDisk::open(&device, options, EVERYWHERE[3], dtype).unwrap();
+    let (model, mut params) = Model::declare_on(&device, &spec(true), dtype, Some(disk));
+    initialise(&device, &model, &mut params, Init::new(1));
+    Trainer::new(&device, model, params)
+}
+
+/// Delays, short and interrupted operations change nothing; a fault ends the step with an error that names the file.
+#[test]
+fn an_adversary_changes_no_bit_and_faults_are_told() {
+    let how = how(EVERYWHERE[3]);
+    let [files, memory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let mut plain = trainer(2, DType::Bf16, true, EVERYWHERE[0], memory.path());
+    let losses: Vec<f32> = (0..2).map(|_| plain.step(&data(), &how).unwrap().loss.wait_f32()).collect();
+    let options = |fault_one_in, seed| Options {
+        chaos: Some(Chaos { seed, fault_one_in }),
+        piece_bytes: 64 << 10,
+        ..Options::new(files.path(), 64 << 20)
+    };
+    for seed in 0..2 {
+        let mut one = with_options(DType::Bf16, &options(0, seed));
+        for loss in &losses {
+            assert_eq!(one.step(&data(), &how).unwrap().loss.wait_f32().to_bits(), loss.to_bits());
+        }
+        assert!(bits(&one) == bits(&plain));
+    }
+    let mut failures = 0;
+    for seed in 0..4 {
+        let mut one = with_options(DType::Bf16, &options(3000, seed));
+        let failed = (0..2).find_map(|_| one.step(&data(), &how).err());
+        if let Some(error) = failed {
+            assert!(error.to_string().contains("the spill file of rank 0"), "{error}");
+            assert!(one.step(&data(), &how).is_err());
+            failures += 1;
+        }
+    }
+    assert!(failures > 0);
+    let mut small =
+        with_options(DType::Bf16, &Options { capacity_bytes: 1 << 20, chaos: None, ..options(0, 0) });
+    let refused = small.step(&data(), &how).unwrap_err().to_string();
+    assert!(refused.contains("has no room for weight"), "{refused}");
+}
+
+/// Without a backward pass weights come and go as well.
+#[test]
+fn evaluation_streams_from_disk() {
+    let logits = [EVERYWHERE[0], EVERYWHERE[2]].map(|on_disk| {
+        let files = tempfile::tempdir().unwrap();
+        let one = trainer(2, DType::Bf16, true, on_disk, files.path());
+        let before = one.device.pool.usage().live;
+        let micro = micro(TOKENS);
+        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let batch = one.model.batch(&one.device, packed, how(on_disk).caps);
+        let scope =
+            || Scope { device: &one.device, params: &one.params, batch: &batch, counters: &one.counters };
+        let hidden = one.model.forward(&mut Eval::new(scope(), None, None));
+        let logits = one.model.head(0.0).logits(&scope(), &hidden);
+        let values = one.device.to_f32(&logits);
+        drop((hidden, logits, batch));
+        assert_eq!(one.device.pool.usage().live, before);
+        values
+    });
+    assert!(logits[0] == logits[1]);
 }
 
 #[test]
