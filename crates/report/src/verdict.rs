@@ -45,6 +45,44 @@ pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
     all.into_iter().flatten().collect()
 }
 
+/// The figures of a plan: of the stage that needs the most.
+pub fn planned(log: &RunLog) -> Vec<Verdict> {
+    let Some(plan) = log.plans.iter().max_by_key(|plan| plan.peak_reserved_bytes) else { return Vec::new() };
+    let budget = log.lengths.iter().map(|lengths| lengths.budget_bytes).find(|bytes| *bytes > 0);
+    let fits = budget.map(|budget| plan.peak_reserved_bytes <= budget);
+    let against = match (budget, fits) {
+        (Some(budget), Some(true)) => format!("fits in {}", human::bytes(budget)),
+        (Some(budget), _) => format!("does not fit in {}", human::bytes(budget)),
+        (None, _) => "reserved".to_string(),
+    };
+    let mut figures = vec![Verdict {
+        name: "memory",
+        value: human::bytes(plan.peak_reserved_bytes),
+        note: format!("{against}; stage {}", plan.stage),
+        passes: fits,
+    }];
+    figures.extend((!plan.peak_op.is_empty()).then(|| {
+        let note = format!("live then; of stage {}", plan.stage);
+        let value = human::bytes(plan.peak_live_bytes);
+        Verdict { name: "peak", value, note: format!("in {}, {note}", plan.peak_op), passes: None }
+    }));
+    if plan.disk_peak_bytes > 0 {
+        let note = format!("{} written and read in a step", human::bytes(plan.disk_bytes));
+        figures.push(Verdict { name: "disk", value: human::bytes(plan.disk_peak_bytes), note, passes: None });
+    }
+    if let Some(step_s) = plan.step_s {
+        let note = format!("a step of stage {}, predicted", plan.stage);
+        figures.push(Verdict { name: "time", value: human::seconds(step_s), note, passes: None });
+    }
+    if plan.step_flops > 0.0 {
+        let more = human::percent(plan.hardware_flops / plan.step_flops - 1.0);
+        let note = format!("a step; recompute and score products add {more}");
+        let value = format!("{}FLOP", human::si(plan.step_flops));
+        figures.push(Verdict { name: "work", value, note, passes: None });
+    }
+    figures
+}
+
 fn loss(log: &RunLog) -> Option<Verdict> {
     let losses: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
     let (first, last) = (losses.first()?, ema(&losses, window(losses.len())).last().copied()?);

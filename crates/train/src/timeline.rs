@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fathom_base::metrics::events::{MemoryTimeline, Phase};
-use fathom_tensor::{Category, Device, Mark, Meta};
+use fathom_base::metrics::events::{LiveValue, MemoryTimeline, Phase};
+use fathom_tensor::{Category, Device, Mark, Meta, live_at_peak};
 
 use crate::picture::Subject;
 use crate::state::planned_trainer;
@@ -51,8 +51,35 @@ pub fn of(marks: &[Mark]) -> MemoryTimeline {
             .map(|(name, from)| Phase { name: (*name).to_string(), from: (from / width) as u64 })
             .collect(),
         live_bytes: (0..Category::ALL.len()).map(line).collect(),
+        at_peak: at_peak(marks),
         ..MemoryTimeline::default()
     }
+}
+
+/// What is live at the highest point, the layers of one name together.
+fn at_peak(marks: &[Mark]) -> Vec<LiveValue> {
+    let mut values: Vec<LiveValue> = Vec::new();
+    for (label, bytes) in live_at_peak(marks) {
+        let (gradient, category) = (label.gradient, label.category.name());
+        let same = |value: &&mut LiveValue| {
+            value.name == label.name && value.gradient == gradient && value.category == category
+        };
+        match values.iter_mut().find(same) {
+            Some(value) => {
+                value.layers += 1;
+                value.bytes += bytes;
+            }
+            None => values.push(LiveValue {
+                name: label.name.to_string(),
+                gradient,
+                category: category.to_string(),
+                layers: 1,
+                bytes,
+            }),
+        }
+    }
+    values.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    values
 }
 
 /// Where forward, backward and update begin, by the operations that begin them.

@@ -23,6 +23,7 @@ pub fn section(log: &RunLog) -> String {
             }
             (None, None) => String::new(),
         };
+        html += &measured.or(planned).map_or(String::new(), at_peak);
         let placed = log.placements.iter().find(|placement| placement.stage == stage);
         html += &placed.map_or(String::new(), |placed| placement::map(placed).draw().html());
     }
@@ -92,6 +93,40 @@ fn along_step(timeline: &MemoryTimeline, planned: Option<&MemoryTimeline>) -> St
         line,
         phases: timeline.phases.iter().map(|phase| (phase.from as usize, phase.name.clone())).collect(),
     }
+}
+
+/// Rows of the table of what is live at the peak.
+const AT_PEAK: usize = 12;
+
+/// What is live at the highest point, by name; empty when the log does not say.
+fn at_peak(timeline: &MemoryTimeline) -> String {
+    let values = &timeline.at_peak;
+    if values.is_empty() {
+        return String::new();
+    }
+    let all: u64 = values.iter().map(|value| value.bytes).sum();
+    let share = |bytes: u64| human::percent(bytes as f64 / all.max(1) as f64);
+    let mut rows: Vec<Vec<String>> = values
+        .iter()
+        .take(AT_PEAK)
+        .map(|value| {
+            let name = match value.gradient {
+                true => format!("gradient of {}", value.name),
+                false => value.name.clone(),
+            };
+            let layers = value.layers.to_string();
+            vec![name, value.category.clone(), layers, human::bytes(value.bytes), share(value.bytes)]
+        })
+        .collect();
+    let rest = &values[values.len().min(AT_PEAK)..];
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|value| value.bytes).sum();
+        let name = format!("{} more", rest.len());
+        rows.push(vec![name, String::new(), "-".into(), human::bytes(bytes), share(bytes)]);
+    }
+    let summary = format!("What the step itself holds at its peak: {}", human::bytes(all));
+    let head = ["value", "category", "layers", "bytes", "share"];
+    format!("<details><summary>{summary}</summary>{}</details>", table(&head, &rows))
 }
 
 /// How far plan and measurement are apart, in words.

@@ -14,12 +14,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 use fathom_base::human;
+use fathom_base::metrics::Event;
 
 use crate::error::{Error, Result};
 use crate::log::RunLog;
 use crate::plots::Figure;
 use crate::svg::escape;
-use crate::verdict::verdicts;
+use crate::verdict;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -29,7 +30,20 @@ const SCRIPT: &str = include_str!("page.js");
 /// # Errors
 /// When the log cannot be read or the page cannot be written.
 pub fn write_page(metrics: &Path, page_path: &Path) -> Result<()> {
-    let html = page(&RunLog::read(metrics)?);
+    write(&page(&RunLog::read(metrics)?), page_path)
+}
+
+/// Writes the page of a plan: events without a log of steps.
+///
+/// # Errors
+/// When the page cannot be written.
+pub fn write_plan(events: Vec<Event>, page_path: &Path) -> Result<()> {
+    let mut log = RunLog::default();
+    events.into_iter().for_each(|event| log.add(event));
+    write(&page(&log), page_path)
+}
+
+fn write(html: &str, page_path: &Path) -> Result<()> {
     let temporary = page_path.with_extension("html.tmp");
     std::fs::write(&temporary, html).map_err(|error| Error::write(&temporary, error))?;
     std::fs::rename(&temporary, page_path).map_err(|error| Error::write(page_path, error))
@@ -104,7 +118,8 @@ fn header(log: &RunLog) -> String {
 }
 
 fn cards(log: &RunLog) -> String {
-    let cards: String = verdicts(log)
+    let figures = if log.is_plan() { verdict::planned(log) } else { verdict::verdicts(log) };
+    let cards: String = figures
         .iter()
         .map(|verdict| {
             let (class, sign) = match verdict.passes {

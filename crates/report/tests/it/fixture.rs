@@ -94,8 +94,20 @@ fn memory(long: bool) -> Event {
         phases: phases(&labels),
         labels,
         live_bytes,
+        at_peak: at_peak(),
         planned_peak_bytes: peak(long),
     })
+}
+
+fn at_peak() -> Vec<ev::LiveValue> {
+    let value = |i: u64| ev::LiveValue {
+        name: format!("value {i}"),
+        gradient: i.is_multiple_of(2),
+        category: "activations".into(),
+        layers: 6 - i % 6,
+        bytes: (20 - i) << 20,
+    };
+    (0..15).map(value).collect()
 }
 
 fn phases(labels: &[String]) -> Vec<ev::Phase> {

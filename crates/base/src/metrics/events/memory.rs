@@ -47,8 +47,24 @@ events! {
         phases: Vec<Phase>,
         /// Live bytes per category per point.
         live_bytes: Vec<Vec<u64>>,
+        /// What was live at the highest point and made in this step, the largest first; layers that are alike are one.
+        at_peak: Vec<LiveValue>,
         /// Peak that the plan foretold, 0 when not planned.
         planned_peak_bytes: u64,
+    }
+
+    /// Buffers of one kind.
+    struct LiveValue {
+        /// The activation, or the operation that asked for the buffer.
+        name: String,
+        /// It is the gradient of what is named.
+        gradient: bool,
+        /// Category name.
+        category: String,
+        /// Layers that have one.
+        layers: u64,
+        /// Bytes of all of them.
+        bytes: u64,
     }
 
     /// A part of a step.
