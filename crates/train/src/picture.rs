@@ -42,20 +42,25 @@ impl Subject<'_> {
         plan(self.profile, self.spec, self.dtype, self.how, self.micro_batches, self.tokens)
     }
 
-    /// The plan, the memory along a step, and the places, for the log. `step` is how many updates were done before.
-    pub fn events(&self, plan: &Plan, step: u64) -> Vec<Event> {
+    /// The plan, the memory along a step, and the places, for the log; and how many points a recording of a whole step
+    /// would have. `step` is how many updates were done before.
+    pub fn events(&self, plan: &Plan, step: u64) -> (Vec<Event>, usize) {
+        let marks = timeline::planned(self);
+        let points = marks.len() * self.micro_batches.div_ceil(timeline::SHOWN);
         let timeline = events::MemoryTimeline {
             stage: self.stage.to_string(),
             step,
+            micro_batches: self.micro_batches as u64,
             planned_peak_bytes: plan.usage.peak_live,
-            ..timeline::planned(self)
+            ..timeline::of(marks)
         };
         let segments = activations(self.profile, self.spec, self.dtype, &self.how.places, self.tokens);
-        vec![
+        let events = vec![
             Event::Plan(plan_event(self.stage, plan)),
             Event::PlanTimeline(timeline),
             Event::Placement(placement_event(self.stage, self.tokens, &segments)),
-        ]
+        ];
+        (events, points)
     }
 
     /// What a step of this stage, with these places and with others, would need at other lengths.

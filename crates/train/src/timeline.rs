@@ -12,20 +12,25 @@ use crate::step::MicroBatch;
 /// Points of a memory timeline.
 const POINTS: usize = 600;
 
+/// Micro batches that are shown: the second finds what every later one finds.
+pub const SHOWN: usize = 2;
+
 /// The second step of a stage, as it will be: the first one that every later one is like.
-pub fn planned(subject: &Subject<'_>) -> MemoryTimeline {
+pub fn planned(subject: &Subject<'_>) -> Vec<Mark> {
     let device = Device::new(Arc::new(Meta::new(subject.profile.clone())), u64::MAX);
     let mut trainer = planned_trainer(&device, subject.spec, subject.dtype, subject.how);
-    let blank: Vec<MicroBatch> =
-        (0..subject.micro_batches.max(1)).map(|_| MicroBatch::blank(subject.tokens)).collect();
+    let run = subject.micro_batches.clamp(1, SHOWN);
+    let blank: Vec<MicroBatch> = (0..run).map(|_| MicroBatch::blank(subject.tokens)).collect();
     let _ = trainer.step(&blank[..1], subject.how);
     device.pool.record();
     let _ = trainer.step(&blank, subject.how);
-    of(&device.pool.recorded())
+    device.pool.recorded()
 }
 
 /// A recording as an event, without its stage and step.
-pub fn of(marks: &[Mark]) -> MemoryTimeline {
+pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
+    cut(&mut marks);
+    let marks = marks.as_slice();
     let phases = phases(marks);
     let width = marks.len().div_ceil(POINTS).max(1);
     // Of each run of neighbours the one with the most live bytes, so that peaks survive.
@@ -53,6 +58,16 @@ pub fn of(marks: &[Mark]) -> MemoryTimeline {
         live_bytes: (0..Category::ALL.len()).map(line).collect(),
         at_peak: at_peak(marks),
         ..MemoryTimeline::default()
+    }
+}
+
+/// Leaves out the micro batches that are like the second.
+fn cut(marks: &mut Vec<Mark>) {
+    let phases = phases(marks);
+    let third = phases.iter().filter(|(phase, _)| *phase == "forward").nth(SHOWN);
+    let update = phases.iter().find(|(phase, _)| *phase == "update").map_or(marks.len(), |(_, from)| *from);
+    if let Some((_, from)) = third {
+        marks.drain(*from..update);
     }
 }
 

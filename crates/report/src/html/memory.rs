@@ -18,7 +18,8 @@ pub fn section(log: &RunLog) -> String {
             (None, Some(planned)) => {
                 let chart = along_step(planned, None);
                 let title = chart.title.replace("Memory", "Planned memory");
-                let note = "Live bytes of the pool by category along a step, in program order.".to_string();
+                let note =
+                    format!("Live bytes of the pool by category, in program order.{}", batches(planned));
                 StackedArea { title, note, line: None, ..chart }.draw().html()
             }
             (None, None) => String::new(),
@@ -82,8 +83,9 @@ fn along_step(timeline: &MemoryTimeline, planned: Option<&MemoryTimeline>) -> St
     StackedArea {
         title: format!("Memory over one step{stage}"),
         note: format!(
-            "Live bytes of the pool by category along step {}, in program order.{agreement}",
-            timeline.step
+            "Live bytes of the pool by category along step {}, in program order.{}{agreement}",
+            timeline.step,
+            batches(timeline)
         ),
         size: (1060.0, 360.0),
         x_label: "point in the step [allocations and releases]".into(),
@@ -127,6 +129,14 @@ fn at_peak(timeline: &MemoryTimeline) -> String {
     let summary = format!("What the step itself holds at its peak: {}", human::bytes(all));
     let head = ["value", "category", "layers", "bytes", "share"];
     format!("<details><summary>{summary}</summary>{}</details>", table(&head, &rows))
+}
+
+/// Which micro batches are shown, where that is not all.
+fn batches(timeline: &MemoryTimeline) -> String {
+    match timeline.micro_batches {
+        0..=2 => String::new(),
+        count => format!(" The first two of {count} micro batches; the others are like the second."),
+    }
 }
 
 /// How far plan and measurement are apart, in words.

@@ -91,7 +91,7 @@ pub fn map(placement: &Placement) -> KindMap {
     KindMap {
         title: format!("Where activations live between forward and backward{stage}"),
         note: format!(
-            "Of one micro batch of {} tokens. `start` is what comes before the first block, `end` what comes after the last.",
+            "Of one micro batch of {} tokens. `start` is what comes before the first block, `end` what comes after the last; a block's output is the next one's input.",
             human::grouped(placement.tokens)
         ),
         x_label: "layer".into(),

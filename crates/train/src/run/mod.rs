@@ -95,6 +95,8 @@ pub struct Run<'a> {
     spec: Spec,
     stop: &'a AtomicBool,
     last_save: Instant,
+    /// The memory of a step has few enough points to be recorded.
+    recordable: bool,
     /// The save that is being written.
     saving: Option<Saving>,
 }
@@ -169,6 +171,7 @@ impl<'a> Run<'a> {
             spec,
             stop,
             last_save,
+            recordable: true,
             saving: None,
         })
     }

@@ -14,6 +14,9 @@ use crate::plan::Plan;
 use crate::step::InStep;
 use crate::timeline;
 
+/// Most points of a recording: it lies outside the pool.
+const MOST_POINTS: usize = 200_000;
+
 /// Streams of a trace.
 const COMPUTE: u64 = 0;
 /// See [`COMPUTE`].
@@ -27,16 +30,19 @@ impl Run<'_> {
     /// Writes what a stage will need.
     pub(super) fn foretell(&mut self, index: usize, how: &InStep, plan: &Plan) -> Result<()> {
         let subject = self.subject(index, how);
-        let mut events = subject.events(plan, self.progress.step);
+        let (mut events, points) = subject.events(plan, self.progress.step);
         if longest_stage(self.recipe) == Some(index) {
             events.push(Event::Lengths(subject.lengths(self.trainer.device.pool.budget())));
         }
+        self.recordable = points <= MOST_POINTS;
         Ok(events.iter().try_for_each(|event| self.metrics.write(event))?)
     }
 
     /// Begins to look closely at a step.
     pub(super) fn watch(&self) {
-        self.trainer.device.pool.record();
+        if self.recordable {
+            self.trainer.device.pool.record();
+        }
         if self.recipe.run.profile {
             self.trainer.spills().for_each(|spill| spill.record());
         }
@@ -44,11 +50,15 @@ impl Run<'_> {
 
     /// Writes the memory of the step that is being looked at.
     pub(super) fn timeline(&mut self, running: &Running) -> Result<()> {
+        if !self.recordable {
+            return Ok(());
+        }
         let event = events::MemoryTimeline {
             step: self.progress.step + 1,
             stage: self.recipe.stage[running.index].name.clone(),
+            micro_batches: self.recipe.stage[running.index].micro_batches.max(1) as u64,
             planned_peak_bytes: running.planned_peak,
-            ..timeline::of(&self.trainer.device.pool.recorded())
+            ..timeline::of(self.trainer.device.pool.recorded())
         };
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
     }

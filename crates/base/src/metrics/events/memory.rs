@@ -39,6 +39,8 @@ events! {
         step: u64,
         /// Name of the stage.
         stage: String,
+        /// Micro batches of the step. The points are of the first two and of the update; the others are like the second.
+        micro_batches: u64,
         /// Category names, from the bottom of the picture to its top.
         categories: Vec<String>,
         /// What ran at each point, e.g. `layer 3 attention backward`.
