@@ -91,6 +91,7 @@ fn memory(long: bool) -> Event {
         step: if long { SHORT_STEPS + 2 } else { 2 },
         stage: if long { "long" } else { "short" }.into(),
         categories: CATEGORIES.map(String::from).to_vec(),
+        micro_batches: 4,
         phases: phases(&labels),
         labels,
         live_bytes,
