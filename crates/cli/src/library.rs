@@ -7,6 +7,8 @@ use fathom_train::recipe::Recipe;
 /// (name, text) of every shipped recipe.
 const ENTRIES: &[(&str, &str)] = &[
     ("quickstart", include_str!("../../../recipes/quickstart.toml")),
+    ("quickstart-128k", include_str!("../../../recipes/quickstart-128k.toml")),
+    ("long-1m-cpu", include_str!("../../../recipes/long-1m-cpu.toml")),
     ("extend", include_str!("../../../recipes/extend.toml")),
     ("llama3-1b", include_str!("../../../recipes/llama3-1b.toml")),
     ("llama3-1b-16k", include_str!("../../../recipes/llama3-1b-16k.toml")),

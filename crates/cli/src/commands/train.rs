@@ -16,6 +16,9 @@ use crate::{args, commands, pipeline};
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
 const RESUME: u8 = 75;
 
+/// From this time on a quickstart goes to 128K.
+const LONG_MINUTES: f64 = 60.0;
+
 /// Runs `fathom train`.
 pub fn train(args: &args::Train) -> Result<ExitCode> {
     let mut layers = layers(&args.recipe, &args.settings);
@@ -37,7 +40,9 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
 
 /// Runs `fathom quickstart`.
 pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
-    let mut layers: Layers<'_> = Layers::with_library(LIBRARY).recipe("quickstart");
+    let recipe =
+        if args.steps.is_none() && args.minutes >= LONG_MINUTES { "quickstart-128k" } else { "quickstart" };
+    let mut layers: Layers<'_> = Layers::with_library(LIBRARY).recipe(recipe);
     let out = args.out.display().to_string();
     layers = layers.flag("--out", "run.out", &out);
     // A fixed number of steps and no clock: two such runs are identical.
@@ -49,7 +54,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
     }
     if let Some(steps) = args.steps {
-        let stages = load(Layers::with_library(LIBRARY).recipe("quickstart"))?.value.stage.len();
+        let stages = load(Layers::with_library(LIBRARY).recipe(recipe))?.value.stage.len();
         for stage in 0..stages {
             layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
         }
