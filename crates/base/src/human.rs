@@ -8,6 +8,31 @@ pub fn bytes(n: u64) -> String {
     scaled(n as f64, 1024.0, &UNITS, " ", n < 1024)
 }
 
+/// Reads bytes as people write them: `1000`, `24GiB`, `1.5 GB`. `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024, `KB` to
+/// `TB` of 1000, and a bare `k`, `m`, `g`, `t` (either case) of 1024.
+///
+/// # Errors
+/// A sentence that says what the text should have looked like.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let unit = unit.trim().to_ascii_lowercase();
+    let power = |letter: &str| "kmgt".find(letter).map_or(0, |place| place as u32 + 1);
+    let factor = match unit.as_str() {
+        "" | "b" => Some(1),
+        "k" | "m" | "g" | "t" | "kib" | "mib" | "gib" | "tib" => Some(1024u64.pow(power(&unit[..1]))),
+        "kb" | "mb" | "gb" | "tb" => Some(1000u64.pow(power(&unit[..1]))),
+        _ => None,
+    };
+    let number = digits.replace('_', "").parse::<f64>().ok();
+    let bytes = number.zip(factor).map(|(number, factor)| number * factor as f64);
+    match bytes.filter(|bytes| *bytes < 2f64.powi(63)) {
+        Some(bytes) => Ok(bytes as u64),
+        None => Err(format!("`{text}` is not a size (write 24GiB, 1.5TB or 1000000)")),
+    }
+}
+
 /// A count with a decimal suffix and three figures: `999`, `1.23 K`, `45.6 M`, `8.03 B`.
 pub fn count(n: u64) -> String {
     const UNITS: [&str; 6] = ["", "K", "M", "B", "T", "Q"];
@@ -107,6 +132,17 @@ fn scaled(x: f64, base: f64, units: &[&str], gap: &str, exact: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_as_written() {
+        let read = |text: &str| parse_bytes(text).ok();
+        assert_eq!(read("24GiB"), Some(24 << 30));
+        assert_eq!(
+            (read("1.5 GB"), read("2g"), read("7_000")),
+            (Some(1_500_000_000), Some(2 << 30), Some(7000))
+        );
+        assert!(["", "GiB", "12 parsecs", "-3", "1e99"].into_iter().all(|text| read(text).is_none()));
+    }
 
     #[test]
     fn reads_well() {

@@ -127,6 +127,25 @@ pub struct Plan {
     /// One JSON object a stage.
     #[arg(long)]
     pub json: bool,
+    /// Memory that a step may use, e.g. 24GiB; the recipe's, or what the machine has, if not given.
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
+    /// cpu, h100, h200, b200, or a file of `fathom bench profile --out`.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine_profile: Option<String>,
+    /// Says what the peak is made of and which single change lowers it most.
+    #[arg(long)]
+    pub why: bool,
+    /// Answers a question: `max-tokens` is the longest sequence with the best places there are.
+    #[arg(long, value_enum)]
+    pub solve: Option<Question>,
+}
+
+/// What `fathom plan --solve` answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Question {
+    /// How long can I go?
+    MaxTokens,
 }
 
 /// Sampling flags.
@@ -267,7 +286,11 @@ pub enum Benchmark {
 #[derive(Group)]
 pub struct Bench {
     /// What to measure.
-    pub what: Benchmark,
+    #[arg(required_unless_present = "profile")]
+    pub what: Option<Benchmark>,
+    /// Another spelling of `fathom bench profile`.
+    #[arg(long, conflicts_with = "what")]
+    pub profile: bool,
     /// One JSON object a line (the only output there is).
     #[arg(long)]
     pub json: bool,
@@ -331,7 +354,7 @@ pub struct Bench {
     /// step: none, selective (attention), linear or full recompute.
     #[arg(long, default_value = "none")]
     pub places: String,
-    /// For `step`: what is kept goes to disk, in this folder.
+    /// step: what is kept goes to disk, in this folder. profile: measures this folder's disk too.
     #[arg(long)]
     pub spill: Option<PathBuf>,
     /// step: weights are on disk outside the segments that need them; in --spill's folder, or this one.
@@ -358,6 +381,12 @@ pub struct Bench {
     /// step: cpu, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,
+    /// step with --places auto: memory that the step may use, e.g. 8GiB; most of what is free if not given.
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
+    /// step on meta and with --places auto: whose rates predict the time: cpu, h100, h200, b200, or a file of `fathom bench profile --out`.
+    #[arg(long, default_value = "cpu", value_name = "NAME|FILE")]
+    pub machine_profile: String,
     /// step: also where the time goes, a row for each kind of operation.
     #[arg(long)]
     pub ops: bool,

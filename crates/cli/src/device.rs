@@ -5,13 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
-use fathom_cpu::{Cpu, profile};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{Model, SafeTensors, Source, Spec};
-use fathom_tensor::{DType, Device, Profile};
+use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{Machine, Precision};
+
+use crate::profiles;
 
 /// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
 pub fn isa_mask() -> Result<Option<Isa>> {
@@ -26,24 +28,31 @@ pub fn isa_mask() -> Result<Option<Isa>> {
 
 /// The processor with a memory budget: what the recipe says, or most of what is available.
 pub fn cpu(machine: &Machine) -> Result<Device> {
-    let cpu = Cpu::new(machine.threads, isa_mask()?);
+    let cpu = Cpu::new(machine.threads, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
     let budget = machine.memory_bytes.unwrap_or_else(default_budget);
     Ok(Device::new(Arc::new(cpu), budget))
 }
 
-/// The data sheet of this machine's processor.
-pub fn cpu_profile(machine: &Machine) -> Result<Profile> {
+/// A number of threads; 0 for all cores.
+pub fn threads(threads: usize) -> usize {
     let all = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = if machine.threads == 0 { all } else { machine.threads };
-    Ok(profile(threads, Isa::select(isa_mask()?)))
+    if threads == 0 { all } else { threads }
 }
 
 /// Nine tenths of the memory that the system calls available.
 pub fn default_budget() -> u64 {
+    memory("MemAvailable:").map_or(8 << 30, |bytes| bytes / 10 * 9)
+}
+
+/// All memory of this machine, if the system tells.
+pub fn total_memory() -> Option<u64> {
+    memory("MemTotal:")
+}
+
+fn memory(key: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = available.and_then(|rest| rest.trim().split(' ').next()).and_then(|n| n.parse::<u64>().ok());
-    kib.map_or(8 << 30, |kib| kib * 1024 / 10 * 9)
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.trim().split(' ').next()?.parse::<u64>().ok()? * 1024)
 }
 
 /// f32 or bf16 by name.

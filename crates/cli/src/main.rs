@@ -2,12 +2,14 @@
 
 mod alloc;
 mod args;
+mod choices;
 mod commands;
 mod device;
 mod library;
 mod live;
 mod measure;
 mod pipeline;
+mod profiles;
 
 use std::process::ExitCode;
 

@@ -22,11 +22,13 @@ use fathom_report::tensorboard::EventFile;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{Hooks, Outcome, Parts, Plan, Run, Stores, Trainer, needs_corpus, open_state_disk, stage};
+use fathom_train::{
+    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, open_state_disk, stage,
+};
 
-use crate::device;
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
+use crate::{choices, commands, device, profiles};
 
 /// Keys that may differ between a run and its resumption: they change no number.
 const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
@@ -83,6 +85,7 @@ pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool) -> Result<
         return Ok(Outcome::Finished);
     }
     let mut metrics = MetricsWriter::open(job.log())?;
+    job.fits()?;
     job.begin(command, &mut metrics)?;
     let (tokenizer, store) = job.corpus(&mut metrics)?;
     job.train(metrics, &tokenizer, store, stop)
@@ -208,13 +211,10 @@ impl Job<'_> {
 
     /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
     fn fits(&self) -> Result<()> {
-        let budget_bytes = self.recipe.machine.memory_bytes.unwrap_or_else(device::default_budget);
-        for (table, plan) in self.recipe.stage.iter().zip(crate::commands::plan::stages(self.recipe)?) {
-            if plan.usage.peak_reserved > budget_bytes {
-                let (stage, needed_bytes, peak_op) =
-                    (table.name.clone(), plan.usage.peak_reserved, plan.usage.peak_op);
-                bail!(fathom_train::Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op });
-            }
+        let profile = profiles::of(&self.recipe.machine)?;
+        let budgets = commands::plan::budgets(self.recipe, &profile);
+        for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
+            Draft { profile: &profile, spec, recipe: self.recipe.clone(), index, budgets }.check()?;
         }
         Ok(())
     }
@@ -264,7 +264,6 @@ impl Job<'_> {
         corpus: Option<Store>,
         stop: &AtomicBool,
     ) -> Result<Outcome> {
-        self.fits()?;
         let (trainer, special) = self.trainer(tokenizer)?;
         let stores = Stores::open(self.recipe, corpus.map(Arc::new), tokenizer.vocab_size())?;
         let known = read_events(self.log())?;
@@ -421,7 +420,11 @@ impl Watch<'_> {
 }
 
 impl Hooks for Watch<'_> {
-    fn stage(&mut self, stage: &events::Stage, plan: &Plan) {
+    fn warn(&mut self, text: &str) {
+        self.live.say(&format!("warning: {text}"));
+    }
+
+    fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
         self.stage_start = stage.start_step;
         self.live.later_s = self.measure_s.unwrap_or(0.0);
         self.live.say(&format!(
@@ -429,8 +432,11 @@ impl Hooks for Watch<'_> {
             stage.name,
             human::grouped(stage.seq_len_tokens),
             stage.rope,
-            human::bytes(plan.usage.peak_live)
+            human::bytes(settled.plan.usage.peak_live)
         ));
+        if let Some(solution) = &settled.solution {
+            self.live.say(&format!("places of activations by the plan:\n{}", choices::table(solution)));
+        }
         self.live.stage(stage);
     }
 

@@ -22,11 +22,11 @@ pub struct Counters {
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     /// Attention once under its mask, no replay.
-    pub model_flops: u64,
+    pub model_flops: u128,
     /// Everything that ran.
-    pub hardware_flops: u64,
+    pub hardware_flops: u128,
     /// Operations that ran again.
-    pub replayed: u64,
+    pub replayed: u128,
     /// Present when profiling.
     pub spans: Option<Vec<Span>>,
 }
@@ -56,25 +56,25 @@ impl Counters {
     }
 
     /// FLOPs of the model, FLOPs that ran, operations replayed.
-    pub(crate) fn work(&self) -> [u64; 3] {
+    pub(crate) fn work(&self) -> [u128; 3] {
         let state = self.state.borrow();
         [state.model_flops, state.hardware_flops, state.replayed]
     }
 
     /// Counts what was done since `before` another `times` times.
-    pub(crate) fn repeat_since(&self, before: [u64; 3], times: u64) {
+    pub(crate) fn repeat_since(&self, before: [u128; 3], times: u64) {
         let mut state = self.state.borrow_mut();
         let Counted { model_flops, hardware_flops, replayed, .. } = &mut *state;
         for (now, before) in [model_flops, hardware_flops, replayed].into_iter().zip(before) {
-            *now += (*now - before) * times;
+            *now += (*now - before) * u128::from(times);
         }
     }
 
     /// Adds work done outside a graph.
     pub fn add(&self, model: u64, hardware: u64) {
         let mut state = self.state.borrow_mut();
-        state.model_flops += model;
-        state.hardware_flops += hardware;
+        state.model_flops += u128::from(model);
+        state.hardware_flops += u128::from(hardware);
     }
 
     /// Runs `work`, and records its time when profiling.
@@ -238,7 +238,7 @@ impl Runner<'_, '_> {
             node.outs.iter().map(|val| self.find_or_alloc(Slot::Value(*val), *val)).collect();
         let flops = self.flops(index).forward;
         self.counters.add(if replay { 0 } else { flops }, flops);
-        self.counters.state.borrow_mut().replayed += u64::from(replay);
+        self.counters.state.borrow_mut().replayed += u128::from(replay);
         let part = if replay { " replay" } else { "" };
         let layer = self.exec.layer;
         let exec = &mut *self.exec;

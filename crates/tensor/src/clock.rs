@@ -88,6 +88,8 @@ pub(crate) enum Work {
         /// The backward pass.
         backward: bool,
     },
+    /// Functions of single elements or rows.
+    Elementwise,
     /// Nothing.
     Memory,
 }
@@ -180,14 +182,18 @@ impl Clock {
     /// Runs a call: the longer of its arithmetic and its traffic of `bytes` through memory.
     pub(crate) fn run(&self, work: Work, bytes: u64) {
         let rates = &self.rates;
-        let memory_s = bytes as f64 / rates.memory_bytes_per_s + rates.call_s;
+        let rate = match work {
+            Work::Elementwise => rates.elementwise_bytes_per_s,
+            _ => rates.memory_bytes_per_s,
+        };
+        let memory_s = bytes as f64 / rate + rates.call_s;
         let (part, work_s) = match work {
             Work::MatMul(flops, DType::Bf16 | DType::F16) => (MATMUL, flops / rates.matmul_bf16_flops_per_s),
             Work::MatMul(flops, _) => (MATMUL, flops / rates.matmul_f32_flops_per_s),
             Work::Attention { flops, pairs, backward } => {
                 (ATTENTION, rates.attention_s(flops, pairs, backward))
             }
-            Work::Memory => (MEMORY, 0.0),
+            Work::Elementwise | Work::Memory => (MEMORY, 0.0),
         };
         self.times[part].add(memory_s.max(work_s));
     }
@@ -227,6 +233,7 @@ mod tests {
             attention_forward_flops_per_s: 4e8,
             attention_backward_flops_per_s: 2e8,
             memory_bytes_per_s: 1e6,
+            elementwise_bytes_per_s: 5e5,
             disk_write_bytes_per_s: 100.0,
             disk_read_bytes_per_s: 50.0,
             host_bytes_per_s: 10.0,
@@ -242,7 +249,8 @@ mod tests {
         let attention = |backward| Work::Attention { flops: 4e8, pairs: 0.0, backward };
         clock.run(attention(false), 0);
         clock.run(attention(true), 0);
-        clock.run(Work::Memory, 500_000);
+        clock.run(Work::Memory, 300_000);
+        clock.run(Work::Elementwise, 100_000);
         let times = Times { matmul_s: 5.0, attention_s: 3.0, memory_s: 0.5, ..Times::default() };
         assert_eq!((clock.times(), clock.now()), (times, 8.5));
     }

@@ -10,6 +10,7 @@
 mod best_fit;
 mod clock;
 mod dtype;
+pub mod gpu;
 mod loan;
 mod machine;
 mod mask;
@@ -29,6 +30,6 @@ pub use machine::{
 pub use mask::{Extent, Mask, Slice};
 pub use meta::Meta;
 pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
-pub use profile::{OpDesc, Profile, Rates};
+pub use profile::{OpDesc, Profile, Rates, Sheet};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

@@ -28,6 +28,11 @@ impl Meta {
     fn moves(&self, tensors: &[&Tensor]) {
         self.run(Work::Memory, bytes(tensors));
     }
+
+    /// A call that does so and computes.
+    fn maps(&self, tensors: &[&Tensor]) {
+        self.run(Work::Elementwise, bytes(tensors));
+    }
 }
 
 fn bytes(tensors: &[&Tensor]) -> u64 {
@@ -96,34 +101,34 @@ impl Machine for Meta {
         self.moves(&[x, out]);
     }
     fn softcap(&self, x: &Tensor, _: f32) {
-        self.moves(&[x, x]);
+        self.maps(&[x, x]);
     }
     fn add_bias(&self, x: &Tensor, _: &Tensor) {
         self.moves(&[x, x]);
     }
     fn bias_backward(&self, dy: &Tensor, _: &Tensor) {
-        self.moves(&[dy]);
+        self.maps(&[dy]);
     }
     fn norm(&self, op: &Norm<'_>) {
-        self.moves(&[op.x, op.out]);
+        self.maps(&[op.x, op.out]);
     }
     fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) {
-        self.run(Work::Memory, bytes(&[op.x, op.dy]) + into(dx, accumulate));
+        self.run(Work::Elementwise, bytes(&[op.x, op.dy]) + into(dx, accumulate));
     }
     fn norm_backward_weight(&self, op: &NormBackward<'_>, _: &Tensor, _: Option<&Tensor>) {
-        self.moves(&[op.x, op.dy]);
+        self.maps(&[op.x, op.dy]);
     }
     fn activate(&self, op: &Activate<'_>) {
-        self.moves(&[op.x, op.out]);
+        self.maps(&[op.x, op.out]);
     }
     fn activate_backward(&self, op: &ActivateBackward<'_>) {
-        self.moves(&[op.x, op.dy, op.dx]);
+        self.maps(&[op.x, op.dy, op.dx]);
     }
     fn rope_table(&self, op: &RopeTable<'_>) {
-        self.moves(&[op.positions, op.out]);
+        self.maps(&[op.positions, op.out]);
     }
     fn rope(&self, op: &Rope<'_>) {
-        self.run(Work::Memory, bytes(&[op.x, op.table]) + into(op.out, op.accumulate));
+        self.run(Work::Elementwise, bytes(&[op.x, op.table]) + into(op.out, op.accumulate));
     }
     fn embed(&self, op: &Embed<'_>) {
         self.run(Work::Memory, bytes(&[op.ids, op.out]) + into(op.out, op.accumulate));
@@ -142,13 +147,13 @@ impl Machine for Meta {
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let written = op.dlogits.map_or(0, Tensor::bytes);
-        self.run(Work::Memory, bytes(&[op.logits, op.labels, op.loss]) + written);
+        self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
     }
     fn sum(&self, x: &Tensor, _: &Tensor) {
         self.moves(&[x]);
     }
     fn sum_squares(&self, x: &Tensor, _: &Tensor) {
-        self.moves(&[x]);
+        self.maps(&[x]);
     }
     fn step_scale(&self, _: &StepScale<'_>) {}
     fn adamw(&self, op: &AdamW<'_>) {

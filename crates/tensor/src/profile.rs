@@ -16,11 +16,13 @@ pub struct Rates {
     pub attention_forward_flops_per_s: f64,
     /// Attention backward: 10 FLOPs per pair, head and column.
     pub attention_backward_flops_per_s: f64,
-    /// Beside its products, attention takes this many seconds for each pair and head (the exponentials), forward;
-    /// backward twice as many.
+    /// Beside its products, attention takes this many seconds for each pair and head (the exponential), in each
+    /// direction: why small heads are slower.
     pub attention_pair_s: f64,
-    /// Memory, read and write together.
+    /// Memory, read and write together, where nothing is computed.
     pub memory_bytes_per_s: f64,
+    /// As much for norms, activation functions, rotations and losses.
+    pub elementwise_bytes_per_s: f64,
     /// What every call costs, however little it does.
     pub call_s: f64,
     /// Memory to disk.
@@ -34,10 +36,11 @@ pub struct Rates {
 impl Rates {
     /// Seconds of attention's arithmetic.
     pub fn attention_s(&self, flops: f64, pairs: f64, backward: bool) -> f64 {
-        match backward {
-            false => flops / self.attention_forward_flops_per_s + pairs * self.attention_pair_s,
-            true => flops / self.attention_backward_flops_per_s + 2.0 * pairs * self.attention_pair_s,
-        }
+        let rate = match backward {
+            false => self.attention_forward_flops_per_s,
+            true => self.attention_backward_flops_per_s,
+        };
+        flops / rate + pairs * self.attention_pair_s
     }
 }
 
@@ -93,6 +96,10 @@ pub struct Profile {
     pub threads: usize,
     /// Instruction set or compute capability.
     pub isa: String,
+    /// Its memory, if the profile knows.
+    pub memory_bytes: Option<u64>,
+    /// Memory of its host, for a machine that has one.
+    pub host_bytes: Option<u64>,
     /// For predicted times; `None` until measured.
     pub rates: Option<Rates>,
     /// Scratch bytes an operation needs; the kernels ask the same function.
@@ -103,11 +110,57 @@ impl Profile {
     /// A machine that needs no scratch, with 256-byte granules.
     pub fn portable(threads: usize) -> Profile {
         let (name, isa) = ("portable".to_string(), "portable".to_string());
-        Profile { name, granule: 256, threads, isa, rates: None, workspace: |_, _| 0 }
+        Profile {
+            name,
+            granule: 256,
+            threads,
+            isa,
+            memory_bytes: None,
+            host_bytes: None,
+            rates: None,
+            workspace: |_, _| 0,
+        }
     }
 
     /// Scratch bytes an operation needs.
     pub fn workspace(&self, op: &OpDesc) -> u64 {
         (self.workspace)(self, op)
+    }
+
+    /// All of it that a file can hold.
+    pub fn sheet(&self) -> Sheet {
+        let Profile { ref name, granule, threads, ref isa, memory_bytes, host_bytes, rates, .. } = *self;
+        let (name, isa) = (name.clone(), isa.clone());
+        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates }
+    }
+}
+
+/// A profile as a file has it: everything but the scratch function, which the name stands for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sheet {
+    /// [`Profile::name`].
+    pub name: String,
+    /// [`Profile::isa`].
+    pub isa: String,
+    /// [`Profile::threads`].
+    pub threads: usize,
+    /// [`Profile::granule`].
+    pub granule: u64,
+    /// [`Profile::memory_bytes`].
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// [`Profile::host_bytes`].
+    #[serde(default)]
+    pub host_bytes: Option<u64>,
+    /// [`Profile::rates`].
+    #[serde(default)]
+    pub rates: Option<Rates>,
+}
+
+impl Sheet {
+    /// The profile, with the scratch function of the machine that the name stands for.
+    pub fn profile(self, workspace: fn(&Profile, &OpDesc) -> u64) -> Profile {
+        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates } = self;
+        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, workspace }
     }
 }

@@ -8,8 +8,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The plan says that a stage does not fit.
     #[error(
-        "stage `{stage}` needs {needed_bytes} bytes and the budget is {budget_bytes}; its peak is in {peak_op}. Lower stage.seq_tokens, set \
-         activations.recompute_granularity=\"full\" or activations.tile_rows=1024, or raise machine.memory_bytes"
+        "stage `{stage}` needs {needed_bytes} bytes and the budget is {budget_bytes}; its peak is in {peak_op}. {remedy}"
     )]
     DoesNotFit {
         /// Name of the stage.
@@ -20,6 +19,8 @@ pub enum Error {
         budget_bytes: u64,
         /// Where the peak is.
         peak_op: String,
+        /// What would make it fit.
+        remedy: String,
     },
     /// Loss or gradient is not a number.
     #[error(

@@ -26,7 +26,9 @@ pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use picture::{Subject, longest_stage};
-pub use plan::{Plan, plan};
+pub use plan::{
+    Budgets, Change, Draft, Edit, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,
+};
 pub use run::{Hooks, Outcome, Parts, Progress, Run};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Source, append};

@@ -80,7 +80,7 @@ impl Subject<'_> {
                     tokens: *seq_tokens as u64,
                     peak_bytes: plan.usage.peak_reserved,
                     disk_bytes: plan.disk_peak_bytes,
-                    step_s: None,
+                    step_s: plan.step_s(),
                 }
             });
             events::LengthLine { name, points: points.collect() }
@@ -139,6 +139,6 @@ fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
         hardware_flops: plan.hardware_flops as f64,
         disk_peak_bytes: plan.disk_peak_bytes,
         disk_bytes: plan.disk_bytes,
-        step_s: None,
+        step_s: plan.step_s(),
     }
 }

@@ -90,6 +90,16 @@ choice! {
 }
 
 choice! {
+    /// Who says where activations live.
+    pub enum Memory {
+        /// The recipe.
+        Manual = "manual",
+        /// The solver, for the fastest step within the budgets; the other keys of `activations` are not looked at.
+        Auto = "auto",
+    }
+}
+
+choice! {
     /// How documents are laid into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
@@ -180,6 +190,11 @@ recipe! {
         pub chaos_faults: u32 = 0,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
+        /// Most bytes of activations on disk; none for most of what is free.
+        pub disk_bytes: Option<u64>,
+        /// Whose rates predict times: `cpu` (nominal ones), a file of `fathom bench profile --out`, or, for plans, `h100`,
+        /// `h200`, `b200`.
+        pub profile: String = "cpu".into(),
     }
 
     /// What a run trains: a Hugging Face folder, or a decoder of these sizes from nothing.
@@ -279,6 +294,8 @@ recipe! {
 
     /// Where activations live between forward and backward.
     pub struct Activations {
+        /// Who says where activations live and how high tiles are: `manual` (the keys below), or `auto` (the plan).
+        pub memory: Memory = Memory::Manual,
         /// How much is computed again.
         pub recompute_granularity: Granularity = Granularity::None,
         /// For `selective`: core_attn, layernorm, mlp, mlp_act.

@@ -32,13 +32,15 @@ impl MicroBatch {
 
     /// One document of `tokens` tokens of id 0: the shape of a step for a machine without data.
     pub fn blank(tokens: usize) -> MicroBatch {
-        let positions = (0..tokens as i32).collect();
-        MicroBatch {
-            ids: vec![0; tokens],
-            labels: vec![0; tokens],
-            positions,
-            docs: std::iter::once(0..tokens).collect(),
-        }
+        MicroBatch::blank_documents(tokens, tokens)
+    }
+
+    /// Documents of `document` tokens each, the last one of what is left, `tokens` tokens in all.
+    pub fn blank_documents(tokens: usize, document: usize) -> MicroBatch {
+        let document = document.max(1);
+        let docs = (0..tokens).step_by(document).map(|start| start..tokens.min(start + document)).collect();
+        let positions = (0..tokens).map(|token| (token % document) as i32).collect();
+        MicroBatch { ids: vec![0; tokens], labels: vec![0; tokens], positions, docs }
     }
 }
 

@@ -1,104 +1,267 @@
 //! `fathom plan`: the training step on the machine without data.
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use fathom_base::human;
-use fathom_tensor::Category;
+use fathom_model::Spec;
+use fathom_tensor::{Category, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Plan, plan, stage};
-use serde_json::json;
+use fathom_train::{Budgets, Draft, Longest, Settled, Why, stage};
+use serde_json::{Value, json};
 
 use crate::args;
 use crate::library::{layers, load};
-use crate::{device, pipeline};
+use crate::{choices, device, pipeline, profiles};
 
 /// Runs the verb.
 pub fn run(args: &args::Plan) -> Result<()> {
-    let loaded = load(layers(&args.recipe, &args.settings))?;
-    for (index, planned) in stages(&loaded.value)?.into_iter().enumerate() {
+    let mut layers = layers(&args.recipe, &args.settings);
+    if let Some(profile) = &args.machine_profile {
+        layers = layers.flag("--machine-profile", "machine.profile", profile);
+    }
+    if let Some(memory) = &args.memory {
+        let bytes = human::parse_bytes(memory).map_err(anyhow::Error::msg).context("--memory")?;
+        layers = layers.flag("--memory", "machine.memory_bytes", &bytes.to_string());
+    }
+    let loaded = load(layers)?;
+    let recipe = &loaded.value;
+    let profile = profiles::of(&recipe.machine)?;
+    let budgets = budgets(recipe, &profile);
+    for (index, spec) in specs(recipe)?.iter().enumerate() {
+        let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };
+        let planned = Planned {
+            settled: draft.settle()?,
+            longest: draft.longest()?,
+            of_all: args.solve.map(|_| draft.longest_of_all()).transpose()?,
+            why: args.why.then(|| draft.why()).transpose()?,
+            draft,
+        };
         match args.json {
-            true => println!("{}", to_json(&loaded.value, index, &planned)),
-            false => print_stage(&loaded.value, index, &planned),
+            true => println!("{}", planned.json()),
+            false => planned.print()?,
         }
     }
     Ok(())
 }
 
-/// The plan of every stage.
-pub fn stages(recipe: &Recipe) -> Result<Vec<Plan>> {
-    let profile = device::cpu_profile(&recipe.machine)?;
+/// FLOPs as JSON: a whole number while it is one that 64 bits hold.
+pub fn flops(count: u128) -> Value {
+    u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
+}
+
+/// The specification before each stage.
+pub fn specs(recipe: &Recipe) -> Result<Vec<Spec>> {
     let mut spec = pipeline::spec(recipe)?;
-    let mut plans = Vec::new();
+    let mut specs = Vec::new();
     for (index, table) in recipe.stage.iter().enumerate() {
+        specs.push(spec.clone());
         spec = stage::extend(&spec, table, index)?;
-        let how = stage::in_step(recipe, index)?;
-        let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
-        let dtype = device::precision(recipe.model.precision);
-        plans.push(plan(&profile, &spec, dtype, &how, table.micro_batches.max(1), tokens));
     }
-    Ok(plans)
+    if specs.is_empty() {
+        bail!("the recipe has no stage");
+    }
+    Ok(specs)
 }
 
-fn to_json(recipe: &Recipe, index: usize, plan: &Plan) -> serde_json::Value {
-    let by_category: serde_json::Map<String, serde_json::Value> = Category::ALL
-        .iter()
-        .zip(plan.usage.peak_by_category)
-        .map(|(category, bytes)| (category.name().to_string(), bytes.into()))
-        .collect();
-    json!({
-        "stage": recipe.stage[index].name,
-        "seq_tokens": recipe.stage[index].seq_tokens,
-        "peak_bytes": plan.usage.peak_live,
-        "peak_reserved_bytes": plan.usage.peak_reserved,
-        "by_category": by_category,
-        "peak_op": plan.usage.peak_op,
-        "model_flops": plan.model_flops,
-        "hardware_flops": plan.hardware_flops,
-        "disk_bytes": plan.disk_bytes,
-        "disk_peak_bytes": plan.disk_peak_bytes,
-    })
+/// What the recipe allows, else what the machine of the profile has, else most of what is free here.
+pub fn budgets(recipe: &Recipe, profile: &Profile) -> Budgets {
+    let memory = recipe.machine.memory_bytes.or(profile.memory_bytes).unwrap_or_else(device::default_budget);
+    let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out);
+    // The free disk of this machine says nothing of another.
+    match profile.name.as_str() {
+        "cpu" => budgets,
+        _ => Budgets { disk: recipe.machine.disk_bytes.unwrap_or(u64::MAX), ..budgets },
+    }
 }
 
-fn print_stage(recipe: &Recipe, index: usize, plan: &Plan) {
-    let table = &recipe.stage[index];
-    let step_tokens = table.seq_tokens * table.samples_per_micro_batch.max(1) * table.micro_batches.max(1);
-    println!(
-        "stage {} ({} tokens a sample, {} a step)",
-        table.name,
-        human::grouped(table.seq_tokens as u64),
-        human::grouped(step_tokens as u64)
-    );
-    for (category, bytes) in Category::ALL.iter().zip(plan.usage.peak_by_category) {
-        if bytes > 0 {
-            println!("  {:<12} {:>12}  {:>22}", category.name(), human::bytes(bytes), human::grouped(bytes));
+/// A stage, planned.
+struct Planned<'a> {
+    draft: Draft<'a>,
+    settled: Settled,
+    longest: Option<usize>,
+    /// With `--solve max-tokens`.
+    of_all: Option<Option<Longest>>,
+    /// With `--why`.
+    why: Option<Why>,
+}
+
+impl Planned<'_> {
+    fn json(&self) -> Value {
+        let (plan, draft) = (&self.settled.plan, &self.draft);
+        let by_category: serde_json::Map<String, Value> = Category::ALL
+            .iter()
+            .zip(plan.usage.peak_by_category)
+            .map(|(category, bytes)| (category.name().to_string(), bytes.into()))
+            .collect();
+        let table = &draft.recipe.stage[draft.index];
+        let mut row = json!({
+            "stage": table.name,
+            "seq_tokens": table.seq_tokens,
+            "profile": draft.profile.name,
+            "peak_bytes": plan.usage.peak_live,
+            "peak_reserved_bytes": plan.usage.peak_reserved,
+            "by_category": by_category,
+            "peak_op": plan.usage.peak_op,
+            "model_flops": flops(plan.model_flops),
+            "hardware_flops": flops(plan.hardware_flops),
+            "host_bytes": plan.host_bytes,
+            "host_peak_bytes": plan.host_peak_bytes,
+            "disk_bytes": plan.disk_bytes,
+            "disk_peak_bytes": plan.disk_peak_bytes,
+            "step_s": plan.step_s(),
+            "times": plan.times,
+            "tokens_per_s": plan.tokens_per_s(),
+            "memory_bytes": draft.budgets.memory,
+            "fits": draft.budgets.hold(plan),
+            "max_tokens": self.longest,
+        });
+        if let Some(of_all) = &self.of_all {
+            row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
+        }
+        if let Some(why) = &self.why {
+            row["why"] = json!({
+                "largest": why.largest.iter().take(LARGEST).map(|(label, bytes)| json!({
+                    "name": label.name,
+                    "layer": label.layer,
+                    "gradient": label.gradient,
+                    "category": label.category.name(),
+                    "bytes": bytes,
+                })).collect::<Vec<_>>(),
+                "edit": why.best.as_ref().map(|change| change.settings.join(" ")),
+                "edit_peak_bytes": why.best.as_ref().map(|change| change.plan.usage.peak_live),
+                "edit_step_s": why.best.as_ref().and_then(|change| change.plan.step_s()),
+            });
+        }
+        row
+    }
+
+    fn print(&self) -> Result<()> {
+        let (recipe, plan) = (&self.draft.recipe, &self.settled.plan);
+        let table = &recipe.stage[self.draft.index];
+        println!(
+            "stage {} ({} tokens a sample, {} a step)",
+            table.name,
+            human::grouped(table.seq_tokens as u64),
+            human::grouped(plan.tokens)
+        );
+        for (category, bytes) in Category::ALL.iter().zip(plan.usage.peak_by_category) {
+            if bytes > 0 {
+                size(category.name(), bytes, "");
+            }
+        }
+        size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
+        let fits = self.draft.budgets.hold(plan);
+        let budget = human::bytes(self.draft.budgets.memory);
+        let verdict =
+            if fits { format!("fits into {budget}") } else { format!("does NOT fit into {budget}") };
+        size("reserved", plan.usage.peak_reserved, &verdict);
+        if plan.host_bytes > 0 {
+            let moved = format!("{} to the host and back in a step", human::bytes(plan.host_bytes));
+            size("host", plan.host_peak_bytes, &moved);
+        }
+        if plan.disk_bytes > 0 {
+            let moved = format!("{} written and read in a step", human::bytes(plan.disk_bytes));
+            size("disk", plan.disk_peak_bytes, &moved);
+        }
+        let share = plan.hardware_flops as f64 / plan.model_flops as f64 - 1.0;
+        let note = format!("recompute and score products add {}", human::percent(share));
+        line("step FLOPs", &human::si(plan.model_flops as f64), &note);
+        self.print_times();
+        let tokens =
+            |tokens: Option<usize>| tokens.map_or("none".into(), |tokens| human::grouped(tokens as u64));
+        line("longest", &tokens(self.longest), &format!("tokens a sample that fit into {budget}"));
+        if let Some(solution) = &self.settled.solution {
+            println!("{}", choices::table(solution));
+        }
+        if let Some(of_all) = &self.of_all {
+            let found = of_all.as_ref().map(|(tokens, _)| *tokens);
+            line("longest auto", &tokens(found), "tokens a sample with activations.memory=auto");
+            if let Some(solution) = of_all.as_ref().and_then(|(_, settled)| settled.solution.as_ref()) {
+                println!("{}", choices::table(solution));
+            }
+        }
+        self.why.iter().for_each(|why| println!("  {}", sentence(why)));
+        Ok(())
+    }
+
+    fn print_times(&self) {
+        let plan = &self.settled.plan;
+        let (Some(times), Some(rate)) = (plan.times, plan.tokens_per_s()) else { return };
+        let parts = [
+            ("products", times.matmul_s),
+            ("attention", times.attention_s),
+            ("memory", times.memory_s),
+            ("waiting", times.stall_s),
+        ];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(_, seconds)| *seconds > 0.0)
+            .map(|(name, seconds)| format!("{name} {}", human::seconds(seconds)))
+            .collect();
+        let beside = [("disk", times.disk_s), ("host link", times.host_s)]
+            .into_iter()
+            .filter(|(_, seconds)| *seconds > 0.0)
+            .map(|(name, seconds)| format!("; {name} {} beside", human::seconds(seconds)))
+            .collect::<String>();
+        let on = &self.draft.profile.name;
+        line("step time", &human::seconds(times.elapsed_s()), &format!("{}{beside}", parts.join(", ")));
+        line("tokens/s", &human::number(rate), &format!("by the rates of {on} ({})", self.draft.profile.isa));
+    }
+}
+
+/// Buffers that `--why` names.
+const LARGEST: usize = 4;
+
+/// The peak as one sentence.
+fn sentence(why: &Why) -> String {
+    let name = |label: &Label| match (label.gradient, label.layer) {
+        (false, -1) => label.name.to_string(),
+        (false, layer) => format!("{} of layer {layer}", label.name),
+        (true, -1) => format!("the gradient of {}", label.name),
+        (true, layer) => format!("the gradient of {} of layer {layer}", label.name),
+    };
+    // Buffers of one name in many layers are one entry.
+    let mut sums: Vec<(Label, usize, u64)> = Vec::new();
+    for (label, bytes) in &why.largest {
+        let same = |(other, ..): &&mut (Label, usize, u64)| {
+            (other.name, other.gradient) == (label.name, label.gradient)
+        };
+        match sums.iter_mut().find(same) {
+            Some((_, count, sum)) => (*count, *sum) = (*count + 1, *sum + bytes),
+            None => sums.push((*label, 1, *bytes)),
         }
     }
-    println!(
-        "  {:<12} {:>12}  {:>22}  in {}",
-        "peak",
-        human::bytes(plan.usage.peak_live),
-        human::grouped(plan.usage.peak_live),
-        plan.usage.peak_op
-    );
-    println!(
-        "  {:<12} {:>12}  {:>22}",
-        "reserved",
-        human::bytes(plan.usage.peak_reserved),
-        human::grouped(plan.usage.peak_reserved)
-    );
-    if plan.disk_bytes > 0 {
-        println!(
-            "  {:<12} {:>12}  {:>22}  {} written and read in a step",
-            "disk",
-            human::bytes(plan.disk_peak_bytes),
-            human::grouped(plan.disk_peak_bytes),
-            human::bytes(plan.disk_bytes)
-        );
-    }
-    let share = plan.hardware_flops as f64 / plan.model_flops as f64 - 1.0;
-    println!(
-        "  {:<12} {:>12}  recompute and score products add {}",
-        "step FLOPs",
-        human::si(plan.model_flops as f64),
-        human::percent(share)
-    );
+    sums.sort_by_key(|(.., bytes)| std::cmp::Reverse(*bytes));
+    let part = |(label, count, bytes): &(Label, usize, u64)| match count {
+        1 => format!("{} ({})", name(label), human::bytes(*bytes)),
+        _ => format!("{} of {count} layers ({})", name(&Label { layer: -1, ..*label }), human::bytes(*bytes)),
+    };
+    let parts: Vec<String> = sums.iter().take(LARGEST).map(part).collect();
+    let Usage { peak_live, peak_op, .. } = &why.plan.usage;
+    let edit = match &why.best {
+        None => "no single change lowers it".to_string(),
+        Some(change) => {
+            let time = match (why.plan.step_s(), change.plan.step_s()) {
+                (Some(now), Some(then)) => {
+                    format!(", a step {} instead of {}", human::seconds(then), human::seconds(now))
+                }
+                _ => String::new(),
+            };
+            let peak = human::bytes(change.plan.usage.peak_live);
+            format!("{} lowers it most, to {peak}{time}", change.settings.join(" "))
+        }
+    };
+    format!(
+        "The peak of {} is in {peak_op}, where a step's largest buffers are {}; {edit}.",
+        human::bytes(*peak_live),
+        parts.join(", ")
+    )
+}
+
+fn size(name: &str, bytes: u64, note: &str) {
+    let row = format!("  {name:<12} {:>12}  {:>22}  {note}", human::bytes(bytes), human::grouped(bytes));
+    println!("{}", row.trim_end());
+}
+
+fn line(name: &str, figure: &str, note: &str) {
+    println!("  {name:<12} {figure:>12}  {note}");
 }

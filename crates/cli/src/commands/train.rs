@@ -31,7 +31,16 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
     }
     let loaded = load(layers)?;
     if loaded.value.machine.kind == fathom_train::recipe::MachineKind::Meta {
-        let plan = args::Plan { recipe: args.recipe.clone(), settings: args.settings.clone(), json: false };
+        let (recipe, settings) = (args.recipe.clone(), args.settings.clone());
+        let plan = args::Plan {
+            recipe,
+            settings,
+            json: false,
+            memory: None,
+            machine_profile: None,
+            why: false,
+            solve: None,
+        };
         commands::plan::run(&plan)?;
         return Ok(ExitCode::SUCCESS);
     }

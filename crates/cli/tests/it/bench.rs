@@ -60,7 +60,7 @@ fn the_plan_of_a_step_is_its_peak() {
         has(ran, &["bench", "dtype", "tokens", "places", "machine", "tokens_per_s", "model_tflops"]);
         has(ran, &["peak_rss_bytes", "untracked_peak_bytes"]);
         assert_eq!(ran["peak_pool_bytes"], planned["peak_pool_bytes"], "{places}");
-        assert_eq!(planned["tokens_per_s"], Value::Null);
+        assert!(planned["tokens_per_s"].as_f64() > Some(0.0) && planned["step_s"].as_f64() > Some(0.0));
         // The bar of the issue, at any length.
         assert!(ran["untracked_peak_bytes"].as_u64().unwrap() <= 32 << 20, "{ran}");
     }

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
-    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Share, StepScale, Tensor,
+    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Share, StepScale,
+    Tensor,
 };
 
 use crate::arena::Mapping;
@@ -41,7 +42,16 @@ const GRANULE: u64 = 4096;
 /// The data sheet of a CPU with these threads and this instruction set; needs no such processor.
 pub fn profile(threads: usize, isa: Isa) -> Profile {
     let (name, isa) = ("cpu".to_string(), isa.name().to_string());
-    Profile { name, granule: GRANULE, threads, isa, rates: None, workspace }
+    Profile {
+        name,
+        granule: GRANULE,
+        threads,
+        isa,
+        memory_bytes: None,
+        host_bytes: None,
+        rates: None,
+        workspace,
+    }
 }
 
 /// Scratch bytes of an operation, from the same functions that the kernels use.
@@ -71,6 +81,12 @@ impl Cpu {
         let threads = if threads == 0 { all } else { threads };
         let isa = Isa::select(mask);
         Cpu { profile: profile(threads, isa), threads: Threads::new(threads), isa }
+    }
+
+    /// The same cores, with rates for predicted times.
+    pub fn with_rates(mut self, rates: Option<Rates>) -> Cpu {
+        self.profile.rates = rates;
+        self
     }
 
     /// The instruction set in use.

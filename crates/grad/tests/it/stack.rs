@@ -331,8 +331,8 @@ pub struct Outcome {
     pub grads: Vec<(String, Vec<u8>)>,
     pub usage: Usage,
     /// Of the model, and all.
-    pub flops: [u64; 2],
-    pub replayed: u64,
+    pub flops: [u128; 2],
+    pub replayed: u128,
 }
 
 impl Stack {

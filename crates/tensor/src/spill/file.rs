@@ -43,6 +43,12 @@ impl Backing for File {
     }
 }
 
+/// Bytes that are free to this process on the file system of a folder, or of the nearest one above it that exists.
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
+}
+
 /// Makes the file and gives it `bytes` of disk. `page` is one page of memory at a multiple of a page, to try direct IO.
 pub(super) fn open(folder: &Path, bytes: u64, direct: bool, page: &mut [u8]) -> Result<(File, Access)> {
     let fail = |action: &'static str| {

@@ -50,6 +50,7 @@ use std::time::Instant;
 pub use chaos::Chaos;
 pub use copies::{Copies, HostMemory, Region};
 pub use error::{Error, Result};
+pub use file::free_bytes;
 pub use flight::{Reading, Stored, Writing};
 pub use layout::Codec;
 pub use options::{Access, Options};

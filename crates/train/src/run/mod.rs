@@ -14,15 +14,16 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_model::Spec;
+use fathom_tensor::Usage;
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::blend::Stores;
 use crate::checkpoint::{Checkpoints, Saving};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::offload::{self, Room};
 use crate::picture::Subject;
-use crate::plan::Plan;
+use crate::plan::{Budgets, Draft, Plan, Settled};
 use crate::recipe::Recipe;
 use crate::source::Samples;
 use crate::stage;
@@ -57,7 +58,9 @@ pub enum Outcome {
 /// What the program around a run sees of it.
 pub trait Hooks {
     /// A stage begins, or goes on after a resume.
-    fn stage(&mut self, stage: &events::Stage, plan: &Plan);
+    fn stage(&mut self, stage: &events::Stage, settled: &Settled);
+    /// Something is not as it should be, and the run goes on.
+    fn warn(&mut self, text: &str);
     /// A step ended.
     ///
     /// # Errors
@@ -133,7 +136,7 @@ struct Running {
     steps: Option<u64>,
     times: Vec<f64>,
     pending: Option<Pending>,
-    planned_peak: u64,
+    planned: Usage,
 }
 
 impl<'a> Run<'a> {
@@ -234,17 +237,12 @@ impl<'a> Run<'a> {
         let recipe = self.recipe;
         let table = &recipe.stage[index];
         self.trainer.model.spec = self.spec_after(index + 1)?;
-        let how = stage::in_step(recipe, index)?;
-        let plan = self.subject(index, &how).plan();
-        let budget_bytes = self.trainer.device.pool.budget();
-        if plan.usage.peak_reserved > budget_bytes {
-            let (stage, needed_bytes) = (table.name.clone(), plan.usage.peak_reserved);
-            return Err(Error::DoesNotFit { stage, needed_bytes, budget_bytes, peak_op: plan.usage.peak_op });
-        }
+        let settled = self.settle(index)?;
+        let Settled { how, plan, .. } = &settled;
         // The old file goes before the new one comes.
         self.trainer.offload = None;
         let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-        let room = Room::of(&plan, folder, stage::chaos(recipe));
+        let room = Room::of(plan, folder, stage::chaos(recipe));
         self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
         let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
         let source = Samples::new(loader, table.samples_per_micro_batch);
@@ -260,13 +258,22 @@ impl<'a> Run<'a> {
             steps: steps.unwrap_or(0),
             rope: describe_rope(&self.trainer.model.spec),
         };
-        hooks.stage(&event, &plan);
+        hooks.stage(&event, &settled);
         if self.progress.stage_step == 0 {
             self.metrics.write(&Event::Stage(event))?;
-            self.foretell(index, &how, &plan)?;
+            self.foretell(index, how, plan)?;
         }
-        let planned_peak = plan.usage.peak_live;
-        Ok(Running { index, how, source, steps, times: Vec::new(), pending: None, planned_peak })
+        let Settled { how, plan: Plan { usage: planned, .. }, .. } = settled;
+        Ok(Running { index, how, source, steps, times: Vec::new(), pending: None, planned })
+    }
+
+    /// How a stage runs, if it fits.
+    fn settle(&self, index: usize) -> Result<Settled> {
+        let device = &self.trainer.device;
+        let (recipe, spec) = (self.recipe.clone(), self.spec_after(index)?);
+        let profile = device.machine.profile();
+        let budgets = Budgets::new(device.pool.budget(), profile, &recipe, &self.folder);
+        Draft { profile, spec: &spec, recipe, index, budgets }.check()
     }
 
     /// The step of a stage, for plans.

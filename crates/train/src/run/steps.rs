@@ -9,6 +9,7 @@ use fathom_base::rss;
 use super::{Hooks, Outcome, Pending, Run, Running};
 use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
+use crate::plan::drift;
 use crate::source::Source;
 use crate::stage;
 use crate::step::MicroBatch;
@@ -67,6 +68,11 @@ impl Run<'_> {
         let counted = self.trainer.counters.get();
         let step_s = begun.elapsed().as_secs_f64();
         let after = self.trainer.disk_traffic();
+        if self.progress.stage_step == 0
+            && let Some(text) = drift(&running.planned, &self.trainer.device.pool.usage())
+        {
+            hooks.warn(&format!("stage {}: {text}", table.name));
+        }
         if watched {
             self.timeline(running)?;
         }

@@ -57,7 +57,7 @@ impl Run<'_> {
             step: self.progress.step + 1,
             stage: self.recipe.stage[running.index].name.clone(),
             micro_batches: self.recipe.stage[running.index].micro_batches.max(1) as u64,
-            planned_peak_bytes: running.planned_peak,
+            planned_peak_bytes: running.planned.peak_live,
             ..timeline::of(self.trainer.device.pool.recorded())
         };
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod checkpoint;
+mod draft;
 mod plan;
+mod published;
 mod state;
 mod step;

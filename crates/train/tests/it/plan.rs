@@ -49,7 +49,7 @@ fn recompute_and_tiles_lower_the_peak_and_leave_the_model_flops() {
     }
     assert!(none.replayed == 0 && linear.replayed < full.replayed);
     // With attention's results kept, its forward pass is not among the replays.
-    let attention = 4 * (16u64 << 10) * ((16 << 10) + 1) / 2 * 4096 * 8;
+    let attention = 4 * (16u128 << 10) * ((16 << 10) + 1) / 2 * 4096 * 8;
     assert!(full.hardware_flops - linear.hardware_flops >= attention);
 }
 

@@ -30,7 +30,7 @@ const TOKENS: [usize; 3] = [2048, 8192, 16384];
 
 /// Runs the verb.
 pub fn run(args: &Bench) -> Result<()> {
-    match args.what {
+    match args.what.unwrap_or(Benchmark::Profile) {
         Benchmark::Gemm => gemm::run(args),
         Benchmark::Attention => attention::run(args),
         Benchmark::Step => step::run(args),

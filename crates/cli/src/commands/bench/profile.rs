@@ -1,14 +1,18 @@
 //! This machine's rates: what the roofline of a plan is drawn with.
 
+use std::path::Path;
+use std::time::Instant;
+
 use anyhow::{Context, Result};
-use fathom_tensor::{Category, DType, Rates};
-use serde_json::json;
+use fathom_tensor::spill::{Codec, Options, Spill, Tag};
+use fathom_tensor::{Activate, Activation, Category, DType, Profile, Rates, Tensor};
 
 use super::attention::{Case, attend};
 use super::row::Row;
-use super::watch::{Timed, measure};
+use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm};
 use crate::args::Bench;
+use crate::device;
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -16,45 +20,77 @@ const SIZE: usize = 2048;
 const TOKENS: usize = 4096;
 /// Bytes that are copied: far more than any cache.
 const COPY_BYTES: usize = 256 << 20;
+/// Rows and columns of the activation function, a gated one: far more than any cache as well.
+const ACTIVATE: [usize; 2] = [16_384, 2816];
+/// Bytes that go to disk and back at once, and how many such values.
+const SPILL: (usize, usize) = (64 << 20, 12);
 
 /// Runs the benchmark.
 pub fn run(args: &Bench) -> Result<()> {
     let bed = Bed::new(args)?;
+    let watch = Watch::begin();
+    let rates = rates(&bed, args)?;
+    let profile = Profile {
+        memory_bytes: device::total_memory(),
+        rates: Some(rates),
+        ..bed.device.machine.profile().clone()
+    };
+    let sheet = serde_json::to_value(profile.sheet())?;
+    if let Some(path) = &args.out {
+        std::fs::write(path, format!("{sheet:#}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let row = ["name", "isa", "threads", "granule", "memory_bytes", "rates"]
+        .into_iter()
+        .fold(Row::new("profile"), |row, key| row.with(key, sheet[key].clone()));
+    row.print(watch.loaded());
+    Ok(())
+}
+
+fn rates(bed: &Bed, args: &Bench) -> Result<Rates> {
     let shape = [SIZE; 3];
     let of = |dtype| Bed { dtype, cpu: bed.cpu.clone(), device: bed.device.clone() };
     let (narrow, wide) = (of(DType::Bf16), of(DType::F32));
-    let bf16 = gemm::product(&narrow, shape, false, 1, args.repeat);
-    let f32 = gemm::product(&wide, shape, false, 1, args.repeat);
-    let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim: 128, backward: false };
-    let both = Case { backward: true, ..case };
-    let [forward, forward_backward] = [case, both].map(|case| attend(&narrow, &case, args.repeat));
-    let memory = copy(&wide, args.repeat);
     let rate = |work: f64, seconds: f64| (work / seconds).round();
-    let backward_s = forward_backward.median_s - forward.median_s;
-    let rates = Rates {
-        matmul_bf16_flops_per_s: rate(gemm::flops(shape), bf16.median_s),
-        matmul_f32_flops_per_s: rate(gemm::flops(shape), f32.median_s),
-        attention_forward_flops_per_s: rate(case.flops(), forward.median_s),
-        attention_backward_flops_per_s: rate(both.flops() - case.flops(), backward_s),
+    let product = |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.repeat).median_s);
+    let attention = attention(&narrow, args.repeat);
+    let memory = copy(&wide, args.repeat);
+    let elementwise = activate(&narrow, args.repeat);
+    let [rows, cols] = ACTIVATE;
+    let disk = args.spill.as_deref().map(|folder| disk(bed, folder)).transpose()?.unwrap_or_default();
+    Ok(Rates {
+        matmul_bf16_flops_per_s: product(&narrow),
+        matmul_f32_flops_per_s: product(&wide),
         memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, memory.median_s),
-        ..Rates::default()
+        elementwise_bytes_per_s: rate((rows * cols * 3) as f64, elementwise.median_s),
+        call_s: call_s(&wide, args.repeat),
+        disk_write_bytes_per_s: disk[0].round(),
+        disk_read_bytes_per_s: disk[1].round(),
+        ..attention
+    })
+}
+
+/// Attention's three rates: forward and backward at heads of 64 and 128 columns give what a column and what a pair
+/// costs.
+fn attention(bed: &Bed, repeat: usize) -> Rates {
+    let timed = |head_dim: usize| {
+        let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim, backward: false };
+        let both = Case { backward: true, ..case };
+        let [forward_s, both_s] = [case, both].map(|case| attend(bed, &case, repeat).median_s);
+        (case.flops(), both.flops() - case.flops(), forward_s, both_s - forward_s)
     };
-    let profile = bed.device.machine.profile();
-    let loaded = [&bf16, &f32, &forward, &forward_backward, &memory].into_iter().any(|timed| timed.loaded);
-    let rates = serde_json::to_value(rates)?;
-    if let Some(path) = &args.out {
-        let text =
-            json!({ "name": profile.name, "isa": profile.isa, "threads": profile.threads, "rates": rates });
-        std::fs::write(path, format!("{text:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    let (narrow, wide) = (timed(64), timed(128));
+    let pairs = wide.0 / (4.0 * 128.0);
+    // t(64) = p + c and t(128) = p + 2c, for each direction; p is their mean, and cannot be below zero.
+    let pair_s = [(narrow.2, wide.2), (narrow.3, wide.3)].map(|(t64, t128)| (2.0 * t64 - t128) / pairs);
+    let pair_s = (0.5 * (pair_s[0] + pair_s[1])).max(0.0);
+    let rate = |flops: f64, seconds: f64| (flops / (seconds - pair_s * pairs)).round();
+    Rates {
+        attention_forward_flops_per_s: rate(wide.0, wide.2),
+        attention_backward_flops_per_s: rate(wide.1, wide.3),
+        attention_pair_s: pair_s,
+        ..Rates::default()
     }
-    Row::new("profile")
-        .with("name", profile.name.as_str())
-        .with("isa", profile.isa.as_str())
-        .with("threads", profile.threads)
-        .with("rates", rates)
-        .print(loaded);
-    Ok(())
 }
 
 /// Times of a copy, every byte read and written once.
@@ -64,4 +100,41 @@ fn copy(bed: &Bed, repeat: usize) -> Timed {
     let from = bed.random(rows, cols, 1);
     let to = bed.device.empty(rows, cols, bed.dtype, Category::Data);
     measure(repeat, || bed.device.machine.copy(&from, &to))
+}
+
+/// Times of a gated activation function.
+fn activate(bed: &Bed, repeat: usize) -> Timed {
+    let [rows, cols] = ACTIVATE;
+    let x = bed.random(rows, cols, 1);
+    let out = bed.device.empty(rows, cols / 2, bed.dtype, Category::Data);
+    let op = Activate { kind: Activation::Silu, gated: true, x: &x, out: &out };
+    measure(repeat, || bed.device.machine.activate(&op))
+}
+
+/// What a call costs that has next to nothing to do.
+fn call_s(bed: &Bed, repeat: usize) -> f64 {
+    const CALLS: usize = 1000;
+    let x = bed.random(128, 64, 1);
+    let timed = measure(repeat, || (0..CALLS).for_each(|_| bed.device.machine.scale(&x, 1.0, &x)));
+    timed.median_s / CALLS as f64
+}
+
+/// Bytes per second to disk and back, through the engine that a step uses.
+fn disk(bed: &Bed, folder: &Path) -> Result<[f64; 2]> {
+    let (bytes, count) = SPILL;
+    let options = Options::new(folder, (bytes * count) as u64);
+    let spill = Spill::open(&bed.device, &options)?;
+    let values: Vec<Tensor> = (0..count).map(|seed| bed.random(bytes / 8192, 4096, seed as u64)).collect();
+    let moved = (values.len() as u64 * values[0].bytes()) as f64;
+    let begun = Instant::now();
+    let tag = Tag { name: "profile", layer: -1 };
+    let writing: Vec<_> =
+        values.into_iter().map(|value| spill.write(value, Codec::AsIs, tag)).collect::<Result<_, _>>()?;
+    let stored = writing.into_iter().map(|writing| writing.retire_with()).collect::<Result<Vec<_>, _>>()?;
+    let written_s = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let reading: Vec<_> =
+        stored.into_iter().map(|(stored, into)| spill.read(&stored, into)).collect::<Result<_, _>>()?;
+    reading.into_iter().try_for_each(|reading| reading.retire().map(drop))?;
+    Ok([moved / written_s, moved / begun.elapsed().as_secs_f64()])
 }

@@ -1,18 +1,21 @@
 //! A training step: forward, backward, AdamW, on a Llama with random weights and random tokens.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use fathom_base::human;
 use fathom_base::rss::PeakAnonymous;
-use fathom_cpu::{Counting, profile};
+use fathom_cpu::Counting;
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
 use fathom_model::{Caps, Init, Model, Spec, initialise};
-use fathom_tensor::spill::Codec;
+use fathom_tensor::Profile;
+use fathom_tensor::spill::{Codec, free_bytes};
 use fathom_train::offload::{self, Room};
-use fathom_train::{InStep, MicroBatch, Trainer, open_state_disk, plan};
+use fathom_train::{Budgets, InStep, MicroBatch, Trainer, Workload, open_state_disk, plan};
 use serde_json::Value;
 
 use super::ops;
@@ -21,7 +24,8 @@ use super::row::Row;
 use super::watch::{measure, measure_once};
 use super::{Bed, isa, llama, tokens};
 use crate::args::Bench;
-use crate::device;
+use crate::commands::plan::flops;
+use crate::{choices, device, profiles};
 
 /// Runs the benchmark.
 pub fn run(args: &Bench) -> Result<()> {
@@ -29,13 +33,16 @@ pub fn run(args: &Bench) -> Result<()> {
     for tokens in tokens(args)? {
         let spec = llama(args, tokens)?;
         let caps = Caps { docs: 1, seq_tokens: tokens };
-        let how = InStep {
+        let mut how = InStep {
             places: places.clone(),
             on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
             caps,
             z_loss: 0.0,
             adamw: AdamWSettings::default(),
         };
+        if args.places == "auto" {
+            how.places = solved(args, &spec, &how, tokens)?;
+        }
         match args.machine.as_str() {
             "cpu" => on_cpu(args, &spec, &how, tokens)?,
             "meta" => on_meta(args, &spec, &how, tokens)?,
@@ -48,10 +55,12 @@ pub fn run(args: &Bench) -> Result<()> {
 fn places(args: &Bench) -> Result<Places> {
     let places = match args.places.as_str() {
         "none" => Places::none(),
+        // The solver replaces it.
+        "auto" => return Ok(Places::none()),
         "selective" => Places::selective(&["core_attn".to_string()]).map_err(anyhow::Error::msg)?,
         "linear" => Places::linear(),
         "full" => Places::full(),
-        other => bail!("--places {other}: not one of none, selective, linear, full"),
+        other => bail!("--places {other}: not one of none, selective, linear, full, auto"),
     };
     if args.tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
         bail!("--tile-rows {:?}: must be a multiple of 128", args.tile_rows);
@@ -67,6 +76,28 @@ fn places(args: &Bench) -> Result<Places> {
     Ok(places.with_tiles(args.tile_rows).with_head_groups(args.head_groups))
 }
 
+fn machine_profile(args: &Bench) -> Result<Profile> {
+    let isa = fathom_cpu::isa::Isa::select(isa(args)?);
+    profiles::named(&args.machine_profile, device::threads(args.threads), isa)
+}
+
+/// The solver's places, within `--memory` and, with `--spill`, that folder's disk.
+fn solved(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<Places> {
+    let profile = machine_profile(args)?;
+    let memory = match &args.memory {
+        Some(text) => human::parse_bytes(text).map_err(anyhow::Error::msg).context("--memory")?,
+        None => device::default_budget(),
+    };
+    let disk = args.spill.as_deref().and_then(free_bytes).unwrap_or(0);
+    let (dtype, spec, how) = (device::dtype(&args.dtype)?, Cow::Borrowed(spec), how.clone());
+    let work = Workload { profile: &profile, spec, dtype, how, micro_batches: 1, tokens };
+    let solution = work.solve(&Budgets { memory, host: profile.host_bytes.unwrap_or(0), disk });
+    let solution = solution
+        .with_context(|| format!("no places make {tokens} tokens fit into {}", human::bytes(memory)))?;
+    eprintln!("{}", choices::table(&solution));
+    Ok(solution.places)
+}
+
 fn row(args: &Bench, tokens: usize) -> Row {
     Row::new("step")
         .with("dtype", args.dtype.as_str())
@@ -75,22 +106,23 @@ fn row(args: &Bench, tokens: usize) -> Row {
         .with("machine", args.machine.as_str())
 }
 
-/// The plan's figure; nothing ran, so there is no rate.
+/// The plan's figures; nothing ran.
 fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
-    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = if args.threads == 0 { all } else { args.threads };
-    let profile = profile(threads, fathom_cpu::isa::Isa::select(isa(args)?));
+    let profile = machine_profile(args)?;
     let plan = plan(&profile, spec, device::dtype(&args.dtype)?, how, 1, tokens);
     row(args, tokens)
-        .with("tokens_per_s", Value::Null)
-        .with("model_tflops", Value::Null)
+        .with("tokens_per_s", plan.tokens_per_s())
+        .with("model_tflops", plan.step_s().map(|step_s| plan.model_flops as f64 / step_s * 1e-12))
         .with("peak_pool_bytes", plan.usage.peak_live)
         .with("peak_rss_bytes", Value::Null)
         .with("untracked_peak_bytes", Value::Null)
         .with("peak_reserved_bytes", plan.usage.peak_reserved)
-        .with("model_flops", plan.model_flops)
+        .with("model_flops", flops(plan.model_flops))
         .with("spill_bytes", plan.disk_bytes)
-        .with("threads", threads)
+        .with("stall_s", plan.times.map(|times| times.stall_s))
+        .with("step_s", plan.step_s())
+        .with("times", serde_json::to_value(plan.times)?)
+        .with("threads", profile.threads)
         .print(false);
     Ok(())
 }
@@ -139,6 +171,7 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .figure("loss", f64::from(trainer.loss_sum()) / (tokens - 1) as f64)
         .figure("stall_s", (after.1 - before.1) / steps as f64)
         .with("peak_reserved_bytes", usage.peak_reserved)
+        .figure("step_s", timed.median_s)
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
         .with("threads", bed.threads())
         .with("isa", bed.cpu.isa().name())

@@ -10,13 +10,13 @@ use serde_json::json;
 
 use crate::args;
 use crate::library::{layers, load};
-use crate::{device, pipeline};
+use crate::{device, pipeline, profiles};
 
 /// Runs the verb.
 pub fn run(args: &args::Plan) -> Result<()> {
     let loaded = load(layers(&args.recipe, &args.settings))?;
     let recipe = &loaded.value;
-    let profile = device::cpu_profile(&recipe.machine)?;
+    let profile = profiles::of(&recipe.machine)?;
     let mut spec = pipeline::spec(recipe)?;
     for (index, table) in recipe.stage.iter().enumerate() {
         spec = stage::extend(&spec, table, index)?;

@@ -1,0 +1,97 @@
+//! Machine profiles by name or file: what a plan is drawn with.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use fathom_cpu::isa::Isa;
+use fathom_cpu::profile;
+use fathom_tensor::{Profile, Rates, Sheet, gpu};
+use fathom_train::recipe::Machine;
+
+use crate::device;
+
+/// The profile that a recipe's machine plans with.
+pub fn of(machine: &Machine) -> Result<Profile> {
+    let isa = Isa::select(device::isa_mask()?);
+    named(&machine.profile, device::threads(machine.threads), isa)
+}
+
+/// `cpu`, a graphics processor's name, or a file; `threads` and `isa` are those of `cpu`.
+pub fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
+    if name == "cpu" {
+        return Ok(Profile { rates: Some(nominal(threads, isa)), ..profile(threads, isa) });
+    }
+    match gpu::named(name) {
+        Some(profile) => Ok(profile),
+        None => read(name),
+    }
+}
+
+/// Rates for a processor that computes itself: those of its profile file, or nominal ones. A graphics processor's are
+/// no help.
+pub fn cpu_rates(machine: &Machine) -> Result<Option<Rates>> {
+    let profile = of(machine)?;
+    Ok(if profile.name == "cpu" { profile.rates } else { None })
+}
+
+fn read(name: &str) -> Result<Profile> {
+    let known = gpu::NAMES.join(", ");
+    let text = std::fs::read_to_string(Path::new(name)).with_context(|| {
+        format!("machine profile `{name}`: not cpu, {known}, nor a file (fathom bench profile --out FILE)")
+    })?;
+    let sheet: Sheet = serde_json::from_str(&text)
+        .with_context(|| format!("{name}: not a machine profile (fathom bench profile --out FILE)"))?;
+    let rates = sheet.rates.unwrap_or_default();
+    let needed = [
+        ("matmul_bf16_flops_per_s", rates.matmul_bf16_flops_per_s),
+        ("matmul_f32_flops_per_s", rates.matmul_f32_flops_per_s),
+        ("attention_forward_flops_per_s", rates.attention_forward_flops_per_s),
+        ("attention_backward_flops_per_s", rates.attention_backward_flops_per_s),
+        ("memory_bytes_per_s", rates.memory_bytes_per_s),
+        ("elementwise_bytes_per_s", rates.elementwise_bytes_per_s),
+    ];
+    if let Some((key, _)) = needed.into_iter().find(|(_, rate)| rate.is_nan() || *rate <= 0.0) {
+        bail!("{name}: rates.{key} must be above zero; measure it with `fathom bench profile --out {name}`");
+    }
+    if sheet.granule == 0 {
+        bail!("{name}: granule must be at least 1");
+    }
+    match sheet.name.as_str() {
+        "cpu" => {
+            let isa = Isa::from_name(&sheet.isa)
+                .with_context(|| format!("{name}: isa `{}` is not one of this program's", sheet.isa))?;
+            let workspace = profile(sheet.threads, isa).workspace;
+            Ok(sheet.profile(workspace))
+        }
+        gpu if gpu::NAMES.contains(&gpu) => Ok(sheet.profile(gpu::workspace)),
+        other => bail!("{name}: a profile of `{other}`; known are cpu, {known}"),
+    }
+}
+
+/// Rates of each thread by instruction set, in GFLOP/s of bf16 and f32 products. Measured on Zen 5 at each level (LOG,
+/// October 2026), amx by its ratio to AVX-512 on Sapphire Rapids: good to a factor of two on another processor.
+fn nominal(threads: usize, isa: Isa) -> Rates {
+    let (bf16, f32) = match isa.name() {
+        "amx" => (1400.0, 120.0),
+        "avx512_bf16" => (480.0, 230.0),
+        "avx512" => (220.0, 220.0),
+        "avx2" => (110.0, 110.0),
+        _ => (12.0, 12.0),
+    };
+    let threads = threads as f64;
+    // Memory saturates with a few threads.
+    let memory = 20e9 * threads.min(8.0);
+    Rates {
+        matmul_bf16_flops_per_s: bf16 * 1e9 * threads,
+        matmul_f32_flops_per_s: f32 * 1e9 * threads,
+        attention_forward_flops_per_s: 0.85 * bf16 * 1e9 * threads,
+        attention_backward_flops_per_s: 0.9 * bf16 * 1e9 * threads,
+        attention_pair_s: 0.0,
+        memory_bytes_per_s: memory,
+        elementwise_bytes_per_s: 0.7 * memory,
+        call_s: 2e-6,
+        disk_write_bytes_per_s: 2e9,
+        disk_read_bytes_per_s: 3e9,
+        host_bytes_per_s: 0.0,
+    }
+}

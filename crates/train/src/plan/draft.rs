@@ -1,0 +1,175 @@
+//! A stage of a recipe that can be planned, changed and planned again.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use fathom_base::human;
+use fathom_model::Spec;
+use fathom_tensor::{DType, Label, Profile, Usage, live_at_peak, spill};
+
+use super::{Change, Plan, Solution, Workload};
+use crate::error::{Error, Result};
+use crate::recipe::{Memory, Precision, Recipe};
+use crate::stage;
+use crate::step::InStep;
+
+/// What a stage may use, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budgets {
+    /// The machine's memory.
+    pub memory: u64,
+    /// The host's memory, for machines that have one.
+    pub host: u64,
+    /// Files for activations, and for weights and optimizer state.
+    pub disk: u64,
+}
+
+impl Budgets {
+    /// So much memory, what the profile says of a host, and of the disk behind `folder` what the recipe allows, else most
+    /// of what is free.
+    pub fn new(memory: u64, profile: &Profile, recipe: &Recipe, folder: &Path) -> Budgets {
+        let folder = recipe.machine.spill.as_deref().unwrap_or(folder);
+        let free = || spill::free_bytes(folder).map_or(u64::MAX, |free| free / 20 * 19);
+        let host = profile.host_bytes.unwrap_or(u64::MAX);
+        Budgets { memory, host, disk: recipe.machine.disk_bytes.unwrap_or_else(free) }
+    }
+
+    /// True if a step stays within.
+    pub fn hold(&self, plan: &Plan) -> bool {
+        self.excess(plan) == 0
+    }
+
+    /// Bytes that a step takes too much, of what it takes most too much of.
+    pub fn excess(&self, plan: &Plan) -> u64 {
+        let over = [
+            plan.usage.peak_reserved.saturating_sub(self.memory),
+            plan.host_peak_bytes.saturating_sub(self.host),
+            plan.disk_peak_bytes.saturating_sub(self.disk),
+        ];
+        over.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// A stage on a machine.
+#[derive(Clone)]
+pub struct Draft<'a> {
+    /// The machine.
+    pub profile: &'a Profile,
+    /// The specification before the stage.
+    pub spec: &'a Spec,
+    /// The recipe, as changed so far.
+    pub recipe: Recipe,
+    /// Which stage.
+    pub index: usize,
+    /// What it may use.
+    pub budgets: Budgets,
+}
+
+/// How a stage runs, and what that needs.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// What its steps run with.
+    pub how: InStep,
+    /// The plan of a step.
+    pub plan: Plan,
+    /// What the solver chose, with `activations.memory = "auto"`.
+    pub solution: Option<Solution>,
+}
+
+impl Draft<'_> {
+    /// What its steps do, with the places of the recipe.
+    ///
+    /// # Errors
+    /// Those of [`stage::extend`] and [`stage::in_step`].
+    pub fn workload(&self) -> Result<Workload<'_>> {
+        let table = &self.recipe.stage[self.index];
+        let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
+        let how = stage::in_step(&self.recipe, self.index)?;
+        let dtype = match self.recipe.model.precision {
+            Precision::Bf16 => DType::Bf16,
+            Precision::F32 => DType::F32,
+        };
+        let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
+        let micro_batches = table.micro_batches.max(1);
+        Ok(Workload { profile: self.profile, spec, dtype, how, micro_batches, tokens })
+    }
+
+    /// How the stage runs, whether it fits or not; the solver's choice if the recipe leaves it to the solver and there
+    /// is one that fits.
+    ///
+    /// # Errors
+    /// As [`Draft::workload`].
+    pub fn settle(&self) -> Result<Settled> {
+        let mut work = self.workload()?;
+        if self.recipe.activations.memory == Memory::Auto
+            && let Some(solution) = work.solve(&self.budgets)
+        {
+            work.how.places = solution.places.clone();
+            return Ok(Settled { how: work.how, plan: solution.plan.clone(), solution: Some(solution) });
+        }
+        let plan = work.run(false).0;
+        Ok(Settled { how: work.how, plan, solution: None })
+    }
+
+    /// The plan of a step.
+    ///
+    /// # Errors
+    /// As [`Draft::workload`].
+    pub fn plan(&self) -> Result<Plan> {
+        Ok(self.settle()?.plan)
+    }
+
+    /// The buffers that are live at the peak of a step that runs like this, the largest first.
+    ///
+    /// # Errors
+    /// As [`Draft::workload`].
+    pub fn at_peak(&self, how: &InStep) -> Result<Vec<(Label, u64)>> {
+        let mut work = self.workload()?;
+        work.how = how.clone();
+        Ok(live_at_peak(&work.run(true).1))
+    }
+
+    /// As [`Draft::settle`], if a step stays within the budgets.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
+    pub fn check(&self) -> Result<Settled> {
+        let settled = self.settle()?;
+        if self.budgets.hold(&settled.plan) {
+            return Ok(settled);
+        }
+        let Usage { peak_reserved, peak_op, .. } = settled.plan.usage;
+        Err(Error::DoesNotFit {
+            stage: self.recipe.stage[self.index].name.clone(),
+            needed_bytes: peak_reserved,
+            budget_bytes: self.budgets.memory,
+            peak_op,
+            remedy: remedy(&self.rescues(RESCUES)?),
+        })
+    }
+
+    /// The same stage with sequences of another length.
+    pub fn with_tokens(&self, seq_tokens: usize) -> Self {
+        let mut draft = self.clone();
+        draft.recipe.stage[self.index].seq_tokens = seq_tokens;
+        draft
+    }
+}
+
+/// Changes that a refusal names.
+const RESCUES: usize = 3;
+
+fn remedy(changes: &[Change]) -> String {
+    if changes.is_empty() {
+        return "No change of places, tiles, precision or length makes it fit; raise machine.memory_bytes or take a \
+                smaller model"
+            .into();
+    }
+    let line = |change: &Change| {
+        let bytes = human::bytes(change.plan.usage.peak_reserved);
+        let time = change.plan.step_s().map_or(String::new(), |s| format!(", {} a step", human::seconds(s)));
+        format!("\n  {}  ({bytes}{time})", change.settings.join(" "))
+    };
+    let lines: String = changes.iter().map(line).collect();
+    format!("It would fit with any of these, the fastest first:{lines}")
+}

@@ -1,0 +1,202 @@
+//! Changes of a recipe that save memory, planned one by one: which lowers the peak most, and which make a step fit.
+
+use std::fmt;
+
+use fathom_tensor::Label;
+
+use super::{Draft, Plan, Settled};
+use crate::error::Result;
+use crate::recipe::{Granularity, Memory, Precision, Recipe};
+
+/// One change, in the recipe's own keys.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edit {
+    /// The solver chooses places and tiles.
+    Auto,
+    /// How much is computed again.
+    Granularity(Granularity),
+    /// Tokens of a tile.
+    TileRows(usize),
+    /// Groups of heads that attention runs over, one after the other.
+    HeadGroups(usize),
+    /// What goes to disk.
+    Offload(&'static str),
+    /// The optimizer's state on disk.
+    OffloadOptimizer,
+    /// Weights on disk.
+    OffloadWeights,
+    /// Half as many samples in twice as many micro batches.
+    Halve,
+    /// Type of weights and activations.
+    Precision(Precision),
+    /// Another length.
+    SeqTokens(usize),
+}
+
+/// A change of a stage and its plan.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// All at once.
+    pub edits: Vec<Edit>,
+    /// The settings to give, e.g. `stage.0.tile_rows=1024`.
+    pub settings: Vec<String>,
+    /// With them.
+    pub plan: Plan,
+}
+
+/// Why the peak is where it is.
+#[derive(Clone, Debug)]
+pub struct Why {
+    /// The plan as it is.
+    pub plan: Plan,
+    /// The largest buffers at the peak.
+    pub largest: Vec<(Label, u64)>,
+    /// The single change that lowers the peak most.
+    pub best: Option<Change>,
+}
+
+impl Edit {
+    /// Changes the recipe.
+    pub fn apply(&self, recipe: &mut Recipe, index: usize) {
+        let stage = &mut recipe.stage[index];
+        match *self {
+            Edit::Auto => recipe.activations.memory = Memory::Auto,
+            Edit::Granularity(granularity) => stage.recompute_granularity = Some(granularity),
+            Edit::TileRows(rows) => stage.tile_rows = Some(rows),
+            Edit::HeadGroups(groups) => recipe.activations.head_groups = groups,
+            Edit::Offload(module) => recipe.activations.offload_modules = vec![module.to_string()],
+            Edit::OffloadOptimizer => recipe.machine.offload_optimizer = true,
+            Edit::OffloadWeights => recipe.machine.offload_weights = true,
+            Edit::Halve => {
+                stage.samples_per_micro_batch = (stage.samples_per_micro_batch / 2).max(1);
+                stage.micro_batches *= 2;
+            }
+            Edit::Precision(precision) => recipe.model.precision = precision,
+            Edit::SeqTokens(tokens) => stage.seq_tokens = tokens,
+        }
+    }
+
+    /// The same change as settings over `recipe`.
+    fn settings(&self, recipe: &Recipe, index: usize) -> Vec<String> {
+        let stage = |key: &str, value: &dyn fmt::Display| format!("stage.{index}.{key}={value}");
+        match self {
+            Edit::Auto => vec!["activations.memory=auto".into()],
+            Edit::Granularity(granularity) => vec![stage("recompute_granularity", granularity)],
+            Edit::TileRows(rows) => vec![stage("tile_rows", rows)],
+            Edit::HeadGroups(groups) => vec![format!("activations.head_groups={groups}")],
+            Edit::Offload(module) => vec![format!("activations.offload_modules=[{module:?}]")],
+            Edit::OffloadOptimizer => vec!["machine.offload_optimizer=true".into()],
+            Edit::OffloadWeights => vec!["machine.offload_weights=true".into()],
+            Edit::Halve => {
+                let table = &recipe.stage[index];
+                let samples = (table.samples_per_micro_batch / 2).max(1);
+                vec![
+                    stage("samples_per_micro_batch", &samples),
+                    stage("micro_batches", &(table.micro_batches * 2)),
+                ]
+            }
+            Edit::Precision(precision) => vec![format!("model.precision={precision}")],
+            Edit::SeqTokens(tokens) => vec![stage("seq_tokens", tokens)],
+        }
+    }
+}
+
+/// Groups of edits of which at most one is made at a time.
+fn groups(recipe: &Recipe, index: usize) -> Vec<Vec<Edit>> {
+    let table = &recipe.stage[index];
+    let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
+    let tiles = [8192, 4096, 2048, 1024, 512].into_iter().filter(|rows| *rows < tokens);
+    let narrow = recipe.model.precision == Precision::F32;
+    vec![
+        vec![Edit::Granularity(Granularity::Linear), Edit::Granularity(Granularity::Full)],
+        tiles.map(Edit::TileRows).collect(),
+        ["core_attn", "block", "all"].map(Edit::Offload).to_vec(),
+        vec![Edit::HeadGroups(8)],
+        vec![Edit::OffloadOptimizer],
+        vec![Edit::OffloadWeights],
+        if table.samples_per_micro_batch > 1 { vec![Edit::Halve] } else { Vec::new() },
+        if narrow { vec![Edit::Precision(Precision::Bf16)] } else { Vec::new() },
+    ]
+}
+
+impl Draft<'_> {
+    /// The stage with some edits; `None` if it has them already.
+    ///
+    /// # Errors
+    /// A stage that cannot be planned.
+    pub fn change(&self, edits: &[Edit]) -> Result<Option<Change>> {
+        let mut draft = self.clone();
+        let mut settings = Vec::new();
+        for edit in edits {
+            let before = draft.recipe.clone();
+            settings.extend(edit.settings(&before, self.index));
+            edit.apply(&mut draft.recipe, self.index);
+            if draft.recipe == before {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Change { edits: edits.to_vec(), settings, plan: draft.plan()? }))
+    }
+
+    /// What the peak is made of, and the single edit that lowers it most, each planned.
+    ///
+    /// # Errors
+    /// A stage that cannot be planned.
+    pub fn why(&self) -> Result<Why> {
+        let Settled { how, plan, .. } = self.settle()?;
+        let largest = self.at_peak(&how)?;
+        let mut best: Option<Change> = None;
+        for edit in groups(&self.recipe, self.index).into_iter().flatten() {
+            let lowest = best.as_ref().map_or(plan.usage.peak_live, |change| change.plan.usage.peak_live);
+            let change = self.change(&[edit])?;
+            if let Some(change) = change.filter(|change| change.plan.usage.peak_live < lowest) {
+                best = Some(change);
+            }
+        }
+        Ok(Why { plan, largest, best })
+    }
+
+    /// The `most` cheapest changes with which the stage stays within its budgets, by predicted step time; no change has
+    /// an edit that it could do without. The last resort is a shorter sequence.
+    ///
+    /// # Errors
+    /// A stage that cannot be planned.
+    pub fn rescues(&self, most: usize) -> Result<Vec<Change>> {
+        let mut fitting: Vec<Change> = Vec::new();
+        let mut sets: Vec<Vec<Edit>> = vec![Vec::new()];
+        for group in groups(&self.recipe, self.index) {
+            // Of the tiles only a high and a low one, and everything or nothing to disk: between them little changes.
+            let group: Vec<Edit> = match group.len() {
+                0..=2 => group,
+                3 => vec![group[2].clone()],
+                more => vec![group[more / 2].clone(), group[more - 1].clone()],
+            };
+            let longer = sets
+                .iter()
+                .flat_map(|set| group.iter().map(|edit| [set.as_slice(), &[edit.clone()]].concat()));
+            let longer: Vec<Vec<Edit>> = longer.collect();
+            sets.extend(longer);
+        }
+        sets.sort_by_key(Vec::len);
+        for set in sets.iter().filter(|set| !set.is_empty()) {
+            // One edit more than the fewest that will do: longer lists read like riddles.
+            if fitting.first().is_some_and(|change| set.len() > change.edits.len() + 1) {
+                break;
+            }
+            let needless = |change: &Change| change.edits.iter().all(|edit| set.contains(edit));
+            if fitting.iter().any(needless) {
+                continue;
+            }
+            fitting.extend(self.change(set)?.filter(|change| self.budgets.hold(&change.plan)));
+        }
+        let cost = |change: &Change| change.plan.step_s().unwrap_or(change.plan.hardware_flops as f64);
+        fitting.sort_by(|left, right| cost(left).total_cmp(&cost(right)));
+        fitting.truncate(most);
+        if fitting.len() < most
+            && let Some(tokens) = self.longest()?
+        {
+            fitting.extend(self.change(&[Edit::SeqTokens(tokens)])?);
+        }
+        Ok(fitting)
+    }
+}

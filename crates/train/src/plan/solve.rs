@@ -1,0 +1,302 @@
+//! The solver behind `activations.memory = "auto"`: which activations to keep, to compute again and to send away, and how
+//! high tiles are, so that a step fits and is predicted to be fastest.
+//!
+//! It asks the plan itself and has no model of its own. A table of choices for all layers is improved by the best
+//! single change from several beginnings, then by pairs of changes; at last the layers are divided between the best
+//! table and faster ones that would not fit for all. Layers that are alike are asked for as few; the answer is planned
+//! in full.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use fathom_grad::{Place, Places};
+
+use super::table::{Choices, Table, UNITS};
+use super::{Budgets, Plan, Workload};
+
+/// The choice, and what every other one would have cost.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// Places, tiles and groups of heads.
+    pub places: Places,
+    /// The plan of a step with them.
+    pub plan: Plan,
+    /// By unit of activations.
+    pub rows: Vec<Row>,
+    /// Layers that follow the rows; the rest follow `rest`.
+    pub layers: usize,
+    /// By unit, the places of the other layers, where layers are divided.
+    pub rest: Option<Vec<Place>>,
+    /// Steps that were planned.
+    pub planned: usize,
+}
+
+/// One unit of activations.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its name.
+    pub unit: &'static str,
+    /// Where it is.
+    pub place: Place,
+    /// Elsewhere, with everything else as it is.
+    pub instead: Vec<Instead>,
+}
+
+/// Another place for a unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Instead {
+    /// Which.
+    pub place: Place,
+    /// Seconds more a step (FLOPs, if the profile has no rates).
+    pub more_s: f64,
+    /// Bytes over the budget; 0 if it would fit.
+    pub excess: u64,
+}
+
+/// A step in three numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Figures {
+    memory: f64,
+    host: f64,
+    disk: f64,
+    /// Seconds, or FLOPs without rates.
+    cost: f64,
+}
+
+/// Layers of the two small models that stand for a deep one.
+const FEW: [usize; 2] = [3, 5];
+/// Faster tables that layers are divided with.
+const DIVISIONS: usize = 6;
+
+#[cfg(test)]
+mod tests;
+
+struct Search<'a> {
+    work: &'a Workload<'a>,
+    budgets: Budgets,
+    choices: Choices,
+    known: RefCell<BTreeMap<Table, Figures>>,
+    planned: RefCell<usize>,
+}
+
+impl Workload<'_> {
+    fn choices(&self, budgets: &Budgets) -> Choices {
+        let mut places = vec![Place::Keep, Place::Recompute];
+        if budgets.host > 0 && self.profile.host_bytes.is_some() {
+            places.push(Place::Host);
+        }
+        if budgets.disk > 0 {
+            places.push(Place::Disk);
+        }
+        Choices::new(places, self.tokens, self.spec.kv_heads)
+    }
+
+    /// The tables that need least memory, for lengths at the limit.
+    pub(super) fn thrifty(&self, budgets: &Budgets) -> Vec<Places> {
+        let choices = self.choices(budgets);
+        let away = match (budgets.disk, self.profile.host_bytes) {
+            (1.., _) => Place::Disk,
+            (0, Some(_)) if budgets.host > 0 => Place::Host,
+            _ => Place::Keep,
+        };
+        [away, Place::Recompute]
+            .map(|attention| {
+                let but = [("block.in", away), ("attn.out", attention)];
+                let table = choices.lowest(choices.with(Place::Recompute, &but, true));
+                choices.places(&table, 0..usize::MAX, &table)
+            })
+            .to_vec()
+    }
+
+    /// The fastest choice that stays within the budgets, by prediction; `None` if nothing does.
+    pub fn solve(&self, budgets: &Budgets) -> Option<Solution> {
+        let choices = self.choices(budgets);
+        // What few layers say of many may be wrong by some bytes; then less is asked for.
+        let mut memory = budgets.memory;
+        for _ in 0..4 {
+            let search = Search {
+                work: self,
+                budgets: Budgets { memory, ..*budgets },
+                choices: choices.clone(),
+                known: RefCell::default(),
+                planned: RefCell::default(),
+            };
+            let best = search.best();
+            let plan = search.plan(&search.choices.places(&best, 0..usize::MAX, &best));
+            if budgets.hold(&plan) {
+                return Some(search.finish(best, plan, budgets));
+            }
+            memory = memory
+                .saturating_sub(plan.usage.peak_reserved.saturating_sub(budgets.memory))
+                .checked_sub(1)?;
+        }
+        None
+    }
+}
+
+impl Search<'_> {
+    fn plan(&self, places: &Places) -> Plan {
+        *self.planned.borrow_mut() += 1;
+        self.work.plan(places)
+    }
+
+    /// Lower is better; whatever fits is better than what does not.
+    fn score(&self, figures: &Figures) -> (f64, f64) {
+        let excess = self.excess(figures);
+        if excess > 0.0 { (excess, 0.0) } else { (0.0, figures.cost) }
+    }
+
+    fn excess(&self, figures: &Figures) -> f64 {
+        let Budgets { memory, host, disk } = self.budgets;
+        let over = |used: f64, budget: u64| (used - budget as f64).max(0.0);
+        over(figures.memory, memory).max(over(figures.host, host)).max(over(figures.disk, disk))
+    }
+
+    fn ask(&self, table: &Table) -> Figures {
+        if let Some(known) = self.known.borrow().get(table) {
+            return *known;
+        }
+        let places = self.choices.places(table, 0..usize::MAX, table);
+        let layers = &self.work.spec.layers;
+        let alike = layers.windows(2).all(|pair| pair[0] == pair[1]);
+        let figures = if alike && layers.len() > 2 * FEW[1] {
+            let [few, more] = FEW.map(|layers| {
+                *self.planned.borrow_mut() += 1;
+                figures(&self.work.with_layers(layers).plan(&places))
+            });
+            let factor = (layers.len() - FEW[1]) as f64 / (FEW[1] - FEW[0]) as f64;
+            let line = |few: f64, more: f64| more + factor * (more - few);
+            Figures {
+                memory: line(few.memory, more.memory),
+                host: line(few.host, more.host),
+                disk: line(few.disk, more.disk),
+                cost: line(few.cost, more.cost),
+            }
+        } else {
+            figures(&self.plan(&places))
+        };
+        self.known.borrow_mut().insert(table.clone(), figures);
+        figures
+    }
+
+    /// The best of all single changes, again and again.
+    fn descend(&self, mut table: Table) -> Table {
+        loop {
+            let others = self.choices.neighbours(&table);
+            match self.lowest(others).filter(|other| self.is_better(other, &table)) {
+                Some(better) => table = better,
+                None => return table,
+            }
+        }
+    }
+
+    fn lowest(&self, tables: Vec<Table>) -> Option<Table> {
+        tables.into_iter().min_by(|left, right| {
+            let [left, right] = [left, right].map(|table| self.score(&self.ask(table)));
+            left.partial_cmp(&right).unwrap_or(std::cmp::Ordering::Equal)
+        })
+    }
+
+    fn is_better(&self, left: &Table, right: &Table) -> bool {
+        // A hair's breadth is no reason to move something.
+        let [left, right] = [left, right].map(|table| self.score(&self.ask(table)));
+        left.0 < right.0 || (left.0 == right.0 && left.1 < right.1 * (1.0 - 1e-6))
+    }
+
+    fn best(&self) -> Table {
+        let plain = self.choices.plain();
+        if self.excess(&self.ask(&plain)) == 0.0 {
+            // Keeping everything whole is not always fastest by the clock, but only by noise.
+            return plain;
+        }
+        let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
+        let mut starts = vec![plain, self.choices.with(Place::Recompute, &kept, true)];
+        for away in self.choices.places.iter().filter(|place| place.is_away()) {
+            starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *away)), true));
+        }
+        let best = self.lowest(starts.into_iter().map(|start| self.descend(start)).collect());
+        let mut best = best.unwrap_or_else(|| self.choices.plain());
+        // Two changes at once: one that makes room for another.
+        loop {
+            let first = self.choices.neighbours(&best);
+            let pairs = first.iter().flat_map(|table| self.choices.neighbours(table)).collect();
+            match self.lowest(pairs).filter(|other| self.is_better(other, &best)) {
+                Some(better) => best = self.descend(better),
+                None => return best,
+            }
+        }
+    }
+
+    /// Divides the layers where that helps, and says what the alternatives cost.
+    fn finish(&self, best: Table, plan: Plan, budgets: &Budgets) -> Solution {
+        let layers = self.work.spec.layers.len();
+        let mut solution = Solution {
+            places: self.choices.places(&best, 0..usize::MAX, &best),
+            rows: self.rows(&best),
+            plan,
+            layers,
+            rest: None,
+            planned: 0,
+        };
+        let cost = self.ask(&best).cost;
+        let mut faster: Vec<Table> = self.choices.neighbours(&best);
+        faster.retain(|table| {
+            table.tile == best.tile && table.groups == best.groups && self.ask(table).cost < cost
+        });
+        faster.sort_by(|left, right| self.ask(left).cost.total_cmp(&self.ask(right).cost));
+        for rest in faster.iter().take(if layers > 1 { DIVISIONS } else { 0 }) {
+            // The fewest layers that have to follow the thrifty table.
+            let (mut low, mut high) = (0, layers);
+            let mut found = None;
+            while low < high {
+                let middle = (low + high) / 2;
+                let places = self.choices.places(&best, 0..middle, rest);
+                let plan = self.plan(&places);
+                if budgets.hold(&plan) {
+                    high = middle;
+                    found = Some((places, plan, middle));
+                } else {
+                    low = middle + 1;
+                }
+            }
+            let Some((places, plan, middle)) = found else { continue };
+            if figures(&plan).cost < figures(&solution.plan).cost {
+                let rest = (0..UNITS.len()).map(|unit| self.choices.place(rest, unit)).collect();
+                solution = Solution { places, plan, layers: middle, rest: Some(rest), ..solution };
+            }
+        }
+        Solution { planned: *self.planned.borrow(), ..solution }
+    }
+
+    fn rows(&self, best: &Table) -> Vec<Row> {
+        let here = self.ask(best);
+        let instead = |unit: usize, place: u8| {
+            let mut other = best.clone();
+            other.places[unit] = place;
+            let there = self.ask(&other);
+            let place = self.choices.places[usize::from(place)];
+            Instead { place, more_s: there.cost - here.cost, excess: self.excess(&there) as u64 }
+        };
+        (0..UNITS.len())
+            .map(|unit| Row {
+                unit: UNITS[unit].name,
+                place: self.choices.place(best, unit),
+                instead: self
+                    .choices
+                    .places_of(unit)
+                    .filter(|place| *place != best.places[unit])
+                    .map(|place| instead(unit, place))
+                    .collect(),
+            })
+            .collect()
+    }
+}
+
+fn figures(plan: &Plan) -> Figures {
+    Figures {
+        memory: plan.usage.peak_reserved as f64,
+        host: plan.host_peak_bytes as f64,
+        disk: plan.disk_peak_bytes as f64,
+        cost: plan.step_s().unwrap_or(plan.hardware_flops as f64),
+    }
+}

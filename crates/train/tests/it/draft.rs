@@ -1,0 +1,102 @@
+//! A stage planned, changed and planned again.
+
+use std::path::Path;
+
+use fathom_model::{LlamaSizes, Spec};
+use fathom_tensor::gpu;
+use fathom_train::recipe::{Memory, Precision, Recipe, Stage};
+use fathom_train::{Budgets, Draft, Edit, Error};
+
+fn spec() -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 512,
+        layers: 6,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 64,
+        ffn: 1408,
+        vocab: 8192,
+        rope_theta: 1e4,
+        max_positions: 8192,
+        tied: true,
+    })
+}
+
+fn recipe() -> Recipe {
+    let stage = Stage { seq_tokens: 8192, samples_per_micro_batch: 2, micro_batches: 3, ..Stage::default() };
+    Recipe { stage: vec![stage], ..Recipe::default() }
+}
+
+#[test]
+fn samples_are_documents_and_micro_batches_are_counted() {
+    let (profile, spec, budgets) =
+        (gpu::named("h200").unwrap(), spec(), Budgets { memory: 1 << 40, host: 0, disk: 0 });
+    let planned = |samples: usize, micro_batches: usize| {
+        let mut recipe = recipe();
+        recipe.stage[0].samples_per_micro_batch = samples;
+        recipe.stage[0].micro_batches = micro_batches;
+        Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets }.plan().unwrap()
+    };
+    let (one, six, packed) = (planned(1, 1), planned(1, 6), planned(6, 1));
+    assert_eq!((six.model_flops, six.tokens), (6 * one.model_flops, 6 * one.tokens));
+    assert_eq!(packed.model_flops, six.model_flops);
+    let (one, six) = (one.times.unwrap(), six.times.unwrap());
+    assert!((six.attention_s / one.attention_s / 6.0 - 1.0).abs() < 1e-9);
+    // The update is made once.
+    assert!(six.memory_s < 6.0 * one.memory_s);
+}
+
+#[test]
+fn the_longest_sequence_fits_and_a_longer_one_does_not() {
+    let (profile, spec) = (gpu::named("h100").unwrap(), spec());
+    for memory in [Memory::Manual, Memory::Auto] {
+        let mut recipe = recipe();
+        recipe.activations.memory = memory;
+        let budgets = Budgets { memory: 2 << 30, host: 0, disk: 0 };
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets };
+        let longest = draft.longest().unwrap().unwrap();
+        assert!(budgets.hold(&draft.with_tokens(longest).plan().unwrap()), "{memory}: {longest}");
+        let longer = draft.with_tokens(longest + longest / 50 + 128).plan().unwrap();
+        assert!(memory == Memory::Auto || !budgets.hold(&longer), "{longest}");
+        let (of_all, settled) = draft.longest_of_all().unwrap().unwrap();
+        assert!(of_all >= longest && budgets.hold(&settled.plan), "{of_all} {longest}");
+    }
+}
+
+#[test]
+fn the_best_single_change_is_found_by_planning_each() {
+    let (profile, spec) = (gpu::named("h200").unwrap(), spec());
+    let budgets = Budgets { memory: 1 << 40, host: 0, disk: u64::MAX };
+    let draft = Draft { profile: &profile, spec: &spec, recipe: recipe(), index: 0, budgets };
+    let why = draft.why().unwrap();
+    let best = why.best.unwrap();
+    assert!(best.plan.usage.peak_live < why.plan.usage.peak_live);
+    for edit in [Edit::TileRows(1024), Edit::Offload("all"), Edit::Halve, Edit::Offload("block")] {
+        let other = draft.change(&[edit.clone()]).unwrap().unwrap();
+        assert!(other.plan.usage.peak_live >= best.plan.usage.peak_live, "{edit:?}");
+    }
+    let sum: u64 = why.largest.iter().map(|(_, bytes)| bytes).sum();
+    assert!(sum > 0 && sum <= why.plan.usage.peak_live);
+}
+
+#[test]
+fn a_stage_that_does_not_fit_names_changes_that_do() {
+    let (profile, spec) = (gpu::named("h200").unwrap(), spec());
+    let mut recipe = recipe();
+    recipe.model.precision = Precision::F32;
+    let open = Budgets { memory: u64::MAX, host: 0, disk: u64::MAX };
+    let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets: open };
+    let memory = draft.plan().unwrap().usage.peak_reserved / 3;
+    let draft = Draft { budgets: Budgets { memory, host: 0, disk: u64::MAX }, ..draft };
+    let rescues = draft.rescues(3).unwrap();
+    assert!(!rescues.is_empty());
+    for change in &rescues {
+        assert!(draft.budgets.hold(&change.plan), "{:?}", change.settings);
+    }
+    let costs: Vec<f64> = rescues.iter().map(|change| change.plan.step_s().unwrap()).collect();
+    assert!(rescues.len() < 3 || costs.windows(2).all(|pair| pair[0] <= pair[1]), "{costs:?}");
+    let error = draft.check().unwrap_err();
+    assert!(matches!(error, Error::DoesNotFit { .. }));
+    assert!(error.to_string().contains(&rescues[0].settings.join(" ")), "{error}");
+    assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there")).disk > 0);
+}

@@ -1,0 +1,107 @@
+//! Published figures of activation memory, told by the program itself.
+
+use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
+use fathom_model::{Caps, LlamaSizes, Spec};
+use fathom_tensor::{Category, DType, Profile, gpu};
+use fathom_train::activations::activations;
+use fathom_train::{InStep, Plan, plan};
+
+const TOKENS: usize = 4096;
+
+fn llama3_8b(max_positions: usize) -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 4096,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 14336,
+        vocab: 128_256,
+        rope_theta: 5e5,
+        max_positions,
+        tied: false,
+    })
+}
+
+/// Bytes per token that are held from the forward to the backward pass, in one block and in all.
+fn held(spec: &Spec, places: &Places) -> (f64, f64) {
+    let segments = activations(&Profile::portable(1), spec, DType::Bf16, places, TOKENS);
+    let blocks = segments.iter().filter(|segment| segment.layers[0] >= 0);
+    let all: Vec<(u64, u64)> = blocks
+        .map(|segment| (segment.layers.len() as u64, segment.sum(|activation| activation.held)))
+        .collect();
+    let sum: u64 = all.iter().map(|(layers, bytes)| layers * bytes).sum();
+    (all[0].1 as f64 / TOKENS as f64, sum as f64 / TOKENS as f64)
+}
+
+fn close(found: f64, published: f64, share: f64) {
+    assert!((found / published - 1.0).abs() <= share, "{found} is not {published} within {share}");
+}
+
+/// A block of RMSNorm, grouped queries, SwiGLU and flash attention in bf16 keeps `8h + 4q + 4k + 6f + 4a` bytes per
+/// token: Korthikanti et al. (arXiv 2205.05198), section 4, counted for these operations. Llama 3 8B: 136.1 KiB.
+#[test]
+fn llama_3_8b_keeps_136_kib_per_token_and_layer() {
+    let (block, _) = held(&llama3_8b(8192), &Places::none());
+    // The program's own are two f32 reciprocals of norms more.
+    close(block - 8.0, (8 * 4096 + 4 * 4096 + 4 * 1024 + 6 * 14336 + 4 * 32) as f64, 0.0);
+    close(block / 1024.0, 136.1, 1e-3);
+}
+
+/// Full recompute keeps `2sbh` per layer (the same paper, table 2): 256 KiB per token in Llama 3 8B's 32 layers. ALST
+/// (arXiv 2506.13996) has the same sum: 15 million tokens take 3.75 TiB of host memory.
+#[test]
+fn inputs_of_all_layers_take_256_kib_per_token() {
+    let (_, all) = held(&llama3_8b(8192), &Places::full());
+    close(all, 256.0 * 1024.0, 0.0);
+    close(15.0 * (1 << 20) as f64 * all, 3.75 * 2f64.powi(40), 0.0);
+}
+
+/// Korthikanti et al., table 2, "selective": `34 sbh` with flash attention, of which `2 sbh` are dropout masks that are
+/// not here. GELU, as many key heads as query heads, an MLP of 4h.
+#[test]
+fn a_gpt_block_keeps_34_sbh_less_its_dropout_masks() {
+    let h = 4096;
+    let mut spec = llama3_8b(8192);
+    (spec.kv_heads, spec.ffn, spec.mlp.gated) = (32, 4 * h, false);
+    let (block, _) = held(&spec, &Places::none());
+    // Log-sum-exp of each head and the norms' reciprocals are this program's own.
+    close(block - 4.0 * 32.0 - 8.0, 32.0 * h as f64, 0.0);
+    // Attention's 11 sbh less its mask without what attention itself would make again: q, k and v.
+    let selective = Places::selective(&["core_attn".to_string()]).unwrap();
+    close(held(&spec, &selective).0 - 8.0, 30.0 * h as f64, 0.0);
+}
+
+/// ALST on one H200 (ArcticTraining, `projects/sequence-parallelism`): Llama 3.1 8B with parameters, gradients and
+/// optimizer on the host. Here gradients stay on the device, so they and the weights of a moment are taken off the plan.
+fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
+    let all: &[String] = if offload { &["all".to_string()] } else { &[] };
+    let places = Places::full().offload(all, Place::Disk).unwrap().with_tiles(tile_rows);
+    let how = InStep {
+        places,
+        on_disk: OnDisk { weights: true, optimizer: true },
+        caps: Caps { docs: 1, seq_tokens: tokens },
+        z_loss: 0.0,
+        adamw: AdamWSettings::default(),
+    };
+    plan(&gpu::named("h200").unwrap(), &llama3_8b(tokens), DType::Bf16, &how, 1, tokens)
+}
+
+fn without_state(plan: &Plan) -> f64 {
+    let state =
+        [Category::Params, Category::Grads].map(|category| plan.usage.peak_by_category[category as usize]);
+    (plan.usage.peak_live - state.iter().sum::<u64>()) as f64 * 1e-9
+}
+
+/// The first rung (65K, 137 GB) is made of the logits of a whole sequence, which this program never has.
+#[test]
+fn the_rungs_of_a_single_h200() {
+    let fused_loss = rung(300_000, false, None);
+    let inputs_away = rung(650_000, true, None);
+    close(without_state(&fused_loss), 135.0, 0.1);
+    close(without_state(&inputs_away), 126.8, 0.1);
+    // Their last rung tiles the MLP alone; here projections and norms are tiled with it, and the gradients, which they
+    // send away, have room as well.
+    let tiled = rung(1_200_000, true, Some(4096));
+    assert!(without_state(&tiled) < 136.2 && tiled.usage.peak_live as f64 * 1e-9 < 136.2);
+}
