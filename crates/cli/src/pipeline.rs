@@ -28,7 +28,7 @@ use fathom_train::{
 
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
-use crate::{choices, commands, device, profiles};
+use crate::{choices, commands, device};
 
 /// Keys that may differ between a run and its resumption: they change no number.
 const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
@@ -211,10 +211,15 @@ impl Job<'_> {
 
     /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
     fn fits(&self) -> Result<()> {
-        let profile = profiles::of(&self.recipe.machine)?;
-        let budgets = commands::plan::budgets(self.recipe, &profile);
+        let cpu = device::cpu(&self.recipe.machine)?;
+        let profile = cpu.machine.profile();
+        // What predictions were made with, to be read beside them.
+        let path = self.folder.join("machine.json");
+        std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
         for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
-            Draft { profile: &profile, spec, recipe: self.recipe.clone(), index, budgets }.check()?;
+            Draft { profile, spec, recipe: self.recipe.clone(), index, budgets }.check()?;
         }
         Ok(())
     }

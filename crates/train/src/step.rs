@@ -30,17 +30,18 @@ impl MicroBatch {
         self.labels.iter().filter(|label| **label >= 0).count() as u64
     }
 
-    /// One document of `tokens` tokens of id 0: the shape of a step for a machine without data.
+    /// One document of `tokens` tokens of id 0.
     pub fn blank(tokens: usize) -> MicroBatch {
-        MicroBatch::blank_documents(tokens, tokens)
+        MicroBatch { positions: (0..tokens as i32).collect(), ..MicroBatch::shape(tokens, tokens) }
     }
 
-    /// Documents of `document` tokens each, the last one of what is left, `tokens` tokens in all.
-    pub fn blank_documents(tokens: usize, document: usize) -> MicroBatch {
+    /// The shape of `tokens` tokens in documents of `document` tokens, without contents (all positions are 0): for a
+    /// machine without data.
+    pub fn shape(tokens: usize, document: usize) -> MicroBatch {
         let document = document.max(1);
         let docs = (0..tokens).step_by(document).map(|start| start..tokens.min(start + document)).collect();
-        let positions = (0..tokens).map(|token| (token % document) as i32).collect();
-        MicroBatch { ids: vec![0; tokens], labels: vec![0; tokens], positions, docs }
+        let zeros = || vec![0; tokens];
+        MicroBatch { ids: zeros(), labels: zeros(), positions: zeros(), docs }
     }
 }
 

@@ -25,7 +25,9 @@ pub fn run(args: &args::Plan) -> Result<()> {
     let loaded = load(layers)?;
     let recipe = &loaded.value;
     let profile = profiles::of(&recipe.machine)?;
-    let budgets = budgets(recipe, &profile);
+    // All of the memory that there is, not what happens to be free: a plan says the same twice.
+    let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
+    let budgets = budgets(recipe, &profile, all);
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };
         let planned = Planned {
@@ -62,9 +64,9 @@ pub fn specs(recipe: &Recipe) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-/// What the recipe allows, else what the machine of the profile has, else most of what is free here.
-pub fn budgets(recipe: &Recipe, profile: &Profile) -> Budgets {
-    let memory = recipe.machine.memory_bytes.or(profile.memory_bytes).unwrap_or_else(device::default_budget);
+/// What the recipe allows, else what the machine of the profile has, else `memory`.
+pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64) -> Budgets {
+    let memory = recipe.machine.memory_bytes.or(profile.memory_bytes).unwrap_or(memory);
     let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out);
     // The free disk of this machine says nothing of another.
     match profile.name.as_str() {

@@ -171,9 +171,9 @@ impl Draft<'_> {
                 3 => vec![group[2].clone()],
                 more => vec![group[more / 2].clone(), group[more - 1].clone()],
             };
-            let longer = sets
-                .iter()
-                .flat_map(|set| group.iter().map(|edit| [set.as_slice(), &[edit.clone()]].concat()));
+            let longer = sets.iter().flat_map(|set| {
+                group.iter().map(|edit| [set.as_slice(), std::slice::from_ref(edit)].concat())
+            });
             let longer: Vec<Vec<Edit>> = longer.collect();
             sets.extend(longer);
         }

@@ -120,7 +120,8 @@ impl Workload<'_> {
         let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how);
         let micro_batches = self.micro_batches.max(1);
         let run = micro_batches.min(2);
-        let blank = vec![MicroBatch::blank_documents(self.tokens, self.how.caps.seq_tokens); run];
+        let blank: Vec<MicroBatch> =
+            (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
         // The first step makes the memory that later ones find, and tells one micro batch's time from two's.
         let first = watch(&mut trainer, &*machine, &blank[..1], &self.how);
         if record {

@@ -5,22 +5,24 @@ use fathom_base::human;
 use fathom_grad::Place;
 use fathom_train::activations::{Activation, Segment, activations};
 use fathom_train::recipe::Recipe;
-use fathom_train::stage;
+use fathom_train::{Draft, stage};
 use serde_json::json;
 
 use crate::args;
+use crate::commands::plan::{budgets, specs};
 use crate::library::{layers, load};
-use crate::{device, pipeline, profiles};
+use crate::{device, profiles};
 
 /// Runs the verb.
 pub fn run(args: &args::Plan) -> Result<()> {
     let loaded = load(layers(&args.recipe, &args.settings))?;
     let recipe = &loaded.value;
     let profile = profiles::of(&recipe.machine)?;
-    let mut spec = pipeline::spec(recipe)?;
-    for (index, table) in recipe.stage.iter().enumerate() {
-        spec = stage::extend(&spec, table, index)?;
-        let places = stage::places(recipe, index)?;
+    let budgets = budgets(recipe, &profile, device::default_budget());
+    for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {
+        let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets };
+        let places = draft.settle()?.how.places;
+        let spec = stage::extend(&spec, table, index)?;
         let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
         let dtype = device::precision(recipe.model.precision);
         let segments = activations(&profile, &spec, dtype, &places, tokens);
