@@ -7,6 +7,7 @@ use fathom_base::metrics::events;
 use fathom_grad::schedule::{At, Schedule};
 use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Val};
 use fathom_model::{Model, Spec};
+use fathom_tensor::spill::Codec;
 use fathom_tensor::{Category, DType, Device, Meta, Profile, Tensor};
 
 /// One activation of one segment.
@@ -63,7 +64,12 @@ pub fn activations(
 }
 
 /// Segments as an event for the report.
-pub fn placement_event(stage: &str, tokens: usize, segments: &[Segment]) -> events::Placement {
+pub fn placement_event(
+    stage: &str,
+    places: &Places,
+    tokens: usize,
+    segments: &[Segment],
+) -> events::Placement {
     let placed = |activation: &Activation| events::PlacedActivation {
         name: activation.name.to_string(),
         cols: activation.cols as u64,
@@ -79,6 +85,11 @@ pub fn placement_event(stage: &str, tokens: usize, segments: &[Segment]) -> even
     events::Placement {
         stage: stage.to_string(),
         tokens: tokens as u64,
+        away_share: Some(places.offload_fraction),
+        codec: match places.codec {
+            Codec::AsIs => String::new(),
+            Codec::Fp8Block => "fp8".to_string(),
+        },
         segments: segments.iter().map(segment).collect(),
     }
 }

@@ -58,7 +58,7 @@ impl Subject<'_> {
         let events = vec![
             Event::Plan(plan_event(self.stage, plan)),
             Event::PlanTimeline(timeline),
-            Event::Placement(placement_event(self.stage, self.tokens, &segments)),
+            Event::Placement(placement_event(self.stage, &self.how.places, self.tokens, &segments)),
         ];
         (events, points)
     }

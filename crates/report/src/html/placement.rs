@@ -43,57 +43,102 @@ fn columns(placement: &Placement) -> Vec<(String, &PlacedSegment)> {
     columns
 }
 
+/// What a column says of one name: blocks that are one segment have it several times.
+struct Cell {
+    kind: usize,
+    bytes: u64,
+    cols: u64,
+    dtype: String,
+}
+
+fn cell(segment: &PlacedSegment, name: &str) -> Option<Cell> {
+    let all: Vec<&PlacedActivation> =
+        segment.activations.iter().filter(|activation| activation.name == name).collect();
+    let first = all.iter().find(|activation| activation.held).or(all.first())?;
+    Some(Cell {
+        kind: kind(first),
+        bytes: all.iter().map(|activation| activation.bytes).sum(),
+        cols: first.cols,
+        dtype: first.dtype.clone(),
+    })
+}
+
+/// Names in the order in which they first appear.
+fn names(placement: &Placement) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for activation in placement.segments.iter().flat_map(|segment| &segment.activations) {
+        if !names.contains(&activation.name) {
+            names.push(activation.name.clone());
+        }
+    }
+    names
+}
+
+/// Bytes by name and kind. Of what is away only a share is, the rest is in memory.
+fn sum(placement: &Placement, name: Option<&str>, of: usize) -> u64 {
+    let share = placement.away_share.unwrap_or(1.0);
+    let here = |activation: &PlacedActivation| {
+        let bytes = activation.bytes as f64;
+        match kind(activation) {
+            away @ (2 | 3) if away == of => bytes * share,
+            2 | 3 if of == 0 => bytes * (1.0 - share),
+            same if same == of => bytes,
+            _ => 0.0,
+        }
+    };
+    let of_segment = |segment: &PlacedSegment| -> f64 {
+        let named = segment.activations.iter().filter(|a| name.is_none_or(|name| a.name == name));
+        named.map(here).sum::<f64>() * segment.layers.len() as f64
+    };
+    placement.segments.iter().map(of_segment).sum::<f64>().round() as u64
+}
+
 /// The map of one stage.
 pub fn map(placement: &Placement) -> KindMap {
     let columns = columns(placement);
-    let mut rows: Vec<String> = Vec::new();
-    for activation in placement.segments.iter().flat_map(|segment| &segment.activations) {
-        if !rows.contains(&activation.name) {
-            rows.push(activation.name.clone());
-        }
-    }
-    let find = |segment: &PlacedSegment, name: &str| -> Option<PlacedActivation> {
-        segment.activations.iter().find(|activation| activation.name == name).cloned()
-    };
-    let cell = |(column, segment): &(String, &PlacedSegment), name: &str| -> Option<MapCell> {
-        let activation = find(segment, name)?;
-        let (class, words) = KINDS[kind(&activation)];
+    let mut rows = names(placement);
+    let tokens = human::grouped(placement.tokens);
+    let share = placement.away_share.unwrap_or(1.0);
+    let draw = |(column, segment): &(String, &PlacedSegment), name: &str| -> Option<MapCell> {
+        let Cell { kind, bytes, cols, dtype } = cell(segment, name)?;
+        let (class, words) = KINDS[kind];
         let place = if column.parse::<u32>().is_ok() { format!("layer {column}") } else { column.clone() };
-        let shape =
-            format!("[{}, {}] {}", human::grouped(placement.tokens), activation.cols, activation.dtype);
-        let title = format!("{place}, {name} {shape}, {}: {words}", human::bytes(activation.bytes));
-        Some(MapCell { class: class.into(), text: human::bytes(activation.bytes), title })
+        let title = format!("{place}, {name} [{tokens}, {cols}] {dtype}, {}: {words}", human::bytes(bytes));
+        let split = matches!(kind, 2 | 3) && share < 1.0;
+        Some(MapCell {
+            class: if split { KINDS[0].0 } else { class }.into(),
+            text: human::bytes(bytes),
+            title,
+            part: split.then(|| (share, class.to_string())),
+        })
     };
     let cells: Vec<Vec<Option<MapCell>>> =
-        rows.iter().map(|name| columns.iter().map(|column| cell(column, name)).collect()).collect();
-    let sum = |name: Option<&str>, of: usize| -> u64 {
-        let all = columns.iter().flat_map(|(_, segment)| &segment.activations);
-        let which = |activation: &&PlacedActivation| {
-            name.is_none_or(|name| activation.name == name) && kind(activation) == of
-        };
-        all.filter(which).map(|activation| activation.bytes).sum()
-    };
+        rows.iter().map(|name| columns.iter().map(|column| draw(column, name)).collect()).collect();
     // Columns of sums: memory, and what else holds something.
     let homes: Vec<(&str, usize)> = [("in memory", 0), ("on the host", 2), ("on disk", 3)]
         .into_iter()
-        .filter(|(_, kind)| *kind == 0 || sum(None, *kind) > 0)
+        .filter(|(_, kind)| *kind == 0 || sum(placement, None, *kind) > 0)
         .collect();
     let figures = |name: Option<&str>| -> Vec<String> {
         let some = |bytes: u64| if bytes > 0 { human::bytes(bytes) } else { String::new() };
-        homes.iter().map(|(_, kind)| some(sum(name, *kind))).collect()
+        homes.iter().map(|(_, kind)| some(sum(placement, name, *kind))).collect()
     };
     let mut beside: Vec<Vec<String>> = rows.iter().map(|name| figures(Some(name))).collect();
     beside.push(figures(None));
     rows.push("sum".into());
-    let present = |at: &usize| cells.iter().flatten().flatten().any(|cell| cell.class == KINDS[*at].0);
+    let classes = || {
+        cells
+            .iter()
+            .flatten()
+            .flatten()
+            .flat_map(|cell| std::iter::once(&cell.class).chain(cell.part.iter().map(|(_, class)| class)))
+    };
+    let present = |at: &usize| classes().any(|class| class == KINDS[*at].0);
     let kinds = (0..KINDS.len()).filter(present).map(|at| (KINDS[at].0.into(), KINDS[at].1.into())).collect();
     let stage = if placement.stage.is_empty() { String::new() } else { format!(", {}", placement.stage) };
     KindMap {
         title: format!("Where activations live between forward and backward{stage}"),
-        note: format!(
-            "Of one micro batch of {} tokens. `start` is what comes before the first block, `end` what comes after the last; a block's output is the next one's input.",
-            human::grouped(placement.tokens)
-        ),
+        note: note(placement, share),
         x_label: "layer".into(),
         columns: columns.iter().map(|(name, _)| name.clone()).collect(),
         rows,
@@ -102,4 +147,20 @@ pub fn map(placement: &Placement) -> KindMap {
         figures: beside,
         kinds,
     }
+}
+
+fn note(placement: &Placement, share: f64) -> String {
+    let mut note = format!(
+        "Of one micro batch of {} tokens. `start` is what comes before the first block, `end` what comes after the last; \
+         a block's output is the next one's input.",
+        human::grouped(placement.tokens)
+    );
+    if share < 1.0 {
+        let (away, here) = (human::percent(share), human::percent(1.0 - share));
+        note += &format!(" Of what is away, the last {away} of the tokens go and {here} stay in memory.");
+    }
+    if !placement.codec.is_empty() {
+        note += &format!(" It is written as {}; bytes are those before that.", placement.codec);
+    }
+    note
 }

@@ -13,6 +13,8 @@ pub struct MapCell {
     pub text: String,
     /// What shows when the pointer rests on it.
     pub title: String,
+    /// A part of it, from the right, that is of another class: its share and its class.
+    pub part: Option<(f64, String)>,
 }
 
 /// A map of kinds.
@@ -63,6 +65,11 @@ impl KindMap {
                 let x = left + cell * c as f64;
                 let rect = Rect { x, y: y + 1.0, w: cell - gap, h: ROW - 2.0 };
                 svg.rect(&format!("kind {}", kind.class), rect, &kind.title);
+                if let Some((share, class)) = &kind.part {
+                    let w = rect.w * share.clamp(0.0, 1.0);
+                    let part = Rect { x: rect.x + rect.w - w, w, ..rect };
+                    svg.rect(&format!("kind {class}"), part, &kind.title);
+                }
                 if cell > 6.4 * kind.text.chars().count() as f64 + 8.0 {
                     let at = (x + (cell - gap) / 2.0, y + 15.0);
                     svg.text(&format!("kindtext {}", kind.class), at, Anchor::Middle, &kind.text);

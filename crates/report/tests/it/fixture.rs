@@ -163,7 +163,13 @@ pub fn placement(stage: &str, layers: i64) -> Event {
         activations: placed(half as usize),
     };
     let segments = vec![outside("embed"), half(0), half(1), outside("final.norm")];
-    Event::Placement(ev::Placement { stage: stage.into(), tokens: 32_768, segments })
+    Event::Placement(ev::Placement {
+        stage: stage.into(),
+        tokens: 32_768,
+        away_share: Some(0.75),
+        codec: "fp8".into(),
+        segments,
+    })
 }
 
 fn lengths() -> Event {
