@@ -139,6 +139,9 @@ pub struct Plan {
     /// Answers a question: `max-tokens` is the longest sequence with the best places there are.
     #[arg(long, value_enum)]
     pub solve: Option<Question>,
+    /// Draws the plan as a page, to this file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// What `fathom plan --solve` answers.

@@ -124,14 +124,7 @@ impl Job<'_> {
         if !read_events(self.log())?.is_empty() {
             return Ok(());
         }
-        metrics.write(&Event::Run(events::Run {
-            name: self.recipe.run.name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            start_unix_s: unix_s() as u64,
-            command: command.into(),
-            recipe: self.loaded.rows().to_vec(),
-            machine: MachineFacts::read(),
-        }))?;
+        metrics.write(&Event::Run(run_event(self.loaded, command)))?;
         Ok(())
     }
 
@@ -273,7 +266,7 @@ impl Job<'_> {
         let stores = Stores::open(self.recipe, corpus.map(Arc::new), tokenizer.vocab_size())?;
         let known = read_events(self.log())?;
         if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
-            metrics.write(&Event::Model(model_event(&trainer)))?;
+            metrics.write(&Event::Model(model_event(&trainer.model.spec, trainer.params.num_elements())))?;
         }
         let seconds = self.stage_seconds();
         let parts = Parts {
@@ -509,8 +502,20 @@ fn describe(figures: &Figures, short: usize) -> String {
     parts.join("; ")
 }
 
-fn model_event(trainer: &Trainer) -> events::Model {
-    let s = &trainer.model.spec;
+/// How a run or a plan begins its log.
+pub fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
+    events::Run {
+        name: loaded.value.run.name.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        start_unix_s: unix_s() as u64,
+        command: command.into(),
+        recipe: loaded.rows().to_vec(),
+        machine: MachineFacts::read(),
+    }
+}
+
+/// What a run and a plan say of a model of `params` parameters.
+pub fn model_event(s: &Spec, params: u64) -> events::Model {
     let row = |name: &str, value: String| events::NameValue { name: name.into(), value };
     let config = vec![
         row("layers", s.layers.len().to_string()),
@@ -522,7 +527,7 @@ fn model_event(trainer: &Trainer) -> events::Model {
         row("vocabulary", s.vocab.to_string()),
         row("tied embedding", s.tied.to_string()),
     ];
-    events::Model { family: s.family.to_string(), params: trainer.params.num_elements(), config }
+    events::Model { family: s.family.to_string(), params, config }
 }
 
 /// Seconds since 1970.

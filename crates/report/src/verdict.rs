@@ -75,7 +75,7 @@ pub fn planned(log: &RunLog) -> Vec<Verdict> {
         figures.push(Verdict { name: "time", value: human::seconds(step_s), note, passes: None });
     }
     if plan.step_flops > 0.0 {
-        let more = human::percent(plan.hardware_flops / plan.step_flops - 1.0);
+        let more = human::percent(plan.hardware_flops / plan.step_flops - 1.0).replace(' ', "\u{a0}");
         let note = format!("a step; recompute and score products add {more}");
         let value = format!("{}FLOP", human::si(plan.step_flops));
         figures.push(Verdict { name: "work", value, note, passes: None });

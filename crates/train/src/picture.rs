@@ -3,32 +3,22 @@
 
 use fathom_base::metrics::{Event, events};
 use fathom_grad::{Place, Places};
-use fathom_model::{Caps, Spec};
-use fathom_tensor::{Category, DType, Profile};
+use fathom_model::Caps;
+use fathom_tensor::Category;
 
 use crate::activations::{activations, placement_event};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, Workload};
 use crate::recipe::Recipe;
 use crate::step::InStep;
 use crate::timeline;
 
 /// The step of a stage.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Subject<'a> {
     /// Name of the stage.
     pub stage: &'a str,
-    /// The machine it is planned for.
-    pub profile: &'a Profile,
-    /// The model in that stage.
-    pub spec: &'a Spec,
-    /// Type of weights and activations.
-    pub dtype: DType,
-    /// How a step is run.
-    pub how: &'a InStep,
-    /// Micro batches of a step.
-    pub micro_batches: usize,
-    /// Tokens of a micro batch.
-    pub tokens: usize,
+    /// Its step.
+    pub work: Workload<'a>,
 }
 
 /// Lengths that are planned, as powers of two around the stage's.
@@ -37,45 +27,44 @@ const AROUND: std::ops::RangeInclusive<i32> = -3..=3;
 const WITHIN: std::ops::RangeInclusive<usize> = 128..=4 << 20;
 
 impl Subject<'_> {
-    /// Its plan.
-    pub fn plan(&self) -> Plan {
-        plan(self.profile, self.spec, self.dtype, self.how, self.micro_batches, self.tokens)
-    }
-
     /// The plan, the memory along a step, and the places, for the log; and how many points a recording of a whole step
     /// would have. `step` is how many updates were done before.
     pub fn events(&self, plan: &Plan, step: u64) -> (Vec<Event>, usize) {
-        let marks = timeline::planned(self);
-        let points = marks.len() * self.micro_batches.div_ceil(timeline::SHOWN);
+        let Workload { profile, spec, dtype, how, micro_batches, tokens } = &self.work;
+        let marks = self.work.run(true).1;
+        let points = marks.len() * micro_batches.div_ceil(timeline::SHOWN);
         let timeline = events::MemoryTimeline {
             stage: self.stage.to_string(),
             step,
-            micro_batches: self.micro_batches as u64,
+            micro_batches: *micro_batches as u64,
             planned_peak_bytes: plan.usage.peak_live,
             ..timeline::of(marks)
         };
-        let segments = activations(self.profile, self.spec, self.dtype, &self.how.places, self.tokens);
+        let segments = activations(profile, spec, *dtype, &how.places, *tokens);
         let events = vec![
             Event::Plan(plan_event(self.stage, plan)),
             Event::PlanTimeline(timeline),
-            Event::Placement(placement_event(self.stage, &self.how.places, self.tokens, &segments)),
+            Event::Placement(placement_event(self.stage, &how.places, *tokens, &segments)),
         ];
         (events, points)
     }
 
     /// What a step of this stage, with these places and with others, would need at other lengths.
     pub fn lengths(&self, budget_bytes: u64) -> events::Lengths {
-        let seq_tokens = self.how.caps.seq_tokens;
-        let samples = self.tokens / seq_tokens.max(1);
+        let how = &self.work.how;
+        let seq_tokens = how.caps.seq_tokens;
+        let samples = self.work.tokens / seq_tokens.max(1);
         let lengths: Vec<usize> = AROUND
             .map(|power| (seq_tokens as f64 * 2f64.powi(power)) as usize)
             .filter(|tokens| *tokens == seq_tokens || WITHIN.contains(tokens))
             .collect();
         let line = |(name, places): (String, Places)| {
             let points = lengths.iter().map(|seq_tokens| {
-                let caps = Caps { seq_tokens: *seq_tokens, ..self.how.caps };
-                let how = InStep { places: places.clone(), caps, ..self.how.clone() };
-                let plan = Subject { how: &how, tokens: seq_tokens * samples.max(1), ..*self }.plan();
+                let caps = Caps { seq_tokens: *seq_tokens, ..how.caps };
+                let mut work = self.work.clone();
+                work.how = InStep { places: places.clone(), caps, ..how.clone() };
+                work.tokens = seq_tokens * samples.max(1);
+                let plan = work.run(false).0;
                 events::LengthPoint {
                     tokens: *seq_tokens as u64,
                     peak_bytes: plan.usage.peak_reserved,
@@ -95,7 +84,7 @@ impl Subject<'_> {
 
     /// Tables of places to compare, by name; this stage's own is the first.
     fn alternatives(&self) -> Vec<(String, Places)> {
-        let own = &self.how.places;
+        let own = &self.work.how.places;
         let all = ["all".to_string()];
         let mut tables =
             vec![("none", Places::none()), ("linear", Places::linear()), ("full", Places::full())];

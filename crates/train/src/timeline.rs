@@ -1,31 +1,13 @@
-//! Memory along one step: recorded of a real step, or of the same step on the machine without data.
-
-use std::sync::Arc;
+//! Memory along one step as an event: of a real step, or of the same step on the machine without data.
 
 use fathom_base::metrics::events::{LiveValue, MemoryTimeline, Phase};
-use fathom_tensor::{Category, Device, Mark, Meta, live_at_peak};
-
-use crate::picture::Subject;
-use crate::state::planned_trainer;
-use crate::step::MicroBatch;
+use fathom_tensor::{Category, Mark, live_at_peak};
 
 /// Points of a memory timeline.
 const POINTS: usize = 600;
 
 /// Micro batches that are shown: the second finds what every later one finds.
 pub const SHOWN: usize = 2;
-
-/// The second step of a stage, as it will be: the first one that every later one is like.
-pub fn planned(subject: &Subject<'_>) -> Vec<Mark> {
-    let device = Device::new(Arc::new(Meta::new(subject.profile.clone())), u64::MAX);
-    let mut trainer = planned_trainer(&device, subject.spec, subject.dtype, subject.how);
-    let run = subject.micro_batches.clamp(1, SHOWN);
-    let blank: Vec<MicroBatch> = (0..run).map(|_| MicroBatch::blank(subject.tokens)).collect();
-    let _ = trainer.step(&blank[..1], subject.how);
-    device.pool.record();
-    let _ = trainer.step(&blank, subject.how);
-    device.pool.recorded()
-}
 
 /// A recording as an event, without its stage and step.
 pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {

@@ -9,6 +9,7 @@ mod eval;
 mod generate;
 mod inspect;
 pub(crate) mod plan;
+mod plan_page;
 mod recipes;
 mod train;
 

@@ -8,6 +8,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Longest, Settled, Why, stage};
 use serde_json::{Value, json};
 
+use super::plan_page;
 use crate::args;
 use crate::library::{layers, load};
 use crate::{choices, device, pipeline, profiles};
@@ -28,6 +29,9 @@ pub fn run(args: &args::Plan) -> Result<()> {
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
     let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
     let budgets = budgets(recipe, &profile, all);
+    if let Some(path) = &args.html {
+        plan_page::write(args, &loaded, &profile, path)?;
+    }
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };
         let planned = Planned {

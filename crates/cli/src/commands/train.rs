@@ -40,6 +40,7 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
             machine_profile: None,
             why: false,
             solve: None,
+            html: None,
         };
         commands::plan::run(&plan)?;
         return Ok(ExitCode::SUCCESS);

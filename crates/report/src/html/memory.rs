@@ -59,6 +59,7 @@ fn along_step(timeline: &MemoryTimeline, planned: Option<&MemoryTimeline>) -> St
     let (measured, foretold) = (totals(timeline), planned.map(totals));
     let greatest = measured.iter().chain(foretold.iter().flatten()).copied().max().unwrap_or(0);
     let (word, unit) = match greatest.max(timeline.planned_peak_bytes) {
+        p if p >= 1 << 40 => ("TiB", (1u64 << 40) as f64),
         p if p >= 2 << 30 => ("GiB", (1u64 << 30) as f64),
         p if p >= 2 << 20 => ("MiB", (1u64 << 20) as f64),
         _ => ("KiB", 1024.0),
@@ -235,12 +236,24 @@ fn chart(lengths: &Lengths, of: impl Fn(&LengthPoint) -> f64, half: bool) -> Lin
         x: Axis::log2_tokens("length of a sample [tokens]"),
         y: Axis::linear("", ""),
         series: series.collect(),
-        marks: vec![Mark {
-            x: lengths.tokens as f64,
-            label: format!("{}, {}", lengths.stage, tokens::format(lengths.tokens)),
-            class: "trained",
-        }],
+        marks: vec![Mark { x: lengths.tokens as f64, label: stage_and_length(lengths), class: "trained" }],
         level: None,
+    }
+}
+
+/// The stage with its length, once where they are the same word.
+fn stage_and_length(lengths: &Lengths) -> String {
+    match tokens::format(lengths.tokens) {
+        length if length == lengths.stage => length,
+        length => format!("{}, {length}", lengths.stage),
+    }
+}
+
+/// A share of the budget; several times of it as such.
+fn of_budget(bytes: u64, budget: u64) -> String {
+    match bytes as f64 / budget as f64 {
+        times if times >= 10.0 => format!("{} times", human::grouped(times.round() as u64)),
+        share => human::percent(share),
     }
 }
 
@@ -263,7 +276,7 @@ fn alternatives(lengths: &Lengths) -> String {
         .iter()
         .map(|(line, point)| {
             let mut row = vec![line.name.clone(), human::bytes(point.peak_bytes)];
-            row.extend((budget > 0).then(|| human::percent(point.peak_bytes as f64 / budget as f64)));
+            row.extend((budget > 0).then(|| of_budget(point.peak_bytes, budget)));
             row.extend(disk.then(|| match point.disk_bytes {
                 0 => "-".to_string(),
                 bytes => human::bytes(bytes),

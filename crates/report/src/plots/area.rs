@@ -77,6 +77,8 @@ impl StackedArea {
             kept.iter().for_each(|i| lane.push(x.at(*i as f64), self.y.show(layer.values[*i])));
             hover.series.insert(0, lane);
         }
+        let outline: Vec<Point> = kept.iter().zip(&floor).map(|(i, h)| (x.at(*i as f64), y.at(*h))).collect();
+        svg.path("outline", &outline);
         for i in &kept {
             let head = format!("{}: {}", self.labels[*i], self.y.show(totals[*i]));
             hover.heads.push(x.at(*i as f64), head);

@@ -89,7 +89,7 @@ impl KindMap {
 
     /// Names of columns, as many as have room. Words (what is no number) stand first.
     fn draw_columns(&self, svg: &mut Svg, at: (f64, f64), cell: f64) {
-        let width = |name: &str| 6.8 * name.chars().count() as f64 + 6.0;
+        let width = |name: &str| 6.8 * name.chars().count() as f64 + 12.0;
         let middle = |c: usize| at.0 + cell * (c as f64 + 0.5);
         let is_word = |name: &str| name.parse::<u32>().is_err();
         let words: Vec<usize> = (0..self.columns.len()).filter(|c| is_word(&self.columns[*c])).collect();

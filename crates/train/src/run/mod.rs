@@ -8,6 +8,7 @@ mod steps;
 mod timed;
 mod watched;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -23,7 +24,7 @@ use crate::checkpoint::{Checkpoints, Saving};
 use crate::error::Result;
 use crate::offload::{self, Room};
 use crate::picture::Subject;
-use crate::plan::{Budgets, Draft, Plan, Settled};
+use crate::plan::{Budgets, Draft, Plan, Settled, Workload};
 use crate::recipe::Recipe;
 use crate::source::Samples;
 use crate::stage;
@@ -277,17 +278,17 @@ impl<'a> Run<'a> {
     }
 
     /// The step of a stage, for plans.
-    fn subject<'b>(&'b self, index: usize, how: &'b InStep) -> Subject<'b> {
+    fn subject<'b>(&'b self, index: usize, how: &InStep) -> Subject<'b> {
         let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
-        Subject {
-            stage: &table.name,
+        let work = Workload {
             profile: trainer.device.machine.profile(),
-            spec: &trainer.model.spec,
-            dtype: trainer.params.dtype(trainer.model.embed),
-            how,
+            spec: Cow::Borrowed(&trainer.model.spec),
+            dtype: trainer.params.tensor(trainer.model.embed).dtype(),
+            how: how.clone(),
             micro_batches: table.micro_batches.max(1),
             tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),
-        }
+        };
+        Subject { stage: &table.name, work }
     }
 }
 
