@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use fathom_grad::{AdamWSettings, Places};
+use fathom_grad::{AdamWSettings, Place, Places};
 use fathom_model::{Caps, LlamaSizes, Spec};
-use fathom_tensor::{DType, Profile};
+use fathom_tensor::{Category, DType, Profile};
 use fathom_train::{InStep, Plan, plan};
 
 fn spec(layers: usize) -> Spec {
@@ -59,4 +59,29 @@ fn an_80_layer_model_plans_quickly() {
     let plan = planned(Places::linear().with_tiles(Some(4096)), 80, 1 << 20);
     println!("{:?} {:?}", start.elapsed(), plan);
     assert!(plan.usage.peak_live > 0);
+}
+
+/// Bytes at the peak beyond weights, gradients and optimizer state, with everything on disk and tiles.
+fn beyond_state(layers: usize, tokens: usize) -> u64 {
+    let places = Places::linear().offload(&["all".to_owned()], Place::Disk).unwrap();
+    let plan = planned(places.with_tiles(Some(2048)).with_head_groups(8), layers, tokens);
+    let state = [Category::Params, Category::Grads, Category::Optimizer];
+    plan.usage.peak_live
+        - state.map(|category| plan.usage.peak_by_category[category as usize]).iter().sum::<u64>()
+}
+
+#[test]
+fn a_spilled_step_is_as_large_as_one_block_s_attention() {
+    let (two, eight) = (beyond_state(2, 1 << 20), beyond_state(8, 1 << 20));
+    assert!(two.abs_diff(eight) * 100 < two, "2 layers {two}, 8 layers {eight}");
+    assert_eq!(eight, beyond_state(80, 1 << 20));
+    // q, k, v, o and their gradients, and the residual stream's: 2 (4096 + 2 x 1024 + 4096) x 2 + 2 x 4096 bytes a
+    // token. To them come the statistics of attention, ids, labels, positions, losses, and f32 gradients of one group
+    // of heads.
+    let attention = 2 * 2 * (4096 + 2 * 1024 + 4096) + 2 * 4096;
+    let growth = (beyond_state(8, 1 << 20) - beyond_state(8, 128 << 10)) as f64 / (7 << 17) as f64;
+    assert!(
+        growth >= attention as f64 && growth < 1.1 * attention as f64,
+        "{growth} bytes a token, {attention}"
+    );
 }
