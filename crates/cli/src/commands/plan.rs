@@ -30,7 +30,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
     let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
     let budgets = budgets(recipe, &profile, all);
     if let Some(path) = &args.html {
-        plan_page::write(args, &loaded, &profile, path)?;
+        plan_page::write(args, &loaded, &profile, budgets, path)?;
     }
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };

@@ -10,15 +10,21 @@ use fathom_model::Model;
 use fathom_report::html;
 use fathom_tensor::{Device, Meta, Profile};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Draft, Subject, Workload, longest_stage};
+use fathom_train::{Budgets, Draft, Subject, Workload, longest_stage};
 
-use super::plan::{budgets, specs};
+use super::plan::specs;
 use crate::{args, device, pipeline};
 
 /// Plans every stage and writes the page.
-pub fn write(args: &args::Plan, loaded: &Loaded<Recipe>, profile: &Profile, path: &Path) -> Result<()> {
+pub fn write(
+    args: &args::Plan,
+    loaded: &Loaded<Recipe>,
+    profile: &Profile,
+    budgets: Budgets,
+    path: &Path,
+) -> Result<()> {
     let recipe = &loaded.value;
-    let (specs, budgets) = (specs(recipe)?, budgets(recipe, profile));
+    let specs = specs(recipe)?;
     let command = format!("fathom plan {} {}", args.recipe, args.settings.join(" "));
     let mut all = vec![Event::Run(pipeline::run_event(loaded, command.trim_end()))];
     if let Some(spec) = specs.first() {

@@ -72,7 +72,7 @@ fn the_best_single_change_is_found_by_planning_each() {
     let best = why.best.unwrap();
     assert!(best.plan.usage.peak_live < why.plan.usage.peak_live);
     for edit in [Edit::TileRows(1024), Edit::Offload("all"), Edit::Halve, Edit::Offload("block")] {
-        let other = draft.change(&[edit.clone()]).unwrap().unwrap();
+        let other = draft.change(std::slice::from_ref(&edit)).unwrap().unwrap();
         assert!(other.plan.usage.peak_live >= best.plan.usage.peak_live, "{edit:?}");
     }
     let sum: u64 = why.largest.iter().map(|(_, bytes)| bytes).sum();
