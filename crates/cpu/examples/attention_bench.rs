@@ -56,6 +56,20 @@ fn checksum(data: *const u8, bytes: usize) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
+/// Seconds of each round of both passes, ascending: of the thread's processor time if there is one thread.
+fn timed(threads: usize, rounds: usize, run: impl Fn(usize)) -> [Vec<f64>; 2] {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        for (pass, times) in times.iter_mut().enumerate() {
+            let (start, cpu) = (Instant::now(), thread_seconds());
+            run(pass);
+            times.push(if threads == 1 { thread_seconds() - cpu } else { start.elapsed().as_secs_f64() });
+        }
+    }
+    times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    times
+}
+
 fn main() {
     let args: Vec<usize> = std::env::args().skip(1).filter_map(|x| x.parse().ok()).collect();
     let arg = |index: usize, default: usize| args.get(index).copied().unwrap_or(default);
@@ -118,30 +132,20 @@ fn main() {
             docs,
         )),
     );
-    let mut times = [Vec::new(), Vec::new()];
-    for _ in 0..rounds {
-        for (pass, times) in times.iter_mut().enumerate() {
-            let (start, cpu) = (Instant::now(), thread_seconds());
-            // SAFETY: operands and workspace have the extents of the call.
-            unsafe {
-                if pass == 0 {
-                    forward(&threads, isa, &there, workspace);
-                } else {
-                    backward(&threads, isa, &back, workspace);
-                }
+    let times = timed(threads.count(), rounds, |pass| {
+        // SAFETY: operands and workspace have the extents of the call.
+        unsafe {
+            match pass {
+                0 => forward(&threads, isa, &there, workspace),
+                _ => backward(&threads, isa, &back, workspace),
             }
-            let one = threads.count() == 1;
-            times.push(if one { thread_seconds() - cpu } else { start.elapsed().as_secs_f64() });
         }
-    }
+    });
     let bits = [out, dq, dk, dv]
         .iter()
         .fold(0, |all: u64, data| all.rotate_left(7) ^ checksum(*data, 2 * tokens * width));
-    let best: [f64; 2] = std::array::from_fn(|pass| times[pass].iter().copied().fold(f64::MAX, f64::min));
-    let median: [f64; 2] = std::array::from_fn(|pass| {
-        times[pass].sort_by(f64::total_cmp);
-        times[pass][times[pass].len() / 2]
-    });
+    let best = times.each_ref().map(|times| times[0]);
+    let median = times.each_ref().map(|times| times[times.len() / 2]);
     let flops = 4.0 * (pairs * width) as f64 * 1e-9;
     println!(
         "{tokens} x {dim}, {docs} documents, window {window}: forward {:.1} ms {:.0} GF (best {:.0}), backward {:.1} ms {:.0} GF \
