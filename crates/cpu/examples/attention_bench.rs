@@ -70,12 +70,8 @@ fn timed(threads: usize, rounds: usize, run: impl Fn(usize)) -> [Vec<f64>; 2] {
     times
 }
 
-fn main() {
-    let args: Vec<usize> = std::env::args().skip(1).filter_map(|x| x.parse().ok()).collect();
-    let arg = |index: usize, default: usize| args.get(index).copied().unwrap_or(default);
-    let (threads, tokens, dim) = (Threads::new(arg(0, 1)), arg(1, 4096), arg(2, 128));
-    let (docs, rounds, window) = (arg(3, 1), arg(4, 5), arg(5, 0));
-    let isa = Isa::select(None);
+/// Positions, slices and attending pairs of documents of equal length.
+fn documents(tokens: usize, docs: usize, window: usize) -> (Vec<i32>, Vec<Slice>, usize) {
     let (mut pos, mut slices, mut pairs) = (Vec::new(), Vec::new(), 0);
     for doc in 0..docs {
         let range = doc * tokens / docs..(doc + 1) * tokens / docs;
@@ -84,6 +80,16 @@ fn main() {
         pairs +=
             (0..range.len()).map(|at| (at + 1).min(if window > 0 { window } else { tokens })).sum::<usize>();
     }
+    (pos, slices, pairs)
+}
+
+fn main() {
+    let args: Vec<usize> = std::env::args().skip(1).filter_map(|x| x.parse().ok()).collect();
+    let arg = |index: usize, default: usize| args.get(index).copied().unwrap_or(default);
+    let (threads, tokens, dim) = (Threads::new(arg(0, 1)), arg(1, 4096), arg(2, 128));
+    let (docs, rounds, window) = (arg(3, 1), arg(4, 5), arg(5, 0));
+    let isa = Isa::select(None);
+    let (pos, slices, pairs) = documents(tokens, docs, window);
     let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
     let width = HEADS * dim;
     let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
