@@ -93,12 +93,10 @@ fn main() {
     let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
     let width = HEADS * dim;
     let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
-    let rows = |data: *mut u8| Rows { data, stride: width };
-    let rows_mut = |data: *mut u8| RowsMut { data, stride: width };
+    let (rows, rows_mut) = (|data| Rows { data, stride: width }, |data| RowsMut { data, stride: width });
     let lse = memory(tokens * HEADS * 4).cast::<f32>();
     let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
-    let mask = Masking { slices: &slices, pos_q: &pos, pos_k: &pos };
-    let elem = Elem::Bf16;
+    let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos }, Elem::Bf16);
     let (q_in, k_in, v_in) = (rows(q), rows(k), rows(v));
     let there = Forward {
         shape,
