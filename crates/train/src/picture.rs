@@ -42,7 +42,7 @@ impl Subject<'_> {
         };
         let segments = activations(profile, spec, *dtype, &how.places, *tokens);
         let events = vec![
-            Event::Plan(plan_event(self.stage, plan)),
+            Event::Plan(plan_event(self.stage, &profile.name, plan)),
             Event::PlanTimeline(timeline),
             Event::Placement(placement_event(self.stage, &how.places, *tokens, &segments)),
         ];
@@ -67,6 +67,7 @@ impl Subject<'_> {
                 let plan = work.run(false).0;
                 events::LengthPoint {
                     tokens: *seq_tokens as u64,
+                    step_tokens: plan.tokens,
                     peak_bytes: plan.usage.peak_reserved,
                     disk_bytes: plan.disk_peak_bytes,
                     step_s: plan.step_s(),
@@ -96,7 +97,7 @@ impl Subject<'_> {
         );
         let mut tables: Vec<(String, Places)> = tables
             .into_iter()
-            .map(|(name, places)| (name.to_string(), places.with_tiles(own.tile_rows)))
+            .map(|(name, places)| (name.to_string(), places.with_tiles(own.tile_rows).with_head_groups(own.head_groups)))
             .collect();
         match tables.iter().position(|(_, places)| places == own) {
             Some(at) => {
@@ -115,11 +116,12 @@ pub fn longest_stage(recipe: &Recipe) -> Option<usize> {
 }
 
 /// A plan as an event.
-fn plan_event(stage: &str, plan: &Plan) -> events::Plan {
+fn plan_event(stage: &str, profile: &str, plan: &Plan) -> events::Plan {
     let by_category =
         Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
     events::Plan {
         stage: stage.to_string(),
+        profile: profile.to_string(),
         peak_live_bytes: plan.usage.peak_live,
         peak_reserved_bytes: plan.usage.peak_reserved,
         by_category: by_category.collect(),

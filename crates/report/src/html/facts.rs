@@ -101,7 +101,8 @@ pub fn recipe(log: &RunLog) -> String {
 
 /// What machine it ran on; empty when the log does not say.
 pub fn machine(log: &RunLog) -> String {
-    let Some(run) = &log.run else { return String::new() };
+    // A plan is for the machine that its head names, not for the one that it was made on.
+    let Some(run) = log.run.as_ref().filter(|_| !log.is_plan()) else { return String::new() };
     let mut rows: Vec<(String, String)> =
         run.machine.rows().into_iter().map(|(name, value)| (name.to_string(), value)).collect();
     if rows.is_empty() {

@@ -195,7 +195,8 @@ const CLASSES: [&str; 7] =
 /// Length against memory and time.
 fn lengths(lengths: &Lengths) -> String {
     let memory = |point: &LengthPoint| point.peak_bytes as f64;
-    let per_token = |point: &LengthPoint| point.step_s.map_or(f64::NAN, |s| s / point.tokens.max(1) as f64);
+    let per_token =
+        |point: &LengthPoint| point.step_s.map_or(f64::NAN, |s| s / point.step_tokens.max(1) as f64);
     let timed = lengths.lines.iter().flat_map(|line| &line.points).any(|point| point.step_s.is_some());
     let budget = (lengths.budget_bytes > 0)
         .then(|| (lengths.budget_bytes as f64, format!("budget {}", human::bytes(lengths.budget_bytes))));
@@ -209,7 +210,7 @@ fn lengths(lengths: &Lengths) -> String {
     if timed {
         figures.push(LineChart {
             title: "Length against time".into(),
-            note: "Predicted time of a step per token of the sample; it is a prediction, not a measurement."
+            note: "Predicted time of a step, divided by its tokens; it is a prediction, not a measurement."
                 .into(),
             y: Axis::log_seconds("time of a step, per token"),
             ..chart(lengths, per_token, timed)

@@ -99,7 +99,10 @@ fn header(log: &RunLog) -> String {
     if let Some(longest) = log.stages.iter().map(|stage| stage.seq_len_tokens).max() {
         facts.push(format!("context {}", fathom_base::tokens::format(longest)));
     }
-    if let Some(machine) = log.run.as_ref().map(|run| &run.machine).filter(|m| !m.cpu.is_empty()) {
+    if log.is_plan() {
+        let profile = log.plans.iter().map(|plan| &plan.profile).find(|profile| !profile.is_empty());
+        facts.extend(profile.map(|profile| format!("planned for {profile}")));
+    } else if let Some(machine) = log.run.as_ref().map(|run| &run.machine).filter(|m| !m.cpu.is_empty()) {
         facts.push(format!("{}, {} threads", machine.cpu, machine.cores));
     }
     let facts: String = facts.iter().map(|fact| format!("<span>{}</span>", escape(fact))).collect();

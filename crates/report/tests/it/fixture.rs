@@ -178,6 +178,7 @@ fn lengths() -> Event {
             let tokens = 32_768.0 * 2f64.powi(power);
             ev::LengthPoint {
                 tokens: tokens as u64,
+                step_tokens: tokens as u64,
                 peak_bytes: (2e8 + bytes * tokens) as u64,
                 disk_bytes: if name.contains("disk") { (bytes * tokens) as u64 } else { 0 },
                 step_s: Some(tokens * (seconds + 1e-9 * tokens)),
@@ -208,6 +209,7 @@ fn plan(long: bool) -> Event {
         peak_live_bytes: peak(long),
         peak_reserved_bytes: peak(long) + (3 << 20),
         by_category: CATEGORIES.iter().zip(&lines).map(|(name, line)| (name.to_string(), line[at])).collect(),
+        profile: "h200".into(),
         peak_op: labels[at].clone(),
         step_flops: if long { 1.3e12 } else { 5.8e11 },
         hardware_flops: if long { 1.6e12 } else { 5.8e11 },

@@ -158,8 +158,13 @@ fn a_plan_has_a_page_of_its_own() {
     std::fs::write(look, &page).unwrap();
     assert!(log.is_plan());
     assert_balanced(&page);
-    for text in ["Fathom · plan", "planned, not run", "Planned memory over one step, long", "no step was run"]
-    {
+    for text in [
+        "Fathom · plan",
+        "planned, not run",
+        "planned for h200",
+        "Planned memory over one step, long",
+        "no step was run",
+    ] {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("<section id=\"training\">"));

@@ -11,6 +11,8 @@ events! {
     struct Plan {
         /// Name of the stage.
         stage: String,
+        /// The machine it is planned for.
+        profile: String,
         /// The most bytes alive at one moment of a step.
         peak_live_bytes: u64,
         /// The most bytes reserved.
@@ -139,6 +141,8 @@ events! {
     struct LengthPoint {
         /// Tokens of a sample.
         tokens: u64,
+        /// Tokens of a step.
+        step_tokens: u64,
         /// The most bytes reserved.
         peak_bytes: u64,
         /// Most bytes on disk at once.

@@ -17,6 +17,7 @@ pub fn check(at: &str, name: &str, body: &str) {
         "warmup" | "cosine" | "linear-decay" | "wsd" => rate(at, name, body),
         "flops" => flops(at, body),
         "memory" => memory(at, body),
+        "kept" | "kept-linear" | "kept-full" => kept(at, name, body),
         "bits-per-byte" => bits(at, body),
         other => panic!("{at}: nothing to compare the formula {other:?} with"),
     }
@@ -140,8 +141,8 @@ fn block_matrices() -> usize {
     SIZES.hidden * (q + 2 * kv) + q * SIZES.hidden + 3 * SIZES.hidden * SIZES.ffn
 }
 
-/// The plan of a step with one sequence of these sizes.
-fn plan() -> serde_json::Value {
+/// What `verb` says as JSON of a step with one sequence of these sizes.
+fn ask<const COUNT: usize>(verb: [&str; COUNT], more: &[&str]) -> Vec<serde_json::Value> {
     let settings = [
         format!("model.hidden={}", SIZES.hidden),
         format!("model.layers={}", SIZES.layers),
@@ -155,8 +156,32 @@ fn plan() -> serde_json::Value {
         "stage.0.micro_batches=1".to_string(),
         "stage.0.samples_per_micro_batch=1".to_string(),
     ];
-    let call = ["plan", "llama3-1b", "--json"].map(String::from).into_iter().chain(settings);
-    rows(&good(call)).swap_remove(0)
+    let call = verb.iter().chain(&["llama3-1b", "--json"]).chain(more).map(|word| word.to_string());
+    rows(&good(call.chain(settings)))
+}
+
+fn plan() -> serde_json::Value {
+    ask(["plan"], &[]).swap_remove(0)
+}
+
+/// Bytes that a token leaves in a block.
+fn kept(at: &str, name: &str, body: &str) {
+    let preset = name.strip_prefix("kept-").unwrap_or("none");
+    let setting = format!("activations.recompute_granularity={preset}");
+    let held: u64 = ask(["inspect", "activations"], &[&setting])
+        .iter()
+        .filter(|row| row["layers"][0] == 0 && row["held"] == true)
+        .map(|row| row["bytes"].as_u64().unwrap())
+        .sum();
+    let mut values = values([
+        ("h", SIZES.hidden as f64),
+        ("hq", (SIZES.heads * SIZES.head_dim) as f64),
+        ("hkv", (SIZES.kv_heads * SIZES.head_dim) as f64),
+        ("hf", SIZES.ffn as f64),
+        ("a", SIZES.heads as f64),
+    ]);
+    evaluate(body, &mut values);
+    close(at, preset, [values["A"] * FIRST as f64, held as f64], 0.0);
 }
 
 fn flops(at: &str, body: &str) {

@@ -15,8 +15,18 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 9] =
-    ["README", "quickstart", "recipes", "extending", "data", "models", "checkpoints", "speed", "evaluation"];
+const CHAPTERS: [&str; 10] = [
+    "README",
+    "quickstart",
+    "recipes",
+    "extending",
+    "data",
+    "models",
+    "checkpoints",
+    "memory",
+    "speed",
+    "evaluation",
+];
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -101,6 +111,11 @@ fn extending_and_data() {
 #[test]
 fn models_and_checkpoints() {
     ["models", "checkpoints"].into_iter().for_each(run);
+}
+
+#[test]
+fn memory() {
+    run("memory");
 }
 
 #[test]
