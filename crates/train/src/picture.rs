@@ -97,7 +97,9 @@ impl Subject<'_> {
         );
         let mut tables: Vec<(String, Places)> = tables
             .into_iter()
-            .map(|(name, places)| (name.to_string(), places.with_tiles(own.tile_rows).with_head_groups(own.head_groups)))
+            .map(|(name, places)| {
+                (name.to_string(), places.with_tiles(own.tile_rows).with_head_groups(own.head_groups))
+            })
             .collect();
         match tables.iter().position(|(_, places)| places == own) {
             Some(at) => {

@@ -68,7 +68,7 @@ impl LineChart {
         if let Some((height, name)) = &self.level {
             let (left, right) = frame.across();
             svg.line("plan", (left, y.at(*height)), (right, y.at(*height)));
-            svg.text("value", (left + 6.0, y.at(*height) - 5.0), Anchor::Start, name);
+            svg.text("value halo", (left + 6.0, y.at(*height) - 5.0), Anchor::Start, name);
         }
         let mut hover = Hover {
             y: (frame.plot.y, frame.plot.y + frame.plot.h),
