@@ -81,9 +81,11 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
     };
     let (narrow, wide) = (timed(64), timed(128));
     let pairs = wide.0 / (4.0 * 128.0);
-    // t(64) = p + c and t(128) = p + 2c, for each direction; p is their mean, and cannot be below zero.
-    let pair_s = [(narrow.2, wide.2), (narrow.3, wide.3)].map(|(t64, t128)| (2.0 * t64 - t128) / pairs);
-    let pair_s = (0.5 * (pair_s[0] + pair_s[1])).max(0.0);
+    // t(64) = p + c and t(128) = p + 2c, for each direction; p is their mean. It is a small difference of two times: what
+    // noise makes of it is kept between nothing and half of the shorter time.
+    let pair_s = |t64: f64, t128: f64| ((2.0 * t64 - t128) / pairs).clamp(0.0, 0.5 * t64.min(t128) / pairs);
+    let pair_s =
+        0.5 * (pair_s(narrow.2, wide.2) + pair_s(narrow.3, wide.3)).min(narrow.2.min(wide.2) / pairs);
     let rate = |flops: f64, seconds: f64| (flops / (seconds - pair_s * pairs)).round();
     Rates {
         attention_forward_flops_per_s: rate(wide.0, wide.2),
