@@ -68,8 +68,8 @@ fn read(name: &str) -> Result<Profile> {
     }
 }
 
-/// Rates of each thread by instruction set, in GFLOP/s of bf16 and f32 products. Measured on Zen 5 at each level (LOG,
-/// October 2026), amx by its ratio to AVX-512 on Sapphire Rapids: good to a factor of two on another processor.
+/// Rates of each thread by instruction set, in GFLOP/s of bf16 and f32 products, where no profile was measured: of
+/// avx512_bf16 near what a Zen 5 core reaches, of the others nominal. `fathom bench profile --out` measures them.
 fn nominal(threads: usize, isa: Isa) -> Rates {
     let (bf16, f32) = match isa.name() {
         "amx" => (1400.0, 120.0),
