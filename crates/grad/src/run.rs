@@ -128,6 +128,19 @@ pub(crate) struct Runner<'a, 'x> {
     pub far: Far<'a>,
 }
 
+impl<'a, 'x> Runner<'a, 'x> {
+    /// A forward pass that sends nothing away; `grads` and `far` are set for others.
+    pub fn new(
+        graph: &'a Graph,
+        exec: &'a mut Exec<'x>,
+        counters: &'a Counters,
+        tile_rows: Option<usize>,
+        store: Store,
+    ) -> Runner<'a, 'x> {
+        Runner { graph, exec, counters, tile_rows, store, tile: None, grads: None, far: Far::default() }
+    }
+}
+
 impl Runner<'_, '_> {
     /// Runs the steps for all tokens.
     pub fn run(&mut self, steps: &[Step]) {

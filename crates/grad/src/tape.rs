@@ -119,16 +119,7 @@ impl<'a> Segments<'a> for Eval<'a> {
             store.values[input.index()] = x;
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
-        let mut runner = Runner {
-            graph: &graph,
-            exec: &mut exec,
-            counters,
-            tile_rows,
-            store,
-            tile: None,
-            grads: None,
-            far: Far::default(),
-        };
+        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
         runner.run(&schedule.forward);
         take_output(&mut runner.store, &graph)
     }
@@ -192,16 +183,9 @@ impl<'a> Tape<'a> {
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let (own, below) = (Some(&mut holding), self.done.last_mut().map(|done| &mut done.holding));
-        let mut runner = Runner {
-            graph: &graph,
-            exec: &mut exec,
-            counters,
-            tile_rows,
-            store,
-            tile: None,
-            grads: Some(grads),
-            far: Far { own, below },
-        };
+        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
+        runner.grads = Some(grads);
+        runner.far = Far { own, below };
         runner.run(&schedule.backward);
         let dx = schedule.dx?;
         runner.store.grads[dx as usize].take()
@@ -230,16 +214,8 @@ impl<'a> Segments<'a> for Tape<'a> {
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let below = self.done.last_mut().map(|done| &mut done.holding);
-        let mut runner = Runner {
-            graph: &graph,
-            exec: &mut exec,
-            counters,
-            tile_rows,
-            store,
-            tile: None,
-            grads: None,
-            far: Far { own: None, below },
-        };
+        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
+        runner.far = Far { own: None, below };
         runner.run(&schedule.forward);
         drop(weights);
         let mut store = runner.store;
