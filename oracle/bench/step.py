@@ -4,36 +4,9 @@
 Python and torch included; `peak_hwm_bytes` is the kernel's high-water mark with files. `places`: `none` keeps all
 activations, `full` is Transformers' gradient checkpointing.
 """
-import threading
-import time
-
 import torch
 from rival_model import FLAGS, build
-from timing import arguments, measure, row, turns
-
-
-def status_bytes(key):
-    for line in open("/proc/self/status"):
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-class PeakAnonymous:
-    def __enter__(self):
-        self.peak, self.running = 0, True
-        self.thread = threading.Thread(target=self.watch, daemon=True)
-        self.thread.start()
-        return self
-
-    def watch(self):
-        while self.running:
-            self.peak = max(self.peak, status_bytes("RssAnon"))
-            time.sleep(0.005)
-
-    def __exit__(self, *_):
-        self.running = False
-        self.thread.join()
+from timing import PeakAnonymous, arguments, measure, row, status_bytes, turns
 
 
 def model_flops(args):

@@ -1,9 +1,10 @@
-"""Samples with the share of time that the process waited for a core, and rows of JSON."""
+"""Samples with the share of time that the process waited for a core, peaks of memory, and rows of JSON."""
 import argparse
 import glob
 import json
 import statistics
 import sys
+import threading
 import time
 
 import torch
@@ -60,6 +61,32 @@ def measure(run, args, warm=1):
     quiet = [took for took, share in samples if share < 0.03]
     used = quiet if len(quiet) >= 3 else [took for took, _ in samples]
     return statistics.median(used), min(used), statistics.median(share for _, share in samples)
+
+
+def status_bytes(key):
+    for line in open("/proc/self/status"):
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class PeakAnonymous:
+    """The largest anonymous resident memory seen while it is open, sampled every 5 ms."""
+
+    def __enter__(self):
+        self.peak, self.running = 0, True
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        while self.running:
+            self.peak = max(self.peak, status_bytes("RssAnon"))
+            time.sleep(0.005)
+
+    def __exit__(self, *_):
+        self.running = False
+        self.thread.join()
 
 
 def row(**values):
