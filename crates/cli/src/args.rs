@@ -330,7 +330,7 @@ pub struct Bench {
     /// attention: forward or forward_backward; both if not given.
     #[arg(long)]
     pub pass: Option<String>,
-    /// attention: documents of equal length in the stream, each on its own.
+    /// attention, step: documents of equal length in the stream, each on its own.
     #[arg(long, default_value_t = 1)]
     pub docs: usize,
     /// attention: columns of one head; 64 and 128 if not given. Otherwise hidden over heads.

@@ -27,7 +27,7 @@ pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use picture::{Subject, longest_stage};
 pub use plan::{
-    Budgets, Change, Draft, Edit, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,
+    Budgets, Change, Draft, Edit, Growth, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,
 };
 pub use run::{Hooks, Outcome, Parts, Progress, Run};
 pub use schedule::{Decay, Schedule};

@@ -5,7 +5,7 @@ use fathom_base::human;
 use fathom_model::Spec;
 use fathom_tensor::{Category, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Budgets, Draft, Longest, Settled, Why, stage};
+use fathom_train::{Budgets, Draft, Growth, Longest, Settled, Why, stage};
 use serde_json::{Value, json};
 
 use super::plan_page;
@@ -34,8 +34,10 @@ pub fn run(args: &args::Plan) -> Result<()> {
     }
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };
+        let settled = draft.settle()?;
         let planned = Planned {
-            settled: draft.settle()?,
+            growth: draft.growth(&settled.how)?,
+            settled,
             longest: draft.longest()?,
             of_all: args.solve.map(|_| draft.longest_of_all()).transpose()?,
             why: args.why.then(|| draft.why()).transpose()?,
@@ -83,6 +85,7 @@ pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64) -> Budgets {
 struct Planned<'a> {
     draft: Draft<'a>,
     settled: Settled,
+    growth: Growth,
     longest: Option<usize>,
     /// With `--solve max-tokens`.
     of_all: Option<Option<Longest>>,
@@ -106,6 +109,9 @@ impl Planned<'_> {
             "peak_bytes": plan.usage.peak_live,
             "peak_reserved_bytes": plan.usage.peak_reserved,
             "by_category": by_category,
+            "bytes_per_token": self.growth.bytes,
+            "bytes_per_token_by_name": self.growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes)))
+                .collect::<serde_json::Map<_, _>>(),
             "peak_op": plan.usage.peak_op,
             "model_flops": flops(plan.model_flops),
             "hardware_flops": flops(plan.hardware_flops),
@@ -155,6 +161,11 @@ impl Planned<'_> {
             }
         }
         size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
+        line(
+            "B",
+            &human::number(self.growth.bytes),
+            &format!("bytes a token at the peak: {}", self.growth_by_name()),
+        );
         let fits = self.draft.budgets.hold(plan);
         let budget = human::bytes(self.draft.budgets.memory);
         let verdict =
@@ -187,6 +198,12 @@ impl Planned<'_> {
         }
         self.why.iter().for_each(|why| println!("  {}", sentence(why)));
         Ok(())
+    }
+
+    fn growth_by_name(&self) -> String {
+        let part = |(name, bytes): &(String, f64)| format!("{name} {}", human::number(*bytes));
+        let shown = self.growth.by_name.iter().filter(|(_, bytes)| bytes.abs() >= 1.0).map(part);
+        shown.collect::<Vec<_>>().join(", ")
     }
 
     fn print_times(&self) {

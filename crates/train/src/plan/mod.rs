@@ -6,6 +6,7 @@
 mod draft;
 mod drift;
 mod edit;
+mod growth;
 mod longest;
 mod solve;
 mod table;
@@ -21,6 +22,7 @@ use fathom_tensor::{DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 pub use draft::{Budgets, Draft, Settled};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
+pub use growth::Growth;
 pub use longest::Longest;
 pub use solve::{Instead, Row, Solution};
 

@@ -1,4 +1,5 @@
-//! This machine's rates: what the roofline of a plan is drawn with.
+//! This machine's rates: what the roofline of a plan is drawn with. They are the best of the repeats: others on the machine
+//! only ever make a short measurement slower, and a whole step averages over them.
 
 use std::path::Path;
 use std::time::Instant;
@@ -52,7 +53,7 @@ fn rates(bed: &Bed, args: &Bench) -> Result<Rates> {
     let of = |dtype| Bed { dtype, cpu: bed.cpu.clone(), device: bed.device.clone() };
     let (narrow, wide) = (of(DType::Bf16), of(DType::F32));
     let rate = |work: f64, seconds: f64| (work / seconds).round();
-    let product = |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.repeat).median_s);
+    let product = |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.repeat).best_s);
     let attention = attention(&narrow, args.repeat);
     let memory = copy(&wide, args.repeat);
     let elementwise = activate(&narrow, args.repeat);
@@ -61,8 +62,8 @@ fn rates(bed: &Bed, args: &Bench) -> Result<Rates> {
     Ok(Rates {
         matmul_bf16_flops_per_s: product(&narrow),
         matmul_f32_flops_per_s: product(&wide),
-        memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, memory.median_s),
-        elementwise_bytes_per_s: rate((rows * cols * 3) as f64, elementwise.median_s),
+        memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, memory.best_s),
+        elementwise_bytes_per_s: rate((rows * cols * 3) as f64, elementwise.best_s),
         call_s: call_s(&wide, args.repeat),
         disk_write_bytes_per_s: disk[0].round(),
         disk_read_bytes_per_s: disk[1].round(),
@@ -76,7 +77,7 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
     let timed = |head_dim: usize| {
         let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim, backward: false };
         let both = Case { backward: true, ..case };
-        let [forward_s, both_s] = [case, both].map(|case| attend(bed, &case, repeat).median_s);
+        let [forward_s, both_s] = [case, both].map(|case| attend(bed, &case, repeat).best_s);
         (case.flops(), both.flops() - case.flops(), forward_s, both_s - forward_s)
     };
     let (narrow, wide) = (timed(64), timed(128));
@@ -118,7 +119,7 @@ fn call_s(bed: &Bed, repeat: usize) -> f64 {
     const CALLS: usize = 1000;
     let x = bed.random(128, 64, 1);
     let timed = measure(repeat, || (0..CALLS).for_each(|_| bed.device.machine.scale(&x, 1.0, &x)));
-    timed.median_s / CALLS as f64
+    timed.best_s / CALLS as f64
 }
 
 /// Bytes per second to disk and back, through the engine that a step uses.

@@ -32,7 +32,10 @@ pub fn run(args: &Bench) -> Result<()> {
     let places = places(args)?;
     for tokens in tokens(args)? {
         let spec = llama(args, tokens)?;
-        let caps = Caps { docs: 1, seq_tokens: tokens };
+        if args.docs == 0 || args.docs > tokens {
+            bail!("--docs {}: {tokens} tokens hold 1 to {tokens} documents", args.docs);
+        }
+        let caps = Caps { docs: args.docs, seq_tokens: tokens.div_ceil(args.docs) };
         let mut how = InStep {
             places: places.clone(),
             on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
@@ -102,6 +105,7 @@ fn row(args: &Bench, tokens: usize) -> Row {
     Row::new("step")
         .with("dtype", args.dtype.as_str())
         .with("tokens", tokens)
+        .with("docs", args.docs)
         .with("places", args.places.as_str())
         .with("machine", args.machine.as_str())
 }
@@ -134,7 +138,7 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     let (model, mut params) = Model::declare_on(&bed.device, spec, bed.dtype, state);
     initialise(&bed.device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(&bed.device, model, params);
-    let batch = [random_batch(tokens, spec.vocab)];
+    let batch = [random_batch(tokens, how.caps.seq_tokens, spec.vocab)];
     let mut failed = None;
     if how.places.uses(Place::Disk) {
         let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
@@ -197,11 +201,12 @@ pub(super) fn once(
     }
 }
 
-fn random_batch(tokens: usize, vocab: usize) -> MicroBatch {
+fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
     let mut random = Random::new(tokens as u64);
     let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab) as i32).collect();
     let labels = ids[1..].iter().copied().chain([-100]).collect();
-    MicroBatch { ids, labels, ..MicroBatch::blank(tokens) }
+    let positions = (0..tokens).map(|at| (at % document) as i32).collect();
+    MicroBatch { ids, labels, positions, ..MicroBatch::shape(tokens, document) }
 }
 
 /// Looks at the anonymous resident size every few milliseconds: the kernel keeps no peak of it.

@@ -1,0 +1,62 @@
+//! Bytes a token: how the peak grows with the length, by the names of what is live there.
+
+use std::collections::BTreeMap;
+
+use fathom_tensor::{Category, Label};
+
+use super::Draft;
+use crate::error::Result;
+use crate::step::InStep;
+
+/// What a token of length adds to the peak.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growth {
+    /// Bytes a token, of everything: `B` of the handbook.
+    pub bytes: f64,
+    /// The same by name, the largest first; they add up to `bytes`.
+    pub by_name: Vec<(String, f64)>,
+}
+
+impl Draft<'_> {
+    /// The growth of the peak from half of the stage's length to all of it, by name, over the tokens between. Names of many
+    /// layers are one: what is kept for every layer shows as a larger figure.
+    ///
+    /// # Errors
+    /// As [`Draft::workload`].
+    pub fn growth(&self, how: &InStep) -> Result<Growth> {
+        let long = self.workload()?;
+        // Whole chunks of addition, so that no granule of rounding is counted as growth.
+        let half = (self.recipe.stage[self.index].seq_tokens / 2).next_multiple_of(128);
+        let shorter = self.with_tokens(half);
+        let short = shorter.workload()?;
+        let tokens = long.tokens as f64 - short.tokens as f64;
+        let mut rows = BTreeMap::<String, i64>::new();
+        let mut totals = [0i64; Category::ALL.len()];
+        for (mut work, sign) in [(long, 1), (short, -1)] {
+            work.how.places = how.places.clone();
+            let (plan, marks) = work.run(true);
+            for (total, bytes) in totals.iter_mut().zip(plan.usage.peak_by_category) {
+                *total += sign * bytes as i64;
+            }
+            for (label, bytes) in fathom_tensor::live_at_peak(&marks) {
+                *rows.entry(name(&label)).or_default() += sign * bytes as i64;
+                totals[label.category as usize] -= sign * bytes as i64;
+            }
+        }
+        // Made before the recorded step: staging buffers, say.
+        for (category, rest) in Category::ALL.iter().zip(totals) {
+            *rows.entry(category.name().to_string()).or_default() += rest;
+        }
+        let mut by_name: Vec<(String, f64)> = rows
+            .into_iter()
+            .filter(|(_, bytes)| *bytes != 0)
+            .map(|(name, bytes)| (name, bytes as f64 / tokens))
+            .collect();
+        by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Ok(Growth { bytes: by_name.iter().map(|(_, bytes)| bytes).sum(), by_name })
+    }
+}
+
+fn name(label: &Label) -> String {
+    if label.gradient { format!("d {}", label.name) } else { label.name.to_string() }
+}
