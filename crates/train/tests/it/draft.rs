@@ -100,3 +100,28 @@ fn a_stage_that_does_not_fit_names_changes_that_do() {
     assert!(error.to_string().contains(&rescues[0].settings.join(" ")), "{error}");
     assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there")).disk > 0);
 }
+
+#[test]
+fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
+    let (profile, budgets) =
+        (gpu::named("h200").unwrap(), Budgets { memory: 1 << 40, host: 0, disk: u64::MAX });
+    let growth = |layers: usize| {
+        let spec = Spec { layers: spec().layers[..1].repeat(layers), ..spec() };
+        let mut recipe = recipe();
+        recipe.stage[0].seq_tokens = 65_536;
+        recipe.stage[0].samples_per_micro_batch = 1;
+        recipe.activations.offload_modules = vec!["all".into()];
+        recipe.activations.tile_rows = Some(2048);
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets };
+        let how = draft.settle().unwrap().how;
+        let peak = |tokens| draft.with_tokens(tokens).plan().unwrap().usage.peak_live;
+        let between = (peak(65_536) - peak(32_768)) as f64 / 32_768.0;
+        let growth = draft.growth(&how).unwrap();
+        assert!((growth.bytes - between).abs() < 1e-6, "{growth:?} {between}");
+        growth
+    };
+    let two = growth(2);
+    assert_eq!(two, growth(6));
+    // Two bytes of 512 columns, as projected and as rotated.
+    assert!(two.by_name.iter().any(|(name, bytes)| name == "attn.q" && *bytes == 2048.0), "{two:?}");
+}
