@@ -69,6 +69,45 @@ pub enum Error {
         /// What it may be.
         advice: String,
     },
+    /// The recipe of a curation.
+    #[error(transparent)]
+    Recipe(#[from] fathom_base::Error),
+    /// The run was told to end; the next one goes on from here.
+    #[error("stopped at `{at}`; the next run with the same folder goes on from here")]
+    Interrupted {
+        /// The point of the run.
+        at: String,
+    },
+    /// A stage panicked where it should have counted a loss.
+    #[error("a stage panicked: {detail}; leave the stage out, or report the text it panicked on")]
+    Panicked {
+        /// The panic's message.
+        detail: String,
+    },
+    /// A file that an earlier step of the run wrote is gone.
+    #[error("{} is missing; run the same recipe again, it makes what is missing", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A table that is not as a stage needs it.
+    #[error("a table of documents is not as it should be: {detail}")]
+    Table {
+        /// What is wrong.
+        detail: String,
+    },
+    /// Threads that the system refuses.
+    #[error("cannot start threads: {detail}; ask for fewer with `threads=`")]
+    Threads {
+        /// What the system said.
+        detail: String,
+    },
+    /// A query over tables.
+    #[error("query: {detail}")]
+    Query {
+        /// What the engine said.
+        detail: String,
+    },
     /// The tokenizer or the token store.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),

@@ -34,7 +34,10 @@ mod error;
 mod files;
 mod gather;
 mod join;
+pub mod pipeline;
 mod read;
+pub mod stage;
+pub mod tables;
 
 pub use corpus::{
     CorpusReport, CorpusSpec, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals, build,

@@ -35,6 +35,11 @@ pub use source::Source;
 
 use crate::error::Result;
 
+/// A hint for a name that is none of `names`: `did you mean ..?`, or else `what: ` and all of them.
+pub fn suggest_name(written: &str, names: &[&str], what: &str) -> String {
+    suggest::name(written, names, what)
+}
+
 /// The value of a top-level text key such as `about`, without loading the recipe. For lists of recipes.
 ///
 /// # Errors

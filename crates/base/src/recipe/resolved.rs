@@ -82,8 +82,9 @@ fn walk(schema: &TableSchema, nodes: &[Node], prefix: &str, push: &mut dyn FnMut
                 }
             }
             (Node::Map(entries), _) => {
+                let path = if schema.rest == Some(key.name) { prefix } else { &path };
                 for (name, (value, source)) in entries {
-                    push(join(&path, name), value.to_string(), source);
+                    push(join(path, name), value.to_string(), source);
                 }
             }
             _ => unreachable!("schema and tree agree"),
@@ -111,6 +112,14 @@ fn write_table(schema: &TableSchema, nodes: &[Node], prefix: &str, out: &mut Str
             Node::Leaf(Some(value), source) => (value.to_string(), source),
             Node::Leaf(None, source) | Node::Absent(source) => ("\"none\"".to_string(), source),
             Node::Tables(items, source) if items.is_empty() => ("[]".to_string(), source),
+            Node::Map(entries) if schema.rest == Some(key.name) => {
+                for (name, (value, source)) in entries {
+                    // A dotted name is a path, as on the command line.
+                    let name = name.split('.').map(quoted).collect::<Vec<_>>().join(".");
+                    lines.push((format!("{name} = {value}"), comment(source)));
+                }
+                continue;
+            }
             _ => continue,
         };
         lines.push((format!("{} = {value}", key.name), comment(source)));
@@ -129,7 +138,7 @@ fn write_table(schema: &TableSchema, nodes: &[Node], prefix: &str, out: &mut Str
                     write_table(schema, item, &path, out);
                 }
             }
-            (Node::Map(entries), _) if !entries.is_empty() => {
+            (Node::Map(entries), _) if !entries.is_empty() && schema.rest != Some(key.name) => {
                 out.push_str(&format!("\n[{path}]\n"));
                 let line = |(name, (value, source)): (&String, &(Value, Source))| {
                     (format!("{} = {value}", quoted(name)), comment(source))

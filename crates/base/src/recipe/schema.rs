@@ -92,6 +92,8 @@ pub struct TableSchema {
     pub keys: Vec<Key>,
     /// Their defaults; unset optional keys are missing.
     pub defaults: toml::Table,
+    /// The key, a map, that takes every name which no key has; see [`Table::rest`].
+    pub rest: Option<&'static str>,
 }
 
 /// A type that may stand behind a recipe key.
@@ -104,6 +106,12 @@ pub trait Field: Serialize + DeserializeOwned {
 pub trait Table: Serialize + DeserializeOwned + Default {
     /// The keys, in the order of declaration.
     fn keys() -> Vec<Key>;
+
+    /// The key, a map of values, that takes every name which no key has: for tables whose keys depend on the value
+    /// of another key, such as the options of a stage. Whoever owns the recipe checks those names.
+    fn rest() -> Option<&'static str> {
+        None
+    }
 }
 
 impl TableSchema {
@@ -116,12 +124,20 @@ impl TableSchema {
             Ok(defaults) => defaults,
             Err(error) => panic!("recipe {}: a default is not TOML: {error}", std::any::type_name::<T>()),
         };
-        TableSchema { keys: T::keys(), defaults }
+        TableSchema { keys: T::keys(), defaults, rest: T::rest() }
     }
 
     /// Position and key of a name.
     pub(crate) fn find(&self, name: &str) -> Option<(usize, &Key)> {
         self.keys.iter().enumerate().find(|(_, key)| key.name == name)
+    }
+
+    /// Position and shape of the map that takes names without a key.
+    pub(crate) fn find_rest(&self) -> Option<(usize, &Leaf)> {
+        match self.find(self.rest?)? {
+            (index, Key { shape: Shape::Map(leaf), .. }) => Some((index, leaf)),
+            _ => None,
+        }
     }
 }
 
@@ -236,6 +252,9 @@ fn list_keys(schema: &TableSchema, defaults: &toml::Table, prefix: &str, out: &m
         };
         match &key.shape {
             Shape::Leaf(leaf) => push(path, &leaf.kind, leaf.optional, defaults.get(key.name)),
+            Shape::Map(leaf) if schema.rest == Some(key.name) => {
+                push(format!("{prefix}*"), &leaf.kind, leaf.optional, None);
+            }
             Shape::Map(leaf) => push(format!("{path}.*"), &leaf.kind, leaf.optional, None),
             Shape::Table { schema, .. } => {
                 let inner = defaults.get(key.name).and_then(|v| v.as_table()).unwrap_or(&schema.defaults);

@@ -90,7 +90,13 @@ impl Walk<'_> {
     ) -> Result<()> {
         for (name, raw) in entries {
             let Some((index, key)) = schema.find(name) else {
-                return Err(self.unknown(schema, path, name, raw.line));
+                let Some((index, leaf)) = schema.find_rest() else {
+                    return Err(self.unknown(schema, path, name, raw.line));
+                };
+                let value =
+                    value::from_toml(raw, leaf).map_err(|m| self.misfit(leaf, raw, &join(path, name), m))?;
+                self.set_entry(&mut nodes[index], name, value, raw.line);
+                continue;
             };
             self.merge_key(key, &mut nodes[index], raw, &join(path, name))?;
         }
@@ -150,7 +156,13 @@ impl Walk<'_> {
         let (walked, rest) = at;
         let (name, rest) = rest.split_once('.').map_or((rest, None), |(name, rest)| (name, Some(rest)));
         let Some((index, key)) = schema.find(name) else {
-            return Err(self.unknown(schema, walked, &dotted(name, rest), 1));
+            let name = dotted(name, rest);
+            let Some((index, leaf)) = schema.find_rest() else {
+                return Err(self.unknown(schema, walked, &name, 1));
+            };
+            let value = self.typed(leaf, &join(walked, &name), text)?;
+            self.set_entry(&mut nodes[index], &name, value, 1);
+            return Ok(());
         };
         let node = &mut nodes[index];
         let path = join(walked, name);
@@ -195,7 +207,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Element `number` of an array of tables; one past the end appends.
+    /// Element `number` of an array of tables; one past the end appends. A text is the name of the one element whose
+    /// first or second key has it as its value.
     fn element<'n>(
         &self,
         schema: &TableSchema,
@@ -205,8 +218,18 @@ impl Walk<'_> {
         let (path, number) = at;
         let Node::Tables(items, source) = node else { unreachable!("schema and tree agree") };
         let count = items.len();
-        match number.parse::<usize>() {
-            Ok(i) if i <= count => {
+        let named = |item: &[Node]| {
+            let is = |node: &Node| matches!(node, Node::Leaf(Some(Value::String(text)), _) if text == number);
+            item.iter().take(2).any(is)
+        };
+        let mut named = items.iter().enumerate().filter(|(_, item)| named(item)).map(|(i, _)| i);
+        let index = match (number.parse::<usize>(), named.next(), named.next()) {
+            (Ok(i), _, _) => Some(i),
+            (Err(_), Some(i), None) => Some(i),
+            _ => None,
+        };
+        match index {
+            Some(i) if i <= count => {
                 if i == count {
                     items.push(defaults(schema, &schema.defaults));
                     *source = self.origin.source(1);

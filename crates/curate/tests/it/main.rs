@@ -7,6 +7,7 @@ mod gathering;
 mod hostile;
 mod pages;
 mod parquet_files;
+mod pipeline;
 mod readers;
 
 use std::path::{Path, PathBuf};

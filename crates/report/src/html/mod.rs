@@ -62,28 +62,63 @@ pub fn page(log: &RunLog) -> String {
         ("recipe", "Recipe", facts::recipe(log)),
         ("machine", "Machine", facts::machine(log)),
     ];
+    let version = log.run.as_ref().map_or(String::new(), |run| format!(" {}", escape(&run.version)));
+    let source = if log.is_plan() { "the plan; no step was run" } else { "metrics.jsonl alone" };
+    let foot = format!("Drawn by Fathom{version} from {source}.");
+    let (head, cards) = (header(log), cards(log));
+    assemble(log.name(), (&head, &cards), &sections, &foot)
+}
+
+/// The words above the sections of a page.
+#[derive(Clone, Debug, Default)]
+pub struct Heading {
+    /// What kind of page it is, after the word Fathom.
+    pub brand: String,
+    /// Its title.
+    pub title: String,
+    /// A few facts below the title.
+    pub facts: Vec<String>,
+    /// What it was drawn from, for the foot.
+    pub source: String,
+}
+
+/// A page of sections (id, title, HTML) in the style of all pages; sections without content are left out.
+pub fn document(heading: &Heading, sections: &[(&str, &str, String)]) -> String {
+    let facts: String = heading.facts.iter().map(|fact| format!("<span>{}</span>", escape(fact))).collect();
+    let (brand, title) = (escape(&heading.brand), escape(&heading.title));
+    let head = format!(
+        "<header><p class=\"brand\">Fathom · {brand}</p><h1>{title}</h1><p class=\"facts\">{facts}</p></header>\n"
+    );
+    let foot = format!("Drawn by Fathom from {}.", escape(&heading.source));
+    assemble(&heading.title, (&head, ""), sections, &foot)
+}
+
+fn assemble(
+    title: &str,
+    (head, cards): (&str, &str),
+    sections: &[(&str, &str, String)],
+    foot: &str,
+) -> String {
     let told: Vec<_> = sections.iter().filter(|(_, _, body)| !body.is_empty()).collect();
-    let mut main = header(log);
+    let mut main = head.to_owned();
     let links: String =
         told.iter().map(|(id, title, _)| format!(r##"<a href="#{id}">{title}</a>"##)).collect();
     let _ = write!(main, "<nav>{links}</nav>");
-    main.push_str(&cards(log));
+    main.push_str(cards);
     if told.is_empty() {
         main.push_str("<p class=\"note\">The log holds no event yet.</p>");
     }
     for (id, title, body) in told {
         let _ = write!(main, "<section id=\"{id}\"><h2>{title}</h2>\n{body}</section>\n");
     }
-    let version = log.run.as_ref().map_or(String::new(), |run| format!(" {}", escape(&run.version)));
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <title>{title} · Fathom</title>\n<style>{STYLE}{heat}</style></head>\n<body><main>{main}\
-         <footer>Drawn by Fathom{version} from {source}. This page loads nothing from anywhere.</footer>\
+         <footer>{foot} This page loads nothing from anywhere.</footer>\
          </main><script>{SCRIPT}</script></body></html>\n",
-        title = escape(log.name()),
-        source = if log.is_plan() { "the plan; no step was run" } else { "metrics.jsonl alone" },
+        title = escape(title),
         heat = heat_style(),
     )
 }
@@ -160,13 +195,13 @@ fn heat_style() -> String {
 }
 
 /// Figures side by side where there is room.
-pub(crate) fn row(figures: &[Figure]) -> String {
+pub fn row(figures: &[Figure]) -> String {
     let inner: String = figures.iter().map(Figure::html).collect();
     if inner.is_empty() { inner } else { format!("<div class=\"row\">{inner}</div>\n") }
 }
 
 /// A table; cells are escaped here. Columns of nothing but figures are set to the right.
-pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let figure = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
     let columns = 0..head.len();
     let right: Vec<bool> = columns

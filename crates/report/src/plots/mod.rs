@@ -5,6 +5,7 @@ mod area;
 mod bars;
 mod frame;
 mod heatmap;
+mod histogram;
 mod line;
 mod map;
 mod scale;
@@ -15,6 +16,7 @@ pub use area::{Layer, StackedArea};
 pub use bars::{BarGroup, Bars};
 pub use heatmap::HeatMap;
 pub(crate) use heatmap::LEVELS as HEAT_LEVELS;
+pub use histogram::Histogram;
 pub use line::{LineChart, Mark, Series};
 pub use map::{KindMap, MapCell};
 pub use scale::{Axis, AxisKind};
@@ -71,6 +73,11 @@ impl HoverSeries {
 }
 
 impl Figure {
+    /// A picture that its owner drew.
+    pub fn of_svg(title: &str, note: &str, svg: String) -> Figure {
+        Figure { title: title.into(), note: note.into(), legend: Vec::new(), svg, hover: None }
+    }
+
     /// The picture as an HTML `figure`.
     pub fn html(&self) -> String {
         let legend: String = self

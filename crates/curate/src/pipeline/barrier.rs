@@ -1,0 +1,458 @@
+//! What a stage over the whole table works with: the parts before it, a folder for the parts behind it, and helpers that
+//! keep rows in order.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, StringArray};
+
+use super::batch::Batch;
+use super::crew::{self, Lane};
+use super::env::Env;
+use super::manifest::{self, Manifest, Part, part_path};
+use super::part::{PartReader, PartWriter, rename, temporary_of};
+use super::rows::RowSet;
+use super::tally::Tally;
+use crate::error::Error;
+
+/// Parts that a stage writes itself are closed when their text has so many bytes.
+const PART_TEXT_BYTES: u64 = 256 << 20;
+
+/// The work of one stage over the whole table.
+pub struct Job<'a> {
+    pub(crate) parts: &'a [Part],
+    pub(crate) folder: &'a Path,
+    pub(crate) key: &'a str,
+    pub(crate) env: &'a Env,
+}
+
+impl Job<'_> {
+    /// The parts of the table before, in order.
+    pub fn parts(&self) -> &[Part] {
+        self.parts
+    }
+
+    /// Where results go.
+    pub fn folder(&self) -> &Path {
+        self.folder
+    }
+
+    /// Documents of the whole table.
+    pub fn num_documents(&self) -> u64 {
+        self.parts.iter().map(|part| part.facts.documents).sum()
+    }
+
+    /// Bytes of text of the whole table.
+    pub fn text_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.facts.text_bytes).sum()
+    }
+
+    /// Key of random choices.
+    pub fn seed(&self) -> u64 {
+        self.env.seed
+    }
+
+    /// Threads to use.
+    pub fn threads(&self) -> usize {
+        self.env.threads
+    }
+
+    /// Memory that the stage should stay within.
+    pub fn memory_bytes(&self) -> u64 {
+        self.env.memory_bytes
+    }
+
+    /// A folder for what does not fit into memory; the stage empties what it makes there.
+    pub fn spill(&self) -> &Path {
+        &self.env.spill
+    }
+
+    /// Goes on, or ends the run as a kill would. Long stages ask now and then.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub fn point(&self, name: &str) -> Result<(), Error> {
+        self.env.point(name)
+    }
+
+    /// The batches of the table in order, each with the number of its first document.
+    pub fn batches(&self) -> Batches<'_> {
+        Batches { job: self, next_part: 0, reader: None, next_number: 0 }
+    }
+
+    /// The documents of the table in order with their numbers; texts are shared, not copied.
+    pub fn documents(&self) -> Documents<'_> {
+        Documents { batches: self.batches(), texts: None, number: 0, row: 0 }
+    }
+
+    /// Tells the user something, such as how much memory a stage will need.
+    pub fn say(&self, text: &str) {
+        self.env.say(text);
+    }
+
+    /// Hands every batch of the table in order to `take`, with the number of its first document. With more than one
+    /// thread the next batches are read meanwhile.
+    ///
+    /// # Errors
+    /// A part that cannot be read, or what `take` says.
+    pub fn in_order(&self, take: &mut dyn FnMut(u64, Batch) -> Result<(), Error>) -> Result<(), Error> {
+        if self.env.threads <= 1 {
+            return self
+                .batches()
+                .try_for_each(|batch| batch.and_then(|(number, batch)| take(number, batch)));
+        }
+        std::thread::scope(|scope| {
+            let (sender, receiver) = std::sync::mpsc::sync_channel(2);
+            scope.spawn(move || {
+                // Nobody receives any more when `take` has failed.
+                self.batches().try_for_each(|batch| sender.send(batch))
+            });
+            receiver.iter().try_for_each(|batch| batch.and_then(|(number, batch)| take(number, batch)))
+        })
+    }
+
+    /// Runs `work` with the threads of this run as rayon's pool.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn on_threads<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        Ok(self.env.pool()?.install(work))
+    }
+
+    /// Calls `visit` with (number of the first document, batch) for every batch, on all threads in any order.
+    ///
+    /// # Errors
+    /// A part that cannot be read, or what `visit` says.
+    pub fn for_each(&self, visit: &(dyn Fn(u64, &Batch) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+        let first = self.first_numbers();
+        let open = |part: usize| {
+            let reader = PartReader::open(&self.parts[part].path)?;
+            Ok(Visit { reader, number: first[part], env: self.env })
+        };
+        let work = |(number, batch): (u64, Batch)| visit(number, &batch);
+        crew::run(self.env.limits(), self.parts.len(), &open, &work)
+    }
+
+    /// Writes the table without the documents of `dropped`, counted under `reason`: part for part, in order.
+    ///
+    /// # Errors
+    /// A part that cannot be read or written.
+    pub fn write_without(&self, dropped: &RowSet, reason: &str, tally: &mut Tally) -> Result<(), Error> {
+        self.rewrite(&|number, batch, tally| Ok(batch.without(number, dropped, reason, tally)), tally)
+    }
+
+    /// Writes the table part for part, each batch as `change` gives it; `change` gets the number of the batch's first
+    /// document.
+    ///
+    /// # Errors
+    /// A part that cannot be read or written, or what `change` says.
+    pub fn rewrite(&self, change: &Change<'_>, tally: &mut Tally) -> Result<(), Error> {
+        let first = self.first_numbers();
+        let tallies = std::sync::Mutex::new(vec![Tally::default(); self.parts.len()]);
+        let open = |part: usize| {
+            let reader = PartReader::open(&self.parts[part].path)?;
+            let empty = arrow::array::RecordBatch::new_empty(reader.schema());
+            let empty = Batch::new(empty).map_err(|detail| Error::Table { detail })?;
+            let schema = change(first[part], empty, &mut Tally::default())?.table().schema();
+            let writer = PartWriter::create(&part_path(self.folder, part), schema)?;
+            let sum = Tally::default();
+            Ok(Rewrite { part, reader, number: first[part], writer, sum, job: self, tallies: &tallies })
+        };
+        let work = |(number, batch): (u64, Batch)| {
+            let mut tally = Tally::default();
+            let batch = change(number, batch, &mut tally)?;
+            Ok((batch, tally))
+        };
+        crew::run(self.env.limits(), self.parts.len(), &open, &work)?;
+        let tallies = tallies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        tallies.iter().for_each(|part| tally.add(part));
+        Ok(())
+    }
+
+    /// Writes a file for every part, named by `name`: its batches as bytes, one after the other.
+    ///
+    /// # Errors
+    /// A part that cannot be read, a file that cannot be written, or what `bytes` says.
+    pub fn export(
+        &self,
+        name: &(dyn Fn(usize) -> PathBuf + Sync),
+        bytes: &(dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync),
+    ) -> Result<(), Error> {
+        let open = |part: usize| {
+            let reader = PartReader::open(&self.parts[part].path)?;
+            let path = name(part);
+            let temporary = temporary_of(&path);
+            let file = File::create(&temporary).map_err(|e| Error::write("create", &temporary, e))?;
+            Ok(Export { reader, file, path, temporary, env: self.env })
+        };
+        crew::run(self.env.limits(), self.parts.len(), &open, &|batch: Batch| bytes(&batch))
+    }
+
+    /// Writes new parts one after the other.
+    pub fn writer(&self) -> Parts<'_> {
+        Parts { job: self, next: 0, open: None, text_bytes: 0 }
+    }
+
+    fn first_numbers(&self) -> Vec<u64> {
+        let mut next = 0;
+        let number = |part: &Part| {
+            let first = next;
+            next += part.facts.documents;
+            first
+        };
+        self.parts.iter().map(number).collect()
+    }
+
+    /// The manifest of a part that this stage wrote.
+    fn publish(&self, index: usize, writer: PartWriter) -> Result<(), Error> {
+        let path = part_path(self.folder, index);
+        manifest::forget(&path)?;
+        let closed = writer.close()?;
+        self.env.point("written")?;
+        let facts = closed.publish()?;
+        self.env.point("renamed")?;
+        let key = format!("{} part {index}", self.key);
+        let done = Manifest { key, input: "table".to_owned(), facts, stages: Vec::new() };
+        manifest::save(&manifest::manifest_path(&path), &done)?;
+        self.env.point("manifest")
+    }
+}
+
+/// What [`Job::rewrite`] does to a batch.
+pub type Change<'a> = dyn Fn(u64, Batch, &mut Tally) -> Result<Batch, Error> + Sync + 'a;
+
+/// The batches of a table, each with the number of its first document.
+pub struct Batches<'a> {
+    job: &'a Job<'a>,
+    next_part: usize,
+    reader: Option<PartReader>,
+    next_number: u64,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<(u64, Batch), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(reader) = &mut self.reader {
+                match reader.next() {
+                    Ok(Some(batch)) => {
+                        let number = self.next_number;
+                        self.next_number += batch.rows() as u64;
+                        return Some(Ok((number, batch)));
+                    }
+                    Ok(None) => self.reader = None,
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            let part = self.job.parts.get(self.next_part)?;
+            self.next_part += 1;
+            match self.job.env.point("batch").and_then(|()| PartReader::open(&part.path)) {
+                Ok(reader) => self.reader = Some(reader),
+                Err(error) => {
+                    self.next_part = self.job.parts.len();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// A text inside a batch.
+#[derive(Clone, Debug)]
+pub struct Text {
+    texts: StringArray,
+    row: usize,
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        self.texts.value(self.row)
+    }
+}
+
+/// The documents of a table in order, each with its number.
+pub struct Documents<'a> {
+    batches: Batches<'a>,
+    texts: Option<StringArray>,
+    number: u64,
+    row: usize,
+}
+
+impl Iterator for Documents<'_> {
+    type Item = Result<(u64, Text), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(texts) = self.texts.as_ref().filter(|texts| self.row < texts.len()) {
+                let row = self.row;
+                self.row += 1;
+                return Some(Ok((self.number + row as u64, Text { texts: texts.clone(), row })));
+            }
+            match self.batches.next()? {
+                Ok((number, batch)) => {
+                    (self.number, self.row) = (number, 0);
+                    self.texts = Some(batch.texts().clone());
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// New parts of a table, closed at a size that depends on the text alone.
+pub struct Parts<'a> {
+    job: &'a Job<'a>,
+    next: usize,
+    open: Option<PartWriter>,
+    text_bytes: u64,
+}
+
+impl Parts<'_> {
+    /// Appends a batch; all batches have the same columns.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn write(&mut self, batch: &Batch) -> Result<(), Error> {
+        if self.open.is_none() {
+            let path = part_path(self.job.folder, self.next);
+            self.open = Some(PartWriter::create(&path, batch.table().schema())?);
+        }
+        if let Some(part) = &mut self.open {
+            part.write(batch)?;
+        }
+        self.text_bytes += batch.text_bytes();
+        if self.text_bytes >= PART_TEXT_BYTES { self.close() } else { Ok(()) }
+    }
+
+    /// Closes the last part.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        if let Some(part) = self.open.take() {
+            self.job.publish(self.next, part)?;
+            self.next += 1;
+            self.text_bytes = 0;
+        }
+        Ok(())
+    }
+}
+
+struct Visit<'a> {
+    reader: PartReader,
+    number: u64,
+    env: &'a Env,
+}
+
+impl Lane for Visit<'_> {
+    type Job = (u64, Batch);
+    type Done = ();
+
+    fn next(&mut self) -> Result<Option<Self::Job>, Error> {
+        self.env.point("batch")?;
+        numbered(&mut self.reader, &mut self.number)
+    }
+
+    fn accept(&mut self, (): ()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+struct Export<'a> {
+    reader: PartReader,
+    file: File,
+    path: PathBuf,
+    temporary: PathBuf,
+    env: &'a Env,
+}
+
+impl Lane for Export<'_> {
+    type Job = Batch;
+    type Done = Vec<u8>;
+
+    fn next(&mut self) -> Result<Option<Batch>, Error> {
+        self.env.point("batch")?;
+        self.reader.next()
+    }
+
+    fn accept(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
+        self.file.write_all(&bytes).map_err(|e| Error::write("write", &self.temporary, e))
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        self.file.sync_all().map_err(|e| Error::write("write", &self.temporary, e))?;
+        self.env.point("written")?;
+        rename(&self.temporary, &self.path)
+    }
+}
+
+fn numbered(reader: &mut PartReader, number: &mut u64) -> Result<Option<(u64, Batch)>, Error> {
+    let Some(batch) = reader.next()? else { return Ok(None) };
+    let first = *number;
+    *number += batch.rows() as u64;
+    Ok(Some((first, batch)))
+}
+
+struct Rewrite<'a> {
+    part: usize,
+    reader: PartReader,
+    number: u64,
+    writer: PartWriter,
+    sum: Tally,
+    job: &'a Job<'a>,
+    tallies: &'a std::sync::Mutex<Vec<Tally>>,
+}
+
+impl Lane for Rewrite<'_> {
+    type Job = (u64, Batch);
+    type Done = (Batch, Tally);
+
+    fn next(&mut self) -> Result<Option<Self::Job>, Error> {
+        self.job.env.point("batch")?;
+        numbered(&mut self.reader, &mut self.number)
+    }
+
+    fn accept(&mut self, (batch, tally): Self::Done) -> Result<(), Error> {
+        self.sum.add(&tally);
+        (0..batch.rows()).for_each(|row| self.sum.lengths.add(batch.text(row).len() as f64));
+        self.writer.write(&batch)
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        self.job.publish(self.part, self.writer)?;
+        self.tallies.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[self.part] = self.sum;
+        Ok(())
+    }
+}
+
+/// The parts of a folder that a stage over the whole table wrote: those with manifests, from 0 on.
+pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
+    let mut count = 0;
+    while manifest::manifest_path(&part_path(folder, count)).exists() {
+        count += 1;
+    }
+    manifest::parts_of(folder, count)
+}
+
+/// Empties a folder that is about to be filled anew.
+pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
+    // The table's manifest goes first: without it nothing else counts.
+    super::part::remove(&manifest::table_path(folder))?;
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::write("remove", folder, error));
+        }
+        _ => {}
+    }
+    std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))
+}

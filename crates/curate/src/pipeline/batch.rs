@@ -1,0 +1,245 @@
+//! The table that stages hand on: at most [`Batch::MAX_ROWS`] documents, one per row.
+//!
+//! Every batch has the text columns `id` (`file#record`, stable), `text` and `source`; stages add columns of their
+//! own. A batch never changes: a stage takes one and gives another, sharing what stayed the same.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray, StringBuilder};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use super::rows::RowSet;
+use super::tally::Tally;
+
+/// The columns that every batch has, in this order.
+pub const COLUMNS: [&str; 3] = ["id", "text", "source"];
+
+/// Some documents and what is known of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    table: RecordBatch,
+}
+
+impl Batch {
+    /// No source makes a batch of more rows.
+    pub const MAX_ROWS: usize = 1024;
+    /// A source closes a batch when its texts have so many bytes; the last text may pass it.
+    pub const MAX_TEXT_BYTES: usize = 8 << 20;
+
+    /// A table as a batch.
+    ///
+    /// # Errors
+    /// A sentence, when one of [`COLUMNS`] is missing, is not text or has nulls.
+    pub fn new(table: RecordBatch) -> Result<Batch, String> {
+        for name in COLUMNS {
+            let column = table.column_by_name(name).ok_or_else(|| format!("no column `{name}`"))?;
+            if column.data_type() != &DataType::Utf8 {
+                return Err(format!("column `{name}` holds {}, not Utf8", column.data_type()));
+            }
+            if column.null_count() > 0 {
+                return Err(format!("column `{name}` has nulls"));
+            }
+        }
+        Ok(Batch { table })
+    }
+
+    /// A batch of these documents: equally many ids, texts and sources.
+    pub fn of(ids: StringArray, texts: StringArray, sources: StringArray) -> Batch {
+        let columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(texts), Arc::new(sources)];
+        Batch { table: table(Batch::schema(&[]), columns) }
+    }
+
+    /// The schema of a batch with text columns of these names behind the common ones.
+    pub fn schema(extra: &[&str]) -> SchemaRef {
+        let common = COLUMNS.iter().map(|name| Field::new(*name, DataType::Utf8, false));
+        let extra = extra.iter().map(|name| Field::new(*name, DataType::Utf8, true));
+        Arc::new(Schema::new(common.chain(extra).collect::<Vec<_>>()))
+    }
+
+    /// The Arrow table.
+    pub fn table(&self) -> &RecordBatch {
+        &self.table
+    }
+
+    /// How many documents.
+    pub fn rows(&self) -> usize {
+        self.table.num_rows()
+    }
+
+    /// The texts.
+    pub fn texts(&self) -> &StringArray {
+        self.common(1)
+    }
+
+    /// The text of a row.
+    pub fn text(&self, row: usize) -> &str {
+        self.texts().value(row)
+    }
+
+    /// The id of a row.
+    pub fn id(&self, row: usize) -> &str {
+        self.common(0).value(row)
+    }
+
+    /// The source of a row.
+    pub fn source(&self, row: usize) -> &str {
+        self.common(2).value(row)
+    }
+
+    /// UTF-8 bytes of all texts.
+    pub fn text_bytes(&self) -> u64 {
+        let ends = self.texts().value_offsets();
+        (ends[ends.len() - 1] - ends[0]) as u64
+    }
+
+    /// A column of text that a stage before added; `None` if there is none of this name and type.
+    pub fn column(&self, name: &str) -> Option<&StringArray> {
+        self.table.column_by_name(name)?.as_any().downcast_ref()
+    }
+
+    /// The batch with other texts, one for each row. Where all are borrowed nothing is copied.
+    pub fn with_texts(self, texts: &[Cow<'_, str>]) -> Batch {
+        assert_eq!(texts.len(), self.rows(), "Batch::with_texts: one text for each row");
+        if texts.iter().all(|text| matches!(text, Cow::Borrowed(_))) {
+            let same = |(row, text): (usize, &Cow<'_, str>)| std::ptr::eq::<str>(&**text, self.text(row));
+            if texts.iter().enumerate().all(same) {
+                return self;
+            }
+        }
+        let bytes = texts.iter().map(|text| text.len()).sum();
+        let mut column = StringBuilder::with_capacity(texts.len(), bytes);
+        texts.iter().for_each(|text| column.append_value(text));
+        self.with_column("text", Arc::new(column.finish()))
+    }
+
+    /// The batch with a column added, or replaced where one of this name exists.
+    pub fn with_column(self, name: &str, column: ArrayRef) -> Batch {
+        assert_eq!(column.len(), self.rows(), "Batch::with_column {name}: one value for each row");
+        let schema = self.table.schema();
+        let nullable = !COLUMNS.contains(&name);
+        let field = Arc::new(Field::new(name, column.data_type().clone(), nullable));
+        let mut fields: Vec<_> = schema.fields().iter().cloned().collect();
+        let mut columns = self.table.columns().to_vec();
+        match schema.index_of(name) {
+            Ok(index) => (fields[index], columns[index]) = (field, column),
+            Err(_) => {
+                fields.push(field);
+                columns.push(column);
+            }
+        }
+        Batch { table: table(Arc::new(Schema::new(fields)), columns) }
+    }
+
+    /// Some rows, without a copy.
+    pub fn slice(&self, first: usize, rows: usize) -> Batch {
+        Batch { table: self.table.slice(first, rows) }
+    }
+
+    /// The rows in pieces within the limits of a batch.
+    pub fn pieces(&self) -> impl Iterator<Item = Batch> + '_ {
+        let mut first = 0;
+        std::iter::from_fn(move || {
+            let (mut end, mut bytes) = (first, 0);
+            while end < self.rows() && end - first < Self::MAX_ROWS && bytes < Self::MAX_TEXT_BYTES {
+                bytes += self.text(end).len();
+                end += 1;
+            }
+            let piece = (end > first).then(|| self.slice(first, end - first));
+            first = end;
+            piece
+        })
+    }
+
+    /// The Arrow table itself.
+    pub fn into_table(self) -> RecordBatch {
+        self.table
+    }
+
+    /// The rows that are to be kept.
+    pub fn keep(self, keep: &[bool]) -> Batch {
+        assert_eq!(keep.len(), self.rows(), "Batch::keep: one answer for each row");
+        if keep.iter().all(|&keep| keep) {
+            return self;
+        }
+        match filter_record_batch(&self.table, &BooleanArray::from(keep.to_vec())) {
+            Ok(table) => Batch { table },
+            Err(error) => panic!("Batch::keep: {error}"),
+        }
+    }
+
+    /// The batch without the documents of `dropped`, which are counted; its first document has the number `first`.
+    pub fn without(self, first: u64, dropped: &RowSet, reason: &str, tally: &mut Tally) -> Batch {
+        let keep: Vec<bool> = (0..self.rows()).map(|row| !dropped.contains(first + row as u64)).collect();
+        for row in (0..self.rows()).filter(|&row| !keep[row]) {
+            tally.drop(reason, self.text(row).len() as u64);
+        }
+        self.keep(&keep)
+    }
+
+    fn common(&self, index: usize) -> &StringArray {
+        // The first three columns are the common ones unless a file of somebody else orders them differently.
+        let column = self.table.column_by_name(COLUMNS[index]);
+        match column.and_then(|column| column.as_any().downcast_ref()) {
+            Some(column) => column,
+            None => panic!("Batch: column `{}` is not text", COLUMNS[index]),
+        }
+    }
+}
+
+fn table(schema: SchemaRef, columns: Vec<ArrayRef>) -> RecordBatch {
+    match RecordBatch::try_new(schema, columns) {
+        Ok(table) => table,
+        Err(error) => panic!("Batch: {error}"),
+    }
+}
+
+/// Collects documents until a batch is full.
+pub(crate) struct Collector {
+    extra: &'static [&'static str],
+    ids: StringBuilder,
+    texts: StringBuilder,
+    sources: StringBuilder,
+    columns: Vec<StringBuilder>,
+    text_bytes: usize,
+}
+
+impl Collector {
+    /// For documents with text columns `extra` behind the common ones.
+    pub fn new(extra: &'static [&'static str]) -> Collector {
+        let columns = extra.iter().map(|_| StringBuilder::new()).collect();
+        let (ids, texts, sources) = (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
+        Collector { extra, ids, texts, sources, columns, text_bytes: 0 }
+    }
+
+    /// Adds a document; `values` are those of the extra columns.
+    pub fn push(&mut self, id: &str, text: &str, source: &str, values: &[Option<&str>]) {
+        self.ids.append_value(id);
+        self.texts.append_value(text);
+        self.sources.append_value(source);
+        for (column, value) in self.columns.iter_mut().zip(values) {
+            column.append_option(*value);
+        }
+        self.text_bytes += text.len();
+    }
+
+    /// Whether it is time to [`Collector::take`].
+    pub fn is_full(&self) -> bool {
+        self.rows() >= Batch::MAX_ROWS || self.text_bytes >= Batch::MAX_TEXT_BYTES
+    }
+
+    /// Documents so far.
+    pub fn rows(&self) -> usize {
+        arrow::array::ArrayBuilder::len(&self.ids)
+    }
+
+    /// The batch so far; the collector is empty again.
+    pub fn take(&mut self) -> Batch {
+        self.text_bytes = 0;
+        let common = [&mut self.ids, &mut self.texts, &mut self.sources];
+        let all = common.into_iter().chain(self.columns.iter_mut());
+        let columns: Vec<ArrayRef> = all.map(|column| Arc::new(column.finish()) as ArrayRef).collect();
+        Batch { table: table(Batch::schema(self.extra), columns) }
+    }
+}

@@ -1,0 +1,287 @@
+//! Threads over files, and over the batches of the last files.
+//!
+//! Every thread takes the next file and does all of it: reading, stages, writing. When there are no more files to take,
+//! threads take single batches of the files that others have open, so that one large file keeps all threads busy. What a
+//! batch becomes is handed back to the file's own thread in the order of the batches: the results do not depend on who did
+//! what. The number of batches in memory is bounded over all files.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Error;
+
+/// One file being worked on, by one thread.
+pub(crate) trait Lane {
+    /// A piece of work that any thread can do.
+    type Job: Send;
+    /// What becomes of it.
+    type Done: Send;
+
+    /// Reads the next piece; `None` behind the last.
+    fn next(&mut self) -> Result<Option<Self::Job>, Error>;
+    /// Takes what became of a piece, in their order.
+    fn accept(&mut self, done: Self::Done) -> Result<(), Error>;
+    /// Everything was accepted.
+    fn finish(self) -> Result<(), Error>;
+}
+
+/// How many at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Threads, the caller's not counted.
+    pub threads: usize,
+    /// Batches in memory, of all files together; a file may always have one.
+    pub batches: usize,
+}
+
+/// Opens lanes 0 to `count` and works on all of them. After an error no new work is begun, and the error of the first
+/// lane that has one is given.
+///
+/// # Errors
+/// Whatever a lane or `work` says; [`Error::Panicked`] where one of them panics.
+pub(crate) fn run<L: Lane>(
+    limits: Limits,
+    count: usize,
+    open: &(dyn Fn(usize) -> Result<L, Error> + Sync),
+    work: &(dyn Fn(L::Job) -> Result<L::Done, Error> + Sync),
+) -> Result<(), Error> {
+    let state = State { next: 0, jobs: VecDeque::new(), driving: 0, flying: 0, error: None };
+    let (state, changed) = (Mutex::new(state), Condvar::new());
+    let crew = Crew { limits, count, open, work, state, changed };
+    std::thread::scope(|scope| {
+        for _ in 0..limits.threads.max(1) {
+            scope.spawn(|| crew.member());
+        }
+    });
+    let state = crew.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    state.error.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Where the result of a job is put.
+type Slot<D> = Arc<Mutex<Option<Result<D, Error>>>>;
+
+struct State<L: Lane> {
+    next: usize,
+    jobs: VecDeque<(L::Job, Slot<L::Done>)>,
+    /// Lanes that are open.
+    driving: usize,
+    /// Jobs that are queued, being done, or not yet accepted.
+    flying: usize,
+    error: Option<(usize, Error)>,
+}
+
+struct Crew<'a, L: Lane> {
+    limits: Limits,
+    count: usize,
+    open: &'a (dyn Fn(usize) -> Result<L, Error> + Sync),
+    work: &'a (dyn Fn(L::Job) -> Result<L::Done, Error> + Sync),
+    state: Mutex<State<L>>,
+    changed: Condvar,
+}
+
+impl<L: Lane> Crew<'_, L> {
+    fn lock(&self) -> MutexGuard<'_, State<L>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn member(&self) {
+        loop {
+            let lane = {
+                let mut state = self.lock();
+                if state.error.is_some() {
+                    return;
+                }
+                let lane = (state.next < self.count).then_some(state.next);
+                if lane.is_some() {
+                    state.next += 1;
+                    state.driving += 1;
+                }
+                lane
+            };
+            match lane {
+                Some(lane) => {
+                    let done = fenced(|| self.drive(lane));
+                    let mut state = self.lock();
+                    state.driving -= 1;
+                    if let Err(error) = done {
+                        let first = state.error.as_ref().is_none_or(|(other, _)| lane < *other);
+                        if first {
+                            state.error = Some((lane, error));
+                        }
+                    }
+                    drop(state);
+                    self.changed.notify_all();
+                }
+                None if !self.help() => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Does one job of another thread's lane, waiting for it; false when there will be none.
+    fn help(&self) -> bool {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                self.perform(job);
+                return true;
+            }
+            if state.driving == 0 || state.error.is_some() {
+                return false;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn perform(&self, (job, slot): (L::Job, Slot<L::Done>)) {
+        let done = fenced(|| (self.work)(job));
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        // The lock orders this after a driver's look at its slot, so that no notice is lost.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Works on one lane to its end.
+    fn drive(&self, lane: usize) -> Result<(), Error> {
+        let mut lane = (self.open)(lane)?;
+        let mut slots: VecDeque<Slot<L::Done>> = VecDeque::new();
+        let mut more = true;
+        loop {
+            while let Some(done) = slots.front().and_then(taken) {
+                slots.pop_front();
+                self.lock().flying -= 1;
+                lane.accept(done?)?;
+            }
+            if self.lock().error.is_some() {
+                return Ok(());
+            }
+            if more && self.may_read(slots.is_empty()) {
+                match lane.next()? {
+                    Some(job) => self.queue(job, &mut slots),
+                    None => more = false,
+                }
+            } else if !more && slots.is_empty() {
+                return lane.finish();
+            } else if let Some(front) = slots.front() {
+                self.work_or_wait(front);
+            }
+        }
+    }
+
+    fn may_read(&self, none_flying: bool) -> bool {
+        none_flying || self.lock().flying < self.limits.batches
+    }
+
+    /// Queues a job. While there are files to take nobody waits for single batches, and the job is done here and now.
+    fn queue(&self, job: L::Job, slots: &mut VecDeque<Slot<L::Done>>) {
+        let slot = Slot::<L::Done>::default();
+        slots.push_back(slot.clone());
+        let mut state = self.lock();
+        state.flying += 1;
+        if state.next < self.count || self.limits.threads <= 1 {
+            drop(state);
+            self.perform((job, slot));
+            return;
+        }
+        state.jobs.push_back((job, slot));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Does any queued job, or waits until the job in `front` is done.
+    fn work_or_wait(&self, front: &Slot<L::Done>) {
+        let mut state = self.lock();
+        loop {
+            let ready = front.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            if ready || state.error.is_some() {
+                return;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                self.perform(job);
+                return;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn taken<D>(slot: &Slot<D>) -> Option<Result<D, Error>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Runs a call; a panic becomes an error.
+pub(crate) fn fenced<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
+        Err(Error::Panicked { detail: text.unwrap_or("no message").to_owned() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts up to a limit; every job is squared.
+    struct Numbers<'a> {
+        lane: usize,
+        left: std::ops::Range<u64>,
+        seen: Vec<u64>,
+        out: &'a Mutex<Vec<(usize, Vec<u64>)>>,
+    }
+
+    impl Lane for Numbers<'_> {
+        type Job = u64;
+        type Done = u64;
+        fn next(&mut self) -> Result<Option<u64>, Error> {
+            Ok(self.left.next())
+        }
+        fn accept(&mut self, done: u64) -> Result<(), Error> {
+            self.seen.push(done);
+            Ok(())
+        }
+        fn finish(self) -> Result<(), Error> {
+            self.out.lock().unwrap().push((self.lane, self.seen));
+            Ok(())
+        }
+    }
+
+    fn squares(threads: usize, lanes: usize, fail: Option<u64>) -> Result<Vec<(usize, Vec<u64>)>, Error> {
+        let out = Mutex::new(Vec::new());
+        let open =
+            |lane| Ok(Numbers { lane, left: 0..(lane as u64 * 37 % 101), seen: Vec::new(), out: &out });
+        let work = |n: u64| {
+            if Some(n) == fail {
+                panic!("job {n}");
+            }
+            Ok(n * n)
+        };
+        run(Limits { threads, batches: 3 * threads + 2 }, lanes, &open, &work)?;
+        let mut out = out.into_inner().unwrap();
+        out.sort();
+        Ok(out)
+    }
+
+    #[test]
+    fn every_lane_gets_its_own_results_in_order() {
+        for (threads, lanes) in [(1, 5), (2, 1), (3, 2), (4, 40), (8, 3)] {
+            let out = squares(threads, lanes, None).unwrap();
+            assert_eq!(out.len(), lanes);
+            for (lane, seen) in out {
+                let wanted: Vec<u64> = (0..(lane as u64 * 37 % 101)).map(|n| n * n).collect();
+                assert_eq!(seen, wanted, "{threads} threads, lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_the_run_with_an_error() {
+        for threads in [1, 3] {
+            let error = squares(threads, 6, Some(20)).unwrap_err();
+            assert!(error.to_string().contains("job 20"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Manifests: what a part was made from and what it holds. A part counts as done when its manifest has the key that is
+//! expected now and the file has the size that the manifest says.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+use super::part::{PartFacts, remove, write_whole};
+use super::tally::Tally;
+use crate::error::Error;
+
+/// Raised when the same recipe gives other bytes.
+pub(crate) const VERSION: u32 = 1;
+
+/// The account of one part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Hash of the input, the stages with their options, and the version of the code.
+    pub key: String,
+    /// What it was made from.
+    pub input: String,
+    /// What it holds.
+    pub facts: PartFacts,
+    /// What each stage of the segment did, in order.
+    pub stages: Vec<Tally>,
+}
+
+/// The account of a stage over the whole table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableManifest {
+    /// Hash of all parts that went in, the options, and the version of the code.
+    pub key: String,
+    /// Parts that came out; 0 for a sink.
+    pub parts: usize,
+    /// What the stage did.
+    pub stage: Tally,
+}
+
+/// A part of a finished table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The Parquet file.
+    pub path: PathBuf,
+    /// What it holds.
+    pub facts: PartFacts,
+}
+
+/// Collects what a result depends on.
+pub(crate) struct KeyHasher(XxHash3_128);
+
+impl KeyHasher {
+    pub fn new() -> KeyHasher {
+        KeyHasher(XxHash3_128::new()).with(env!("CARGO_PKG_VERSION")).with(&VERSION.to_string())
+    }
+
+    /// Adds a text; where it ends counts too.
+    pub fn with(mut self, text: &str) -> KeyHasher {
+        self.0.write(&(text.len() as u64).to_le_bytes());
+        self.0.write(text.as_bytes());
+        self
+    }
+
+    /// Adds a file by name, size and time of change.
+    pub fn with_file(self, path: &Path) -> Result<KeyHasher, Error> {
+        let metadata = std::fs::metadata(path).map_err(|e| Error::read(path, e))?;
+        let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let changed = changed.unwrap_or_default().as_nanos();
+        Ok(self.with(&path.to_string_lossy()).with(&format!("{} {changed}", metadata.len())))
+    }
+
+    pub fn finish(self) -> String {
+        format!("{:032x}", self.0.finish_128())
+    }
+}
+
+/// `part-00012.parquet` of a table.
+pub(crate) fn part_path(folder: &Path, index: usize) -> PathBuf {
+    folder.join(format!("part-{index:05}.parquet"))
+}
+
+/// The manifest beside a part.
+pub(crate) fn manifest_path(part: &Path) -> PathBuf {
+    part.with_extension("json")
+}
+
+/// The manifest of a stage over the whole table.
+pub(crate) fn table_path(folder: &Path) -> PathBuf {
+    folder.join("table.json")
+}
+
+/// A manifest, `None` whenever it is missing or torn: making it again mends both.
+pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// The manifest of a finished part that was made with this key.
+pub(crate) fn finished(part: &Path, key: &str) -> Option<Manifest> {
+    let manifest: Manifest = load(&manifest_path(part))?;
+    let whole = std::fs::metadata(part).is_ok_and(|m| m.len() == manifest.facts.file_bytes);
+    (whole && manifest.key == key).then_some(manifest)
+}
+
+/// The manifest of a finished stage over the whole table that was made with this key.
+pub(crate) fn finished_table(folder: &Path, key: &str) -> Option<TableManifest> {
+    load::<TableManifest>(&table_path(folder)).filter(|manifest| manifest.key == key)
+}
+
+/// Writes a manifest as JSON.
+pub(crate) fn save<T: Serialize>(path: &Path, manifest: &T) -> Result<(), Error> {
+    let mut text = serde_json::to_vec_pretty(manifest).map_err(|e| Error::write("write", path, e.into()))?;
+    text.push(b'\n');
+    write_whole(path, &text)
+}
+
+/// Takes a manifest away before the part that it speaks of changes.
+pub(crate) fn forget(part: &Path) -> Result<(), Error> {
+    remove(&manifest_path(part))
+}
+
+/// All parts of a finished table in order, from the manifests.
+pub(crate) fn parts_of(folder: &Path, count: usize) -> Result<Vec<Part>, Error> {
+    (0..count)
+        .map(|index| {
+            let path = part_path(folder, index);
+            let manifest: Option<Manifest> = load(&manifest_path(&path));
+            let manifest = manifest.ok_or_else(|| Error::Missing { path: manifest_path(&path) })?;
+            Ok(Part { path, facts: manifest.facts })
+        })
+        .collect()
+}

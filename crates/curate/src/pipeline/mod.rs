@@ -1,0 +1,58 @@
+//! `fathom curate`: a recipe as a list of stages over tables of documents.
+//!
+//! [`Pipeline::new`] checks a [`Recipe`] and cuts its stages into segments; [`Pipeline::run`] does what is missing.
+//!
+//! ```text
+//! OUT/recipe.toml                      the recipe with every option, and where each value came from
+//! OUT/00-quality/part-00000.parquet    the table behind the stages read .. quality, one part for each input unit
+//! OUT/00-quality/part-00000.json       what it was made from and what each stage did
+//! OUT/01-exact/...                     the table behind the next stage
+//! OUT/01-exact/table.json              what a stage over the whole table did
+//! OUT/stats.json                       the account of everything
+//! OUT/seconds/rank-0.jsonl             how long it took
+//! ```
+//!
+//! Row-wise stages ([`Stage`]) that follow each other are fused: a batch passes all of them in memory. Stages over the
+//! whole table ([`Barrier`]) read all parts and write new ones; sinks write files for others. Three promises hold:
+//!
+//! - Output does not depend on the number of threads or processes, nor on when a run was killed and taken up again.
+//!   Only `stats.json` and `seconds/` hold times.
+//! - Memory holds a bounded number of batches, whatever the size of a file.
+//! - A record that is lost is counted with a reason, never fatal and never silent.
+
+mod barrier;
+mod batch;
+mod crew;
+mod env;
+mod histogram;
+mod manifest;
+mod options;
+mod part;
+mod plan;
+mod recipe;
+mod report;
+mod rows;
+mod run;
+mod runner;
+mod stage;
+mod stats;
+mod tally;
+mod units;
+
+pub use barrier::{Batches, Change, Documents, Job, Parts, Text};
+pub use batch::{Batch, COLUMNS};
+pub use env::{Progress, Rank, RunOptions, Stop};
+pub use histogram::Histogram;
+pub use manifest::{Manifest, Part, TableManifest};
+pub use options::{Mistake, field_names};
+pub use part::PartFacts;
+pub use plan::{Pipeline, StageName, stage_kinds};
+pub use recipe::{Input, Recipe, StageSpec};
+pub use report::report_page;
+pub use rows::RowSet;
+pub use run::Outcome;
+pub use stage::{Barrier, Stage, Work};
+pub use stats::{StageStats, Stats, TableStats};
+pub use tally::{Cluster, Sample, Score, Tally};
+
+pub(crate) use options::read as read_options;

@@ -1,0 +1,298 @@
+//! From the options of a recipe's stage to a typed struct, with messages that name the place.
+//!
+//! Every option struct is plain serde (`default`, `deny_unknown_fields`). What the struct's keys are called and what its
+//! values look like is asked from serde too, so that nothing is declared twice.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fathom_base::recipe::suggest_name;
+use serde::Serialize;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use toml::{Table, Value};
+
+/// A mistake in the options: the key, empty for all of them, and what is wrong.
+#[derive(Debug, PartialEq)]
+pub struct Mistake {
+    /// The dotted path of the option.
+    pub key: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// Reads options of type `T`; what is not set has its default. The second value is the whole of them as TOML.
+///
+/// # Errors
+/// An unknown key, or a value that does not fit.
+pub fn read<T>(written: &BTreeMap<String, Value>) -> Result<(T, Table), Mistake>
+where
+    T: Default + Serialize + DeserializeOwned,
+{
+    let defaults = Table::try_from(T::default()).map_err(|e| whole(e.to_string()))?;
+    let names = field_names::<T>();
+    let mut table = Table::new();
+    for (path, value) in written {
+        let first = path.split('.').next().unwrap_or(path);
+        if !names.is_empty() && !names.contains(&first) {
+            let hint = suggest_name(first, &names, "this stage has");
+            return Err(Mistake { key: path.clone(), message: format!("unknown option; {hint}") });
+        }
+        insert(&mut table, &defaults, path, value.clone())
+            .map_err(|message| Mistake { key: path.clone(), message })?;
+        // One key at a time, so that a value which does not fit is told with its own key.
+        T::deserialize(Lenient(Value::Table(table.clone())))
+            .map_err(|e| Mistake { key: path.clone(), message: e.message().to_string() })?;
+    }
+    let options = T::deserialize(Lenient(Value::Table(table))).map_err(|e| whole(e.message().to_string()))?;
+    let mut resolved = Table::try_from(&options).map_err(|e| whole(e.to_string()))?;
+    for unset in defaults.keys().filter(|key| !resolved.contains_key(*key)).collect::<Vec<_>>() {
+        resolved.insert(unset.clone(), Value::String("none".to_owned()));
+    }
+    Ok((options, resolved))
+}
+
+fn whole(message: String) -> Mistake {
+    Mistake { key: String::new(), message }
+}
+
+/// Sets a dotted path in `table`; `defaults` tell what the value should look like.
+fn insert(table: &mut Table, defaults: &Table, path: &str, value: Value) -> Result<(), String> {
+    let Some((first, rest)) = path.split_once('.') else {
+        let value = fit(value, defaults.get(path))?;
+        merge(table, path, value);
+        return Ok(());
+    };
+    let empty = Table::new();
+    let below = defaults.get(first).and_then(Value::as_table).unwrap_or(&empty);
+    let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
+    match inner {
+        Value::Table(inner) => insert(inner, below, rest, value),
+        _ => Err(format!("`{first}` holds a value, not a table")),
+    }
+}
+
+/// A table is laid over one that is there, anything else replaces.
+fn merge(table: &mut Table, key: &str, value: Value) {
+    match (table.get_mut(key), value) {
+        (Some(Value::Table(old)), Value::Table(new)) => {
+            new.into_iter().for_each(|(key, value)| merge(old, &key, value));
+        }
+        (_, value) => {
+            table.insert(key.to_owned(), value);
+        }
+    }
+}
+
+/// Brings a value into the form of the default: lists may be written `a,b` and whole numbers `16k` or `8MiB`, as in
+/// all recipes.
+fn fit(value: Value, default: Option<&Value>) -> Result<Value, String> {
+    let text = match (&value, default) {
+        (Value::Table(inner), Some(Value::Table(below))) => {
+            let fitted = inner.iter().map(|(k, v)| Ok((k.clone(), fit(v.clone(), below.get(k))?)));
+            return Ok(Value::Table(fitted.collect::<Result<Table, String>>()?));
+        }
+        (Value::Array(_), Some(Value::Array(_))) => return Ok(value),
+        (Value::String(text), Some(_)) => text.clone(),
+        (_, Some(Value::Array(_))) => return Ok(Value::Array(vec![value])),
+        _ => return Ok(value),
+    };
+    match default {
+        Some(Value::Array(_)) => {
+            let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(&text);
+            let parts = inner.split(',').map(str::trim).filter(|part| !part.is_empty());
+            Ok(Value::Array(parts.map(|part| Value::String(part.to_owned())).collect()))
+        }
+        Some(Value::Integer(_)) => {
+            let bytes = || fathom_base::human::parse_bytes(&text).ok().and_then(|n| i64::try_from(n).ok());
+            let number = fathom_base::tokens::parse(&text).ok().or_else(bytes);
+            number.map(Value::Integer).ok_or_else(|| format!("should be a whole number, found `{text}`"))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// TOML in which the text `none` unsets an optional value, as in all recipes.
+struct Lenient(Value);
+
+impl<'de> IntoDeserializer<'de, toml::de::Error> for Lenient {
+    type Deserializer = Lenient;
+
+    fn into_deserializer(self) -> Lenient {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Lenient {
+    type Error = toml::de::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0 {
+            Value::Table(table) => {
+                visitor.visit_map(MapDeserializer::new(table.into_iter().map(|(key, v)| (key, Lenient(v)))))
+            }
+            Value::Array(items) => visitor.visit_seq(SeqDeserializer::new(items.into_iter().map(Lenient))),
+            scalar => scalar.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match &self.0 {
+            Value::String(text) if text == "none" => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.deserialize_enum(name, variants, visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// The names of a struct's fields; empty for what is no plain struct.
+pub fn field_names<T: DeserializeOwned>() -> Vec<&'static str> {
+    let names = Cell::new(&[][..]);
+    // It always fails: all that is wanted is the question.
+    let _ = T::deserialize(Asked(&names));
+    names.get().to_vec()
+}
+
+/// A deserializer that only notes which fields it is asked for.
+struct Asked<'a>(&'a Cell<&'static [&'static str]>);
+
+#[derive(Debug)]
+struct Nothing;
+
+impl fmt::Display for Nothing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing")
+    }
+}
+
+impl std::error::Error for Nothing {}
+
+impl serde::de::Error for Nothing {
+    fn custom<T: fmt::Display>(_: T) -> Nothing {
+        Nothing
+    }
+}
+
+impl<'de> Deserializer<'de> for Asked<'_> {
+    type Error = Nothing;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Nothing> {
+        Err(Nothing::custom(""))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Nothing> {
+        self.0.set(fields);
+        Err(Nothing)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Inner {
+        low: f64,
+    }
+    impl Default for Inner {
+        fn default() -> Self {
+            Inner { low: 0.5 }
+        }
+    }
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Options {
+        words: u64,
+        share: f32,
+        keep: Vec<String>,
+        model: Option<String>,
+        inner: Inner,
+    }
+
+    #[test]
+    fn none_unsets_and_is_told() {
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Rule {
+            inner: Option<Inner>,
+        }
+        impl Default for Rule {
+            fn default() -> Self {
+                Rule { inner: Some(Inner::default()) }
+            }
+        }
+        let none = [("inner".to_string(), Value::String("none".into()))];
+        let (rule, resolved) = read::<Rule>(&none.iter().cloned().collect()).unwrap();
+        assert_eq!(rule, Rule { inner: None });
+        assert_eq!(resolved["inner"].as_str(), Some("none"));
+        assert!(read::<Rule>(&BTreeMap::new()).unwrap().0.inner.is_some());
+    }
+
+    fn given(pairs: &[(&str, &str)]) -> Result<Options, Mistake> {
+        let value = |text: &str| {
+            let table: Result<Table, _> = toml::from_str(&format!("x = {text}"));
+            table.map_or(Value::String(text.into()), |t| t["x"].clone())
+        };
+        let written = pairs.iter().map(|(k, v)| (k.to_string(), value(v))).collect();
+        read(&written).map(|(options, _)| options)
+    }
+
+    #[test]
+    fn values_fit_their_types() {
+        let options = given(&[
+            ("words", "16k"),
+            ("share", "1"),
+            ("keep", "en, de"),
+            ("inner.low", "0.25"),
+            ("model", "a.bin"),
+        ])
+        .unwrap();
+        let keep = vec!["en".to_string(), "de".to_string()];
+        let (model, inner) = (Some("a.bin".to_string()), Inner { low: 0.25 });
+        assert_eq!(options, Options { words: 16_384, share: 1.0, keep, model, inner });
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let mistake = given(&[("wrods", "1")]).unwrap_err();
+        assert_eq!(mistake.key, "wrods");
+        assert!(mistake.message.contains("did you mean `words`?"), "{}", mistake.message);
+        assert_eq!(given(&[("share", "true")]).unwrap_err().key, "share");
+        assert!(given(&[("inner.lwo", "1")]).unwrap_err().message.contains("low"));
+    }
+}

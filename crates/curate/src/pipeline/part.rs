@@ -1,0 +1,247 @@
+//! A part: one Parquet file of a table, written under a temporary name and renamed when it is whole.
+//!
+//! A row group holds what one or two batches hold, so that a reader's memory is bounded by bytes and not only by rows. The
+//! bytes of a part are a function of its batches: no times, no names of machines.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+use super::batch::Batch;
+use crate::error::Error;
+
+/// What a finished part holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartFacts {
+    /// Documents, one per row.
+    pub documents: u64,
+    /// UTF-8 bytes of their text.
+    pub text_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// XXH3-128 of the file, in hexadecimal.
+    pub hash: String,
+}
+
+/// Writes batches of one schema.
+pub(crate) struct PartWriter {
+    path: PathBuf,
+    temporary: PathBuf,
+    writer: ArrowWriter<Hashing>,
+    facts: PartFacts,
+    group_bytes: u64,
+    group_rows: usize,
+}
+
+impl PartWriter {
+    /// Starts the part at `path`, under a temporary name beside it.
+    pub fn create(path: &Path, schema: SchemaRef) -> Result<PartWriter, Error> {
+        let temporary = temporary_of(path);
+        let file = File::create(&temporary).map_err(|e| Error::write("create", &temporary, e))?;
+        let writer = ArrowWriter::try_new(Hashing::new(file), schema, Some(properties()?))
+            .map_err(|e| written(&temporary, e))?;
+        let facts = PartFacts::default();
+        Ok(PartWriter { path: path.to_owned(), temporary, writer, facts, group_bytes: 0, group_rows: 0 })
+    }
+
+    /// Appends a batch.
+    pub fn write(&mut self, batch: &Batch) -> Result<(), Error> {
+        if batch.rows() == 0 {
+            return Ok(());
+        }
+        let fail = |e| written(&self.temporary, e);
+        self.writer.write(batch.table()).map_err(fail)?;
+        self.facts.documents += batch.rows() as u64;
+        self.facts.text_bytes += batch.text_bytes();
+        self.group_bytes += batch.text_bytes();
+        self.group_rows += batch.rows();
+        if self.group_rows >= Batch::MAX_ROWS || self.group_bytes >= Batch::MAX_TEXT_BYTES as u64 {
+            self.writer.flush().map_err(|e| written(&self.temporary, e))?;
+            (self.group_bytes, self.group_rows) = (0, 0);
+        }
+        Ok(())
+    }
+
+    /// Completes the file under its temporary name, on disk.
+    pub fn close(self) -> Result<ClosedPart, Error> {
+        let PartWriter { path, temporary, writer, mut facts, .. } = self;
+        let mut out = writer.into_inner().map_err(|e| written(&temporary, e))?;
+        let flushed = out.file.flush().and_then(|()| out.file.get_ref().sync_all());
+        flushed.map_err(|e| Error::write("write", &temporary, e))?;
+        facts.file_bytes = out.bytes;
+        facts.hash = format!("{:032x}", out.hash.finish_128());
+        Ok(ClosedPart { path, temporary, facts })
+    }
+}
+
+/// A whole part that does not have its name yet.
+pub(crate) struct ClosedPart {
+    path: PathBuf,
+    temporary: PathBuf,
+    facts: PartFacts,
+}
+
+impl ClosedPart {
+    /// Gives the part its name.
+    pub fn publish(self) -> Result<PartFacts, Error> {
+        rename(&self.temporary, &self.path)?;
+        Ok(self.facts)
+    }
+}
+
+/// The batches of a part in order.
+pub(crate) struct PartReader {
+    path: PathBuf,
+    file: File,
+    metadata: ArrowReaderMetadata,
+    next_group: usize,
+    group: Option<ParquetRecordBatchReader>,
+}
+
+impl PartReader {
+    /// Reads the footer.
+    pub fn open(path: &Path) -> Result<PartReader, Error> {
+        let file = File::open(path).map_err(|e| Error::read(path, e))?;
+        let metadata = ArrowReaderMetadata::load(&file, Default::default()).map_err(|e| bad(path, e))?;
+        Ok(PartReader { path: path.to_owned(), file, metadata, next_group: 0, group: None })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.metadata.schema().clone()
+    }
+
+    /// The next batch; `None` behind the last.
+    pub fn next(&mut self) -> Result<Option<Batch>, Error> {
+        loop {
+            if let Some(group) = &mut self.group {
+                match group.next() {
+                    Some(Ok(table)) => return self.batch(table).map(Some),
+                    Some(Err(error)) => return Err(bad(&self.path, error)),
+                    None => self.group = None,
+                }
+            }
+            if self.next_group == self.metadata.metadata().num_row_groups() {
+                return Ok(None);
+            }
+            let file = self.file.try_clone().map_err(|e| Error::read(&self.path, e))?;
+            let group = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+                .with_row_groups(vec![self.next_group])
+                .with_batch_size(Batch::MAX_ROWS)
+                .build()
+                .map_err(|e| bad(&self.path, e))?;
+            self.next_group += 1;
+            self.group = Some(group);
+        }
+    }
+
+    fn batch(&self, table: RecordBatch) -> Result<Batch, Error> {
+        Batch::new(table).map_err(|problem| bad(&self.path, problem))
+    }
+}
+
+/// Writes a small file whole: temporary name, flush to disk, rename.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let temporary = temporary_of(path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|e| Error::write("write", &temporary, e))?;
+    rename(&temporary, path)
+}
+
+/// Renames a finished file and makes the rename durable.
+pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), Error> {
+    std::fs::rename(temporary, path).map_err(|e| Error::write("rename", path, e))?;
+    sync_folder_of(path)
+}
+
+/// Removes a file if it is there, durably.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Ok(()) => sync_folder_of(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::write("remove", path, error)),
+    }
+}
+
+fn sync_folder_of(path: &Path) -> Result<(), Error> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::write("flush", folder, e))
+}
+
+/// The name of a file while it is being written; hidden, so that no listing of a table takes it for a part.
+pub(crate) fn temporary_of(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    path.with_file_name(format!(".{name}.tmp"))
+}
+
+fn properties() -> Result<WriterProperties, Error> {
+    let level = ZstdLevel::try_new(1).unwrap_or_default();
+    let text = || ColumnPath::from("text");
+    Ok(WriterProperties::builder()
+        .set_created_by("fathom".to_owned())
+        .set_compression(Compression::ZSTD(level))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        // Long texts are rarely the same, and their least and greatest value helps nobody.
+        .set_column_dictionary_enabled(text(), false)
+        .set_column_statistics_enabled(text(), EnabledStatistics::None)
+        .set_column_dictionary_enabled(ColumnPath::from("id"), false)
+        .build())
+}
+
+fn written(path: &Path, error: ParquetError) -> Error {
+    let source = match error {
+        ParquetError::External(inner) => io::Error::other(inner.to_string()),
+        error => io::Error::other(error.to_string()),
+    };
+    Error::write("write", path, source)
+}
+
+fn bad(path: &Path, detail: impl ToString) -> Error {
+    Error::BadFile { path: path.to_owned(), kind: "Parquet", detail: detail.to_string() }
+}
+
+/// A file that hashes what is written to it.
+struct Hashing {
+    file: BufWriter<File>,
+    hash: XxHash3_128,
+    bytes: u64,
+}
+
+impl Hashing {
+    fn new(file: File) -> Hashing {
+        Hashing { file: BufWriter::with_capacity(1 << 18, file), hash: XxHash3_128::new(), bytes: 0 }
+    }
+}
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_all(bytes)?;
+        self.hash.write(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,227 @@
+//! From a recipe to segments: row-wise stages that follow each other are fused, a stage over the whole table stands alone.
+
+use std::path::{Path, PathBuf};
+
+use fathom_base::human;
+use fathom_base::recipe::{Recipe as Loaded, suggest_name};
+
+use super::env::Env;
+use super::manifest::KeyHasher;
+use super::recipe::{Recipe, StageSpec};
+use super::runner::Rows;
+use super::stage::{Barrier, Work};
+use super::{RunOptions, units};
+use crate::counters::Counters;
+use crate::error::Error;
+use crate::stage::{Kind, kinds};
+
+/// One stage of the plan, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageName {
+    /// Its name in tables and reports.
+    pub name: String,
+    /// What it is: the recipe's `use`, or `read`.
+    pub kind: String,
+}
+
+/// Stages between two tables on disk.
+pub(crate) struct Segment {
+    /// The name of the table that it writes: that of its last stage.
+    pub name: String,
+    pub folder: PathBuf,
+    pub stages: Vec<StageName>,
+    pub work: SegmentWork,
+}
+
+pub(crate) enum SegmentWork {
+    Rows(Rows),
+    Table { stage: Box<dyn Barrier>, key: String },
+    Sink { stage: Box<dyn Barrier>, key: String },
+}
+
+/// A curation, checked and ready to run.
+pub struct Pipeline {
+    pub(crate) recipe: Recipe,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) units: Vec<units::Unit>,
+    /// Files of the input that have no reader.
+    pub(crate) unread: Counters,
+    pub(crate) memory_bytes: u64,
+    resolved: String,
+}
+
+/// A stage with the options that it will run with.
+struct Planned {
+    spec: StageSpec,
+    work: Work,
+    key: String,
+    options: toml::Table,
+}
+
+impl Pipeline {
+    /// Checks a recipe: its stages and their options, its input. Models and lists that stages name are loaded.
+    ///
+    /// # Errors
+    /// An unknown stage or option with its place in the recipe, an input that cannot be listed, a model that cannot be
+    /// loaded.
+    pub fn new(loaded: &Loaded<Recipe>) -> Result<Pipeline, Error> {
+        let recipe = loaded.value.clone();
+        let memory_bytes =
+            human::parse_bytes(&recipe.memory).map_err(|message| loaded.refuse("memory", message))?;
+        let mut planned = Vec::new();
+        for (index, spec) in recipe.stage.iter().enumerate() {
+            check_name(loaded, index)?;
+            planned.push(plan_stage(loaded, index, spec)?);
+        }
+        let resolved = resolved(loaded, &planned);
+        let (units, unread) = units::list(&recipe.input)?;
+        let segments = segments(&recipe.out, planned);
+        Ok(Pipeline { recipe, segments, units, unread, memory_bytes, resolved })
+    }
+
+    /// The recipe with every option of every stage, as TOML; what was set has its source beside it.
+    pub fn resolved(&self) -> &str {
+        &self.resolved
+    }
+
+    /// The folder of the results.
+    pub fn out(&self) -> &Path {
+        &self.recipe.out
+    }
+
+    /// Tables on disk and their folders, in order; sinks are not among them.
+    pub fn tables(&self) -> Vec<(&str, &Path)> {
+        let tables = self.segments.iter().filter(|s| !matches!(s.work, SegmentWork::Sink { .. }));
+        tables.map(|segment| (segment.name.as_str(), segment.folder.as_path())).collect()
+    }
+
+    pub(crate) fn env(&self, options: &RunOptions) -> Env {
+        let wanted = if options.threads == 0 { self.recipe.threads } else { options.threads };
+        let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        Env {
+            threads: if wanted == 0 { all() } else { wanted },
+            memory_bytes: self.memory_bytes,
+            spill: self.recipe.spill.clone().unwrap_or_else(|| self.recipe.out.join("spill")),
+            seed: self.recipe.seed,
+            options: options.clone(),
+            pool: Default::default(),
+        }
+    }
+}
+
+/// Refuses names that cannot be a table's and a folder's, and those that come twice.
+fn check_name(loaded: &Loaded<Recipe>, index: usize) -> Result<(), Error> {
+    let stages = &loaded.value.stage;
+    let name = stages[index].shown();
+    let key = if stages[index].name.is_some() { "name" } else { "use" };
+    let path = format!("stage.{index}.{key}");
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        let message = format!("`{name}` cannot name a table; use lower-case letters, digits and _");
+        return Err(loaded.refuse(&path, message).into());
+    }
+    if name == "read" || stages[..index].iter().any(|other| other.shown() == name) {
+        let message = format!("two stages are called `{name}`; give this one another `name`");
+        return Err(loaded.refuse(&path, message).into());
+    }
+    Ok(())
+}
+
+fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result<Planned, Error> {
+    let Some(kind) = kinds().iter().find(|kind| kind.name == spec.kind) else {
+        let names: Vec<&str> = kinds().iter().map(|kind| kind.name).collect();
+        let hint = suggest_name(&spec.kind, &names, "there are");
+        let message = format!("no stage is called `{}`; {hint}", spec.kind);
+        return Err(loaded.refuse(&format!("stage.{index}.use"), message).into());
+    };
+    let (work, options) = (kind.build)(&spec.options)?.map_err(|mistake| {
+        let key = if mistake.key.is_empty() { "use" } else { &mistake.key };
+        loaded.refuse(&format!("stage.{index}.{key}"), mistake.message)
+    })?;
+    let mut key = KeyHasher::new().with(kind.name).with(&options.to_string());
+    for file in work.files() {
+        key = key.with_file(&file)?;
+    }
+    Ok(Planned { spec: spec.clone(), work, key: key.finish(), options })
+}
+
+/// The kinds of stages, for lists and help.
+pub fn stage_kinds() -> &'static [Kind] {
+    kinds()
+}
+
+fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let folder = |index: usize, name: &str| out.join(format!("{index:02}-{name}"));
+    let read = || StageName { name: "read".to_owned(), kind: "read".to_owned() };
+    let rows = |folder: PathBuf| SegmentWork::Rows(Rows { stages: Vec::new(), key: String::new(), folder });
+    segments.push(Segment {
+        name: "read".to_owned(),
+        folder: folder(0, "read"),
+        stages: vec![read()],
+        work: rows(folder(0, "read")),
+    });
+    // The segment of the next row-wise stage: the last one if that is row-wise and not to be saved.
+    let mut open = true;
+    for Planned { spec, work, key, .. } in planned {
+        let name = spec.shown().to_owned();
+        let stage = StageName { name: name.clone(), kind: spec.kind.clone() };
+        let index = segments.len();
+        match work {
+            Work::Rows(work) => {
+                if !open {
+                    let folder = folder(index, &name);
+                    let work = rows(folder.clone());
+                    segments.push(Segment { name: name.clone(), folder, stages: Vec::new(), work });
+                }
+                let last = segments.len() - 1;
+                let segment = &mut segments[last];
+                (segment.name, segment.folder) = (name.clone(), folder(last, &name));
+                segment.stages.push(stage);
+                if let SegmentWork::Rows(rows) = &mut segment.work {
+                    rows.folder.clone_from(&segment.folder);
+                    rows.stages.push((name, work));
+                    rows.key.push_str(&key);
+                }
+                open = !spec.save;
+            }
+            Work::Table(work) => {
+                let (folder, work) = (folder(index, &name), SegmentWork::Table { stage: work, key });
+                segments.push(Segment { name, folder, stages: vec![stage], work });
+                open = false;
+            }
+            Work::Sink(work) => {
+                let (folder, work) = (folder(index, &name), SegmentWork::Sink { stage: work, key });
+                segments.push(Segment { name, folder, stages: vec![stage], work });
+                open = false;
+            }
+        }
+    }
+    segments
+}
+
+/// The whole recipe as TOML that loads to the same curation.
+fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
+    let mut out = String::new();
+    for row in loaded.rows().iter().filter(|row| row.path != "stage" && !row.path.starts_with("stage.")) {
+        let value = if row.value == "none" { "\"none\"" } else { &row.value };
+        out.push_str(&format!("{} = {value}  # {}\n", row.path, row.source));
+    }
+    for (index, stage) in planned.iter().enumerate() {
+        out.push_str("\n[[stage]]\n");
+        let mut line = |key: &str, value: &toml::Value| {
+            let source = loaded.source(&format!("stage.{index}.{key}"));
+            let source = source.map_or("default".to_owned(), ToString::to_string);
+            // A secret does not belong into a file that is passed on with the data.
+            let hidden = toml::Value::String("hidden; give it again".to_owned());
+            let secret = key == "salt" && value.as_str().is_some_and(|salt| !salt.is_empty());
+            let value = if secret { &hidden } else { value };
+            out.push_str(&format!("{key} = {value}  # {}\n", source.replace(['\n', '\r'], "?")));
+        };
+        line("use", &toml::Value::String(stage.spec.kind.clone()));
+        line("name", &toml::Value::String(stage.spec.shown().to_owned()));
+        line("save", &toml::Value::Boolean(stage.spec.save));
+        stage.options.iter().for_each(|(key, value)| line(key, value));
+    }
+    out
+}

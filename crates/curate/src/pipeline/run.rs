@@ -1,0 +1,289 @@
+//! Running a plan: segment after segment, each only where something is missing.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::barrier::{self, Job};
+use super::env::{Env, Progress, RunOptions};
+use super::manifest::{self, KeyHasher, Manifest, Part, TableManifest, part_path};
+use super::part;
+use super::plan::{Pipeline, Segment, SegmentWork};
+use super::runner::{self, Rows, Source};
+use super::stage::Barrier;
+use super::stats::{StageStats, Stats, TableStats, seconds};
+use super::tally::Tally;
+use crate::error::Error;
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Everything is there.
+    Done(Box<Stats>),
+    /// This process has done its share, but others have not.
+    Waiting {
+        /// The stage that needs what is missing; `None` when every stage of this process is done.
+        stage: Option<String>,
+        /// What is missing, and which rank owes it.
+        missing: Vec<String>,
+    },
+}
+
+/// A part that is not there yet.
+#[derive(Clone, Debug)]
+struct Owed {
+    path: PathBuf,
+    rank: usize,
+}
+
+/// What a segment left behind.
+enum Account {
+    Rows(Vec<Result<(Part, Manifest), Owed>>),
+    Table(TableManifest),
+}
+
+/// The parts that the next segment reads; before the first segment there are none, but files.
+type Parts = Option<Vec<Result<Part, Owed>>>;
+
+impl Pipeline {
+    /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
+    ///
+    /// # Errors
+    /// An input or a folder that cannot be read or written, or a stage that cannot do its work.
+    pub fn run(&self, options: &RunOptions) -> Result<Outcome, Error> {
+        let begun = Instant::now();
+        let env = self.env(options);
+        let first = env.options.rank.rank == 0;
+        std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
+        if first {
+            part::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
+        }
+        let mut parts: Parts = None;
+        let mut accounts = Vec::new();
+        for segment in &self.segments {
+            match self.run_segment(segment, &mut parts, &env)? {
+                Ok(account) => accounts.push(account),
+                Err(missing) => return Ok(Outcome::Waiting { stage: Some(segment.name.clone()), missing }),
+            }
+        }
+        if let Err(missing) = all_there(&parts) {
+            return Ok(Outcome::Waiting { stage: None, missing });
+        }
+        let stats = self.stats(&accounts, &env, begun.elapsed())?;
+        if first {
+            let path = self.out().join("stats.json");
+            let text =
+                serde_json::to_vec_pretty(&stats).map_err(|e| Error::write("write", &path, e.into()))?;
+            part::write_whole(&path, &text)?;
+        }
+        Ok(Outcome::Done(Box::new(stats)))
+    }
+
+    /// Runs a segment and moves `parts` on to what it wrote; the inner error is what others still owe.
+    fn run_segment(
+        &self,
+        segment: &Segment,
+        parts: &mut Parts,
+        env: &Env,
+    ) -> Result<Result<Account, Vec<String>>, Error> {
+        let (stage, key, sink) = match &segment.work {
+            SegmentWork::Rows(rows) => {
+                let found = self.run_rows(rows, parts, env)?;
+                *parts = Some(found.iter().map(|f| f.clone().map(|(part, _)| part)).collect());
+                return Ok(Ok(Account::Rows(found)));
+            }
+            SegmentWork::Table { stage, key } => (stage, key, false),
+            SegmentWork::Sink { stage, key } => (stage, key, true),
+        };
+        let whole = match all_there(parts) {
+            Ok(whole) => whole,
+            Err(missing) => return Ok(Err(missing)),
+        };
+        let Some(table) = run_table(segment, stage.as_ref(), key, &whole, env)? else {
+            let path = manifest::table_path(&segment.folder);
+            return Ok(Err(vec![format!("{} (rank 0)", path.display())]));
+        };
+        if !sink {
+            let written = manifest::parts_of(&segment.folder, table.parts)?;
+            *parts = Some(written.into_iter().map(Ok).collect());
+        }
+        Ok(Ok(Account::Table(table)))
+    }
+
+    /// Runs a row-wise segment and gives what is there of all ranks' parts.
+    fn run_rows(
+        &self,
+        rows: &Rows,
+        parts: &Parts,
+        env: &Env,
+    ) -> Result<Vec<Result<(Part, Manifest), Owed>>, Error> {
+        let sources: Vec<Result<Source<'_>, Owed>> = match parts {
+            None => self.units.iter().map(|unit| Ok(Source::Unit(unit, &self.recipe.input))).collect(),
+            Some(parts) => parts.iter().map(|p| p.as_ref().map(Source::Part).map_err(Owed::clone)).collect(),
+        };
+        let mut work = Vec::with_capacity(sources.len());
+        for (index, source) in sources.iter().enumerate() {
+            let Ok(source) = source else { continue };
+            let key = source.key(KeyHasher::new().with(&rows.key))?;
+            work.push((index, key, source));
+        }
+        runner::run(rows, &work, env)?;
+        if env.options.rank.world_size == 1 {
+            remove_stale(rows, sources.len())?;
+        }
+        let mut found: Vec<Result<(Part, Manifest), Owed>> = (0..sources.len())
+            .map(|index| {
+                let rank = index % env.options.rank.world_size.max(1);
+                Err(Owed { path: part_path(&rows.folder, index), rank })
+            })
+            .collect();
+        for (index, key, _) in work {
+            let path = part_path(&rows.folder, index);
+            if let Some(manifest) = manifest::finished(&path, &key) {
+                let part = Part { path, facts: manifest.facts.clone() };
+                found[index] = Ok((part, manifest));
+            }
+        }
+        Ok(found)
+    }
+
+    fn stats(&self, accounts: &[Account], env: &Env, wall: Duration) -> Result<Stats, Error> {
+        let seconds = seconds(self.out())?;
+        let mut stats = Stats { threads: env.threads, wall_s: wall.as_secs_f64(), ..Stats::default() };
+        for (number, (segment, account)) in self.segments.iter().zip(accounts).enumerate() {
+            let mut stages: Vec<StageStats> = segment
+                .stages
+                .iter()
+                .map(|stage| StageStats {
+                    name: stage.name.clone(),
+                    kind: stage.kind.clone(),
+                    table: segment.name.clone(),
+                    tally: Tally::default(),
+                    seconds: 0.0,
+                })
+                .collect();
+            let folder = segment.folder.file_name().map(|n| n.to_string_lossy().into_owned());
+            let folder = folder.unwrap_or_default();
+            let took = |part: usize, stages: &mut [StageStats]| {
+                let none = Vec::new();
+                let seconds = seconds.get(&(folder.clone(), part)).unwrap_or(&none);
+                stages.iter_mut().zip(seconds).for_each(|(stage, s)| stage.seconds += s);
+            };
+            let mut parts = Vec::new();
+            match account {
+                Account::Rows(found) => {
+                    if number == 0 {
+                        stages[0].tally.add_reader(&self.unread);
+                    }
+                    for (index, found) in found.iter().enumerate() {
+                        let Ok((part, manifest)) = found else { continue };
+                        stages.iter_mut().zip(&manifest.stages).for_each(|(s, t)| s.tally.add(t));
+                        took(index, &mut stages);
+                        parts.push(part.clone());
+                    }
+                }
+                Account::Table(table) => {
+                    stages[0].tally = table.stage.clone();
+                    took(0, &mut stages);
+                    parts = manifest::parts_of(&segment.folder, table.parts)?;
+                }
+            }
+            if !matches!(segment.work, SegmentWork::Sink { .. }) {
+                stats.tables.push(table_stats(segment, &parts));
+            }
+            stats.stages.extend(stages);
+        }
+        Ok(stats)
+    }
+}
+
+fn table_stats(segment: &Segment, parts: &[Part]) -> TableStats {
+    let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum();
+    TableStats {
+        name: segment.name.clone(),
+        folder: segment.folder.clone(),
+        parts: parts.len(),
+        documents: sum(|part| part.facts.documents),
+        text_bytes: sum(|part| part.facts.text_bytes),
+        file_bytes: sum(|part| part.facts.file_bytes),
+    }
+}
+
+/// The parts, or the list of those that others owe.
+fn all_there(parts: &Parts) -> Result<Vec<Part>, Vec<String>> {
+    let none = Vec::new();
+    let parts = parts.as_ref().unwrap_or(&none);
+    let owed = |owed: &Owed| format!("{} (rank {})", owed.path.display(), owed.rank);
+    let missing: Vec<String> = parts.iter().filter_map(|part| part.as_ref().err().map(owed)).collect();
+    if missing.is_empty() { Ok(parts.iter().flatten().cloned().collect()) } else { Err(missing) }
+}
+
+/// Runs a stage over the whole table if it is not done; `None` where that is another rank's work.
+fn run_table(
+    segment: &Segment,
+    stage: &dyn Barrier,
+    key: &str,
+    parts: &[Part],
+    env: &Env,
+) -> Result<Option<TableManifest>, Error> {
+    let mut hasher = KeyHasher::new().with(key).with(&env.seed.to_string());
+    for part in parts {
+        hasher = hasher.with(&part.facts.hash);
+    }
+    let key = hasher.finish();
+    if let Some(done) = manifest::finished_table(&segment.folder, &key) {
+        return Ok(Some(done));
+    }
+    if env.options.rank.rank != 0 {
+        return Ok(None);
+    }
+    let begun = Instant::now();
+    barrier::clear(&segment.folder)?;
+    std::fs::create_dir_all(&env.spill).map_err(|e| Error::write("create", &env.spill, e))?;
+    let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum();
+    let mut tally = Tally {
+        documents_in: sum(|part| part.facts.documents),
+        bytes_in: sum(|part| part.facts.text_bytes),
+        ..Tally::default()
+    };
+    let mut progress = Progress {
+        segment: segment.name.clone(),
+        parts_done: 0,
+        parts: 1,
+        documents: tally.documents_in,
+        text_bytes: tally.bytes_in,
+    };
+    env.progress(&progress);
+    let job = Job { parts, folder: &segment.folder, key: &key, env };
+    stage.run(&job, &mut tally)?;
+    let written = barrier::written_parts(&segment.folder)?;
+    if written.is_empty() {
+        // A sink hands on what it did not drop.
+        let dropped: u64 = tally.dropped.values().map(|d| d.bytes).sum();
+        tally.documents_out = tally.documents_in - tally.dropped_documents().min(tally.documents_in);
+        tally.bytes_out = tally.bytes_in - dropped.min(tally.bytes_in);
+    } else {
+        tally.documents_out = written.iter().map(|part| part.facts.documents).sum();
+        tally.bytes_out = written.iter().map(|part| part.facts.text_bytes).sum();
+    }
+    let done = TableManifest { key, parts: written.len(), stage: tally };
+    runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
+    manifest::save(&manifest::table_path(&segment.folder), &done)?;
+    env.point("table")?;
+    progress.parts_done = 1;
+    env.progress(&progress);
+    Ok(Some(done))
+}
+
+/// Removes the parts of an earlier run with more inputs, so that nobody reads them as part of this table.
+fn remove_stale(rows: &Rows, count: usize) -> Result<(), Error> {
+    let mut index = count;
+    loop {
+        let path = part_path(&rows.folder, index);
+        if !path.exists() && !manifest::manifest_path(&path).exists() {
+            return Ok(());
+        }
+        manifest::forget(&path)?;
+        part::remove(&path)?;
+        index += 1;
+    }
+}

@@ -1,0 +1,322 @@
+//! Row-wise segments: every input gives one part, whatever became of its neighbours.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::batch::Batch;
+use super::crew::{self, Lane};
+use super::env::{Env, Progress};
+use super::manifest::{self, KeyHasher, Manifest, Part, part_path};
+use super::part::{PartReader, PartWriter};
+use super::recipe::Input;
+use super::stage::Stage;
+use super::tally::Tally;
+use super::units::{Unit, UnitReader};
+use crate::counters::Dropped;
+use crate::error::Error;
+
+/// Stages that run one after the other on each batch.
+pub(crate) struct Rows {
+    /// Names and stages.
+    pub stages: Vec<(String, Box<dyn Stage>)>,
+    /// The stages with their options, as text.
+    pub key: String,
+    /// Where the parts go.
+    pub folder: PathBuf,
+}
+
+/// What one part is made from.
+pub(crate) enum Source<'a> {
+    /// Files of the input.
+    Unit(&'a Unit, &'a Input),
+    /// A part of the table before.
+    Part(&'a Part),
+}
+
+impl Source<'_> {
+    fn name(&self) -> String {
+        match self {
+            Source::Unit(unit, _) => unit.name.clone(),
+            // Folder and file: where the whole curation lies must not show in its bytes.
+            Source::Part(part) => {
+                let name = |path: Option<&Path>| {
+                    path.and_then(Path::file_name)
+                        .map(|n| n.to_string_lossy().into_owned())
+                        .unwrap_or_default()
+                };
+                format!("{}/{}", name(part.path.parent()), name(Some(&part.path)))
+            }
+        }
+    }
+
+    pub fn key(&self, key: KeyHasher) -> Result<String, Error> {
+        let key = match self {
+            Source::Part(part) => key.with("part").with(&part.facts.hash),
+            Source::Unit(unit, input) => {
+                // Where the files are is told by the unit itself.
+                let how = Input { paths: Vec::new(), unit_bytes: 0, max_units: None, ..(*input).clone() };
+                unit.key(key.with("unit").with(&format!("{how:?}")))?
+            }
+        };
+        Ok(key.finish())
+    }
+
+    fn open(&self) -> Result<Reader, Error> {
+        Ok(match self {
+            Source::Unit(unit, input) => Reader::Unit(Box::new(unit.open(input))),
+            Source::Part(part) => Reader::Part(Box::new(PartReader::open(&part.path)?)),
+        })
+    }
+}
+
+enum Reader {
+    Unit(Box<UnitReader>),
+    Part(Box<PartReader>),
+}
+
+impl Reader {
+    fn next(&mut self) -> Result<Option<Batch>, Error> {
+        match self {
+            Reader::Unit(unit) => unit.next(),
+            Reader::Part(part) => part.next(),
+        }
+    }
+
+    /// A batch without documents, with the columns of all others.
+    fn empty(&self) -> Result<Batch, Error> {
+        let schema = match self {
+            Reader::Unit(_) => Batch::schema(&[]),
+            Reader::Part(part) => part.schema(),
+        };
+        let table = arrow::array::RecordBatch::new_empty(schema);
+        Batch::new(table).map_err(|detail| Error::Table { detail })
+    }
+}
+
+/// Runs the segment over those of `work` (number of the part, key, source) that are this process's and not done yet.
+///
+/// # Errors
+/// A stage, the disk, or the end of the run by [`Env::point`].
+pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env) -> Result<(), Error> {
+    std::fs::create_dir_all(&rows.folder).map_err(|e| Error::write("create", &rows.folder, e))?;
+    let mine: Vec<_> = work.iter().filter(|(index, ..)| env.options.rank.owns(*index)).collect();
+    let undone = |(index, key, _): &&&(usize, String, &Source<'_>)| {
+        manifest::finished(&part_path(&rows.folder, *index), key).is_none()
+    };
+    let missing: Vec<_> = mine.iter().filter(undone).collect();
+    let told = Mutex::new(Progress {
+        segment: rows.stages.last().map_or("read".to_owned(), |(name, _)| name.clone()),
+        parts_done: mine.len() - missing.len(),
+        parts: mine.len(),
+        documents: 0,
+        text_bytes: 0,
+    });
+    let tell = |change: &dyn Fn(&mut Progress)| {
+        let mut progress = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        change(&mut progress);
+        env.progress(&progress);
+    };
+    tell(&|_| {});
+    let open = |lane: usize| {
+        let (index, key, source) = missing[lane];
+        PartLane::open(rows, source, (*index, key), env, &tell)
+    };
+    crew::run(env.limits(), missing.len(), &open, &|batch| process(&rows.stages, batch, env))
+}
+
+/// A batch behind all stages.
+struct Processed {
+    documents_in: u64,
+    bytes_in: u64,
+    batch: Batch,
+    tallies: Vec<Tally>,
+    seconds: Vec<f64>,
+}
+
+/// One part in the making.
+struct PartLane<'a> {
+    index: usize,
+    path: PathBuf,
+    input: String,
+    key: &'a str,
+    reader: Reader,
+    writer: PartWriter,
+    tallies: Vec<Tally>,
+    seconds: Vec<f64>,
+    read_s: f64,
+    env: &'a Env,
+    tell: &'a Tell<'a>,
+}
+
+type Tell<'a> = dyn Fn(&dyn Fn(&mut Progress)) + Sync + 'a;
+
+impl<'a> PartLane<'a> {
+    fn open(
+        rows: &Rows,
+        source: &Source<'_>,
+        (index, key): (usize, &'a str),
+        env: &'a Env,
+        tell: &'a Tell<'a>,
+    ) -> Result<PartLane<'a>, Error> {
+        let path = part_path(&rows.folder, index);
+        manifest::forget(&path)?;
+        let reader = source.open()?;
+        // What columns the part has is asked from the stages, so that a part without documents has them too.
+        let schema = process(&rows.stages, reader.empty()?, env)?.batch.table().schema();
+        let writer = PartWriter::create(&path, schema)?;
+        let tallies = vec![Tally::default(); rows.stages.len()];
+        let seconds = vec![0.0; rows.stages.len()];
+        let (input, read_s) = (source.name(), 0.0);
+        Ok(PartLane { index, path, input, key, reader, writer, tallies, seconds, read_s, env, tell })
+    }
+}
+
+impl Lane for PartLane<'_> {
+    type Job = Batch;
+    type Done = Processed;
+
+    fn next(&mut self) -> Result<Option<Batch>, Error> {
+        self.env.point("batch")?;
+        let begun = Instant::now();
+        let batch = self.reader.next();
+        self.read_s += begun.elapsed().as_secs_f64();
+        batch
+    }
+
+    fn accept(&mut self, done: Processed) -> Result<(), Error> {
+        for (sum, tally) in self.tallies.iter_mut().zip(&done.tallies) {
+            sum.add(tally);
+        }
+        for (sum, seconds) in self.seconds.iter_mut().zip(&done.seconds) {
+            *sum += seconds;
+        }
+        self.writer.write(&done.batch)?;
+        (self.tell)(&|progress| {
+            progress.documents += done.documents_in;
+            progress.text_bytes += done.bytes_in;
+        });
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        let PartLane { index, path, input, key, reader, writer, mut tallies, mut seconds, read_s, env, tell } =
+            self;
+        if let Reader::Unit(unit) = &reader {
+            tallies.insert(0, unit.tally());
+            seconds.insert(0, read_s);
+        }
+        let closed = writer.close()?;
+        env.point("written")?;
+        let facts = closed.publish()?;
+        env.point("renamed")?;
+        let done = Manifest { key: key.to_owned(), input, facts, stages: tallies };
+        manifest::save(&manifest::manifest_path(&path), &done)?;
+        env.point("manifest")?;
+        log_seconds(&path, index, seconds, env)?;
+        tell(&|progress| progress.parts_done += 1);
+        Ok(())
+    }
+}
+
+/// Passes a batch through the stages. Where a stage panics on it, its documents are tried one by one, and those it panics
+/// on are dropped by name: what comes from a crawl must not end a run.
+fn process(stages: &[(String, Box<dyn Stage>)], batch: Batch, env: &Env) -> Result<Processed, Error> {
+    let (documents_in, bytes_in) = (batch.rows() as u64, batch.text_bytes());
+    let mut done = Processed { documents_in, bytes_in, batch, tallies: Vec::new(), seconds: Vec::new() };
+    for (_, stage) in stages {
+        let begun = Instant::now();
+        let mut tally = Tally {
+            documents_in: done.batch.rows() as u64,
+            bytes_in: done.batch.text_bytes(),
+            ..Tally::default()
+        };
+        let whole = crew::fenced(|| {
+            let mut tally = tally.clone();
+            stage.run(done.batch.clone(), &mut tally).map(|batch| (batch, tally))
+        });
+        match whole {
+            Ok((batch, full)) => (done.batch, tally) = (batch, full),
+            Err(Error::Panicked { detail }) if done.batch.rows() == 0 => {
+                return Err(Error::Panicked { detail });
+            }
+            Err(Error::Panicked { .. }) => done.batch = one_by_one(stage.as_ref(), &done.batch, &mut tally)?,
+            Err(error) => return Err(error),
+        }
+        tally.documents_out = done.batch.rows() as u64;
+        tally.bytes_out = done.batch.text_bytes();
+        done.tallies.push(tally);
+        done.seconds.push(begun.elapsed().as_secs_f64());
+    }
+    // Only behind the last stage of the segment: that is the table that is written.
+    if let Some(last) = done.tallies.last_mut() {
+        (0..done.batch.rows()).for_each(|row| last.lengths.add(done.batch.text(row).len() as f64));
+    }
+    env.point("stages")?;
+    Ok(done)
+}
+
+fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Batch, Error> {
+    // A batch without documents gives the columns when no document is left.
+    let mut tables = vec![stage.run(batch.slice(0, 0), &mut Tally::default())?.into_table()];
+    for row in 0..batch.rows() {
+        let alone = batch.slice(row, 1);
+        match crew::fenced(|| stage.run(alone, tally)) {
+            Ok(kept) => tables.push(kept.into_table()),
+            Err(Error::Panicked { detail }) => {
+                let bytes = batch.text(row).len() as u64;
+                let (file, place) = (batch.id(row).to_owned(), String::new());
+                tally.drop_many("stage_panicked", Dropped { documents: 1, bytes });
+                tally.note(crate::counters::Damage {
+                    file,
+                    place,
+                    reason: crate::counters::Reason::Unreadable,
+                    detail,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let schema = tables[0].schema();
+    let table = arrow::compute::concat_batches(&schema, &tables)
+        .map_err(|e| Error::Table { detail: e.to_string() })?;
+    Batch::new(table).map_err(|detail| Error::Table { detail })
+}
+
+/// Seconds that the stages of a part took, added up over threads. They are kept apart from the manifests, whose bytes do
+/// not depend on the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SecondsLine {
+    /// The folder of the table.
+    pub table: String,
+    /// The part's number.
+    pub part: usize,
+    /// Seconds by stage.
+    pub seconds: Vec<f64>,
+}
+
+/// The log of seconds: one file for each process, one line for each part.
+pub(crate) fn seconds_log(out: &Path, rank: usize) -> PathBuf {
+    out.join("seconds").join(format!("rank-{rank}.jsonl"))
+}
+
+pub(crate) fn log_seconds(path: &Path, part: usize, seconds: Vec<f64>, env: &Env) -> Result<(), Error> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    let table = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let log = seconds_log(folder.parent().unwrap_or(folder), env.options.rank.rank);
+    let line = SecondsLine { table, part, seconds };
+    let mut text = serde_json::to_string(&line).map_err(|e| Error::write("write", &log, e.into()))?;
+    text.push('\n');
+    let append = || {
+        if let Some(folder) = log.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        // One write, so that lines of several threads do not mix.
+        OpenOptions::new().create(true).append(true).open(&log)?.write_all(text.as_bytes())
+    };
+    append().map_err(|e| Error::write("write", &log, e))
+}

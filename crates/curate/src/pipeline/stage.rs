@@ -1,0 +1,58 @@
+//! What a stage is: row-wise, or over the whole corpus.
+
+use std::path::PathBuf;
+
+use super::barrier::Job;
+use super::batch::Batch;
+use super::tally::Tally;
+use crate::error::Error;
+
+/// A row-wise stage: what it does to a document depends on that document alone. It has no state, so that batches can
+/// pass it on any thread in any order.
+pub trait Stage: Send + Sync {
+    /// Drops, changes or describes documents; order stays. The runner counts what goes in and out, the stage calls
+    /// [`Tally::drop`] for each document that it leaves out.
+    ///
+    /// # Errors
+    /// Only what makes the whole run pointless: a missing model, a column that a stage before should have added.
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error>;
+
+    /// Files whose content decides what the stage does, such as models and lists.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+}
+
+/// A stage that needs the whole table: deduplication, shuffling, blending, tokenising.
+pub trait Barrier: Send + Sync {
+    /// Reads the parts of `job` and writes new ones into its folder.
+    ///
+    /// # Errors
+    /// A part that cannot be read, a full disk, too little memory.
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error>;
+
+    /// Files whose content decides what the stage does.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+}
+
+/// A stage of a recipe, ready to run.
+pub enum Work {
+    /// Row-wise; neighbours of this kind are fused.
+    Rows(Box<dyn Stage>),
+    /// Over the whole table, giving a new one.
+    Table(Box<dyn Barrier>),
+    /// Over the whole table, giving files for others; the next stage reads the table that this one read.
+    Sink(Box<dyn Barrier>),
+}
+
+impl Work {
+    /// Files whose content decides what the stage does.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Work::Rows(stage) => stage.files(),
+            Work::Table(stage) | Work::Sink(stage) => stage.files(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The account of a curation, put together from the manifests: what `stats.json` and the report show.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::runner::SecondsLine;
+use super::tally::Tally;
+use crate::error::Error;
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageStats {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: String,
+    /// The table that its segment writes.
+    pub table: String,
+    /// What it did.
+    pub tally: Tally,
+    /// Seconds of all threads together, of the parts whose time is known.
+    pub seconds: f64,
+}
+
+impl StageStats {
+    /// Bytes of text per second and thread that went in, where it took any time.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.tally.bytes_in as f64 / self.seconds)
+    }
+}
+
+/// One table on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableStats {
+    /// Its name: that of the last stage before it.
+    pub name: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Parquet files.
+    pub parts: usize,
+    /// Documents.
+    pub documents: u64,
+    /// UTF-8 bytes of their text.
+    pub text_bytes: u64,
+    /// Bytes on disk.
+    pub file_bytes: u64,
+}
+
+/// The account of a curation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// The stages in order; the first is `read`.
+    pub stages: Vec<StageStats>,
+    /// The tables in order.
+    pub tables: Vec<TableStats>,
+    /// Threads of the last run.
+    pub threads: usize,
+    /// Wall time of the last run, which may have done only what was missing.
+    pub wall_s: f64,
+}
+
+/// Seconds by table and part, each by stage: the last line of a part counts, lines that were torn by a kill do not.
+pub(crate) fn seconds(out: &std::path::Path) -> Result<BTreeMap<(String, usize), Vec<f64>>, Error> {
+    let mut seconds = BTreeMap::new();
+    let folder = out.join("seconds");
+    let Ok(listing) = std::fs::read_dir(&folder) else { return Ok(seconds) };
+    let mut files: Vec<PathBuf> = listing.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    files.sort();
+    for file in files {
+        let text = std::fs::read_to_string(&file).map_err(|e| Error::read(&file, e))?;
+        for line in text.lines() {
+            if let Ok(line) = serde_json::from_str::<SecondsLine>(line) {
+                seconds.insert((line.table, line.part), line.seconds);
+            }
+        }
+    }
+    Ok(seconds)
+}

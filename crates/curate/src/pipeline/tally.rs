@@ -1,0 +1,247 @@
+//! What a stage did: documents and bytes in, out and dropped by reason; damage with its place; distributions, and
+//! samples on both sides of a threshold.
+//!
+//! Tallies of batches and files are added up in the order of the files, so that the sum does not depend on which
+//! thread was faster.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::histogram::Histogram;
+use crate::counters::{Counters, Damage, Dropped, Reason};
+
+/// Clusters listed.
+const CLUSTERS: usize = 16;
+/// Samples kept on each side of a threshold.
+const SAMPLES: usize = 4;
+/// Characters of a sample's text.
+const SAMPLE_CHARS: usize = 240;
+
+/// The account of one stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
+    /// Documents that came in.
+    pub documents_in: u64,
+    /// Bytes of their text.
+    pub bytes_in: u64,
+    /// Documents handed on.
+    pub documents_out: u64,
+    /// Bytes of their text.
+    pub bytes_out: u64,
+    /// Those that were not, by reason.
+    pub dropped: BTreeMap<String, Dropped>,
+    /// The first [`Counters::LISTED`] damaged records; `dropped` counts all of them.
+    pub damage: Vec<Damage>,
+    /// Counts by group and name, such as documents by language.
+    pub groups: BTreeMap<String, BTreeMap<String, Dropped>>,
+    /// Distributions of values by name, such as a filter's scores.
+    pub scores: BTreeMap<String, Score>,
+    /// Bytes of the documents handed on.
+    pub lengths: Histogram,
+    /// The largest clusters of duplicates.
+    pub clusters: Vec<Cluster>,
+}
+
+/// Documents that are the same, or nearly.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// How many, the kept one included.
+    pub documents: u64,
+    /// The id of the document that is kept.
+    pub first: String,
+    /// The beginning of its text.
+    pub text: String,
+}
+
+/// The values of one score, and what lies close to its threshold.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// How often which value came up.
+    pub histogram: Histogram,
+    /// The limits that decided; empty where nothing is decided by this value.
+    pub limits: Vec<f64>,
+    /// Documents just kept, nearest to the limit first.
+    pub kept: Vec<Sample>,
+    /// Documents just dropped, nearest to the limit first.
+    pub dropped: Vec<Sample>,
+}
+
+/// A document near a threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The document.
+    pub id: String,
+    /// Its value.
+    pub value: f64,
+    /// How far that is from the nearest limit.
+    pub distance: f64,
+    /// The beginning of its text.
+    pub text: String,
+}
+
+impl Tally {
+    /// A document that goes no further, for a reason in snake_case.
+    pub fn drop(&mut self, reason: &str, text_bytes: u64) {
+        self.drop_many(reason, Dropped { documents: 1, bytes: text_bytes });
+    }
+
+    /// Documents that go no further.
+    pub fn drop_many(&mut self, reason: &str, more: Dropped) {
+        add(named(&mut self.dropped, reason), more);
+    }
+
+    /// A damaged record, counted under its reason.
+    pub fn damaged(&mut self, damage: Damage, more: Dropped) {
+        self.drop_many(&reason_name(damage.reason), more);
+        self.note(damage);
+    }
+
+    /// Lists a damaged record that is counted elsewhere.
+    pub fn note(&mut self, damage: Damage) {
+        if self.damage.len() < Counters::LISTED {
+            self.damage.push(damage);
+        }
+    }
+
+    /// Counts a document under a name of a group: `count("language", "en", bytes)`.
+    pub fn count(&mut self, group: &str, name: &str, text_bytes: u64) {
+        let group = named(&mut self.groups, group);
+        add(named(group, name), Dropped { documents: 1, bytes: text_bytes });
+    }
+
+    /// A value that belongs into the distribution `name`.
+    pub fn score(&mut self, name: &str, value: f64) {
+        named(&mut self.scores, name).histogram.add(value);
+    }
+
+    /// A value of the distribution `name` that came up so many times.
+    pub fn score_many(&mut self, name: &str, value: f64, times: u64) {
+        named(&mut self.scores, name).histogram.add_many(value, times);
+    }
+
+    /// A value that decided whether document `id` was kept, against the nearest of `limits`.
+    pub fn decided(&mut self, name: &str, value: f64, limits: &[f64], kept: bool, document: (&str, &str)) {
+        let score = named(&mut self.scores, name);
+        score.histogram.add(value);
+        if score.limits.is_empty() {
+            score.limits = limits.to_vec();
+        }
+        let distance = limits.iter().map(|limit| (value - limit).abs()).fold(f64::INFINITY, f64::min);
+        if !distance.is_finite() {
+            return;
+        }
+        let side = if kept { &mut score.kept } else { &mut score.dropped };
+        let (id, text) = document;
+        let before = |s: &Sample| (s.distance, s.id.as_str()) < (distance, id);
+        if side.len() == SAMPLES && side.last().is_some_and(before) {
+            return;
+        }
+        let place = side.partition_point(before);
+        let text = text.chars().take(SAMPLE_CHARS).collect();
+        side.insert(place, Sample { id: id.to_owned(), value, distance, text });
+        side.truncate(SAMPLES);
+    }
+
+    /// A cluster of duplicates; the largest are listed.
+    pub fn cluster(&mut self, documents: u64, first: &str, text: &str) {
+        let text = text.chars().take(SAMPLE_CHARS).collect();
+        self.clusters.push(Cluster { documents, first: first.to_owned(), text });
+        if self.clusters.len() > 4 * CLUSTERS {
+            self.sort_clusters();
+        }
+    }
+
+    /// The least documents of a cluster that would be listed now.
+    pub fn least_cluster(&self) -> u64 {
+        let full = self.clusters.len() >= CLUSTERS;
+        if full { self.clusters.iter().map(|c| c.documents).min().unwrap_or(0) } else { 0 }
+    }
+
+    pub(crate) fn sort_clusters(&mut self) {
+        self.clusters.sort_by(|a, b| b.documents.cmp(&a.documents).then_with(|| a.first.cmp(&b.first)));
+        self.clusters.truncate(CLUSTERS);
+    }
+
+    /// Adds the tally of a later batch or file of the same stage.
+    pub fn add(&mut self, later: &Tally) {
+        self.documents_in += later.documents_in;
+        self.bytes_in += later.bytes_in;
+        self.documents_out += later.documents_out;
+        self.bytes_out += later.bytes_out;
+        later.dropped.iter().for_each(|(reason, more)| self.drop_many(reason, *more));
+        let room = Counters::LISTED.saturating_sub(self.damage.len());
+        self.damage.extend(later.damage.iter().take(room).cloned());
+        for (group, names) in &later.groups {
+            let group = named(&mut self.groups, group);
+            names.iter().for_each(|(name, more)| add(named(group, name), *more));
+        }
+        for (name, score) in &later.scores {
+            named(&mut self.scores, name).merge(score);
+        }
+        self.lengths.merge(&later.lengths);
+        if !later.clusters.is_empty() {
+            self.clusters.extend(later.clusters.iter().cloned());
+            self.sort_clusters();
+        }
+    }
+
+    /// Takes over what a reader counted.
+    pub fn add_reader(&mut self, counters: &Counters) {
+        self.documents_out += counters.read_documents;
+        self.bytes_out += counters.read_bytes;
+        for (reason, more) in &counters.dropped {
+            self.drop_many(&reason_name(*reason), *more);
+        }
+        let room = Counters::LISTED.saturating_sub(self.damage.len());
+        self.damage.extend(counters.damage.iter().take(room).cloned());
+        let lost: (u64, u64) =
+            counters.dropped.values().fold((0, 0), |sum, d| (sum.0 + d.documents, sum.1 + d.bytes));
+        self.documents_in += counters.read_documents + lost.0;
+        self.bytes_in += counters.read_bytes + lost.1;
+    }
+
+    /// Documents dropped for any reason.
+    pub fn dropped_documents(&self) -> u64 {
+        self.dropped.values().map(|dropped| dropped.documents).sum()
+    }
+}
+
+impl Score {
+    fn merge(&mut self, later: &Score) {
+        self.histogram.merge(&later.histogram);
+        if self.limits.is_empty() {
+            self.limits.clone_from(&later.limits);
+        }
+        for (mine, theirs) in [(&mut self.kept, &later.kept), (&mut self.dropped, &later.dropped)] {
+            mine.extend(theirs.iter().cloned());
+            mine.sort_by(|a, b| a.distance.total_cmp(&b.distance).then_with(|| a.id.cmp(&b.id)));
+            mine.truncate(SAMPLES);
+        }
+    }
+}
+
+fn add(sum: &mut Dropped, more: Dropped) {
+    sum.documents += more.documents;
+    sum.bytes += more.bytes;
+}
+
+/// The entry of a name, made only where it is missing: most calls find it.
+fn named<'m, T: Default>(map: &'m mut BTreeMap<String, T>, name: &str) -> &'m mut T {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), T::default());
+    }
+    match map.get_mut(name) {
+        Some(value) => value,
+        None => unreachable!("it was just inserted"),
+    }
+}
+
+/// The name of a reader's reason in snake_case, as in its JSON.
+fn reason_name(reason: Reason) -> String {
+    match serde_json::to_value(reason) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => reason.words().replace(' ', "_"),
+    }
+}

@@ -1,0 +1,209 @@
+//! The table as a token store: `.bin` and `.idx` as Megatron reads them, and what is known of each document beside.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use fathom_text::store::{DocMeta, Header, StoreWriter, length_bucket};
+use fathom_text::tokenizer::Tokenizer;
+use parquet::arrow::ArrowWriter;
+use serde::{Deserialize, Serialize};
+
+use super::Maker;
+use crate::error::Error;
+use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
+
+/// The special token of a trained tokenizer.
+const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// Options of `tokenize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenizeOptions {
+    /// A `tokenizer.json` or a folder that holds one; none trains a byte-level BPE on the table.
+    pub tokenizer: Option<PathBuf>,
+    /// Ids of a trained tokenizer at most, the 256 bytes and the special token included.
+    pub vocab: u64,
+    /// Bytes of text that a tokenizer is trained on: whole documents, evenly spread over the table.
+    pub sample_bytes: u64,
+    /// The files are `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`.
+    pub prefix: String,
+}
+
+impl Default for TokenizeOptions {
+    fn default() -> Self {
+        TokenizeOptions { tokenizer: None, vocab: 32_768, sample_bytes: 64 << 20, prefix: "train".to_owned() }
+    }
+}
+
+/// Makes the token store.
+pub(super) struct Tokenize(TokenizeOptions);
+
+impl Maker for Tokenize {
+    type Options = TokenizeOptions;
+    const NAME: &'static str = "tokenize";
+    const ABOUT: &'static str = "writes a token store (Megatron's .bin and .idx) with source, length bucket and hash of each document";
+
+    fn make(options: TokenizeOptions) -> Result<Work, Error> {
+        let refuse = |key, found: &dyn ToString, advice: &str| {
+            Err(Error::Setting { key, found: found.to_string(), advice: advice.to_owned() })
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if options.prefix.is_empty() || !options.prefix.chars().all(plain) {
+            return refuse("prefix", &options.prefix, "it names files; use letters, digits, _ and -");
+        }
+        if options.tokenizer.is_none() && options.vocab < 257 {
+            return refuse("vocab", &options.vocab, "256 bytes and one special token need 257 or more");
+        }
+        Ok(Work::Sink(Box::new(Tokenize(options))))
+    }
+}
+
+impl Barrier for Tokenize {
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
+        let tokenizer = self.tokenizer(job)?;
+        tokenizer.save_dir(job.folder().join("tokenizer"))?;
+        let eos = tokenizer.require_eos()?;
+        let header = Header::for_tokenizer(&tokenizer)?;
+        let mut store = StoreWriter::create(job.folder().join(&self.0.prefix), header)?;
+        let mut documents = Documents::create(&job.folder().join("documents.parquet"))?;
+        let mut end = 0;
+        job.in_order(&mut |_, batch| {
+            let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
+            let encoded = job.on_threads(|| tokenizer.encode_batch(&texts))??;
+            let mut lines = Lines::default();
+            for (row, mut ids) in encoded.into_iter().enumerate() {
+                ids.push(eos);
+                let source = number_of(&mut store, batch.source(row));
+                let meta = DocMeta::of_text(texts[row], source);
+                store.push_document(&ids, meta)?;
+                end += ids.len() as u64;
+                let bucket = length_bucket(ids.len() as u64);
+                lines.push(end, ids.len() as u64, meta.hash);
+                tally.score("tokens", ids.len() as f64);
+                tally.count("length_bucket", &format!("2^{bucket:02}"), meta.text_bytes);
+            }
+            documents.write(&batch, lines)
+        })?;
+        documents.finish()?;
+        store.finish()?;
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let file = |path: &PathBuf| if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
+        self.0.tokenizer.iter().map(file).collect()
+    }
+}
+
+impl Tokenize {
+    /// The tokenizer that was given, or one trained on a sample of the table.
+    fn tokenizer(&self, job: &Job<'_>) -> Result<Tokenizer, Error> {
+        match &self.0.tokenizer {
+            Some(path) if path.is_dir() => Ok(Tokenizer::from_dir(path)?),
+            Some(path) => Ok(Tokenizer::from_file(path)?),
+            None => {
+                let sample = sample(job, self.0.sample_bytes)?;
+                let vocab = usize::try_from(self.0.vocab).unwrap_or(usize::MAX);
+                let train = || Tokenizer::train_bpe(sample.into_iter(), vocab, &[END_OF_TEXT]);
+                Ok(job.on_threads(train)??)
+            }
+        }
+    }
+}
+
+/// Whole documents evenly spread over the table, about `bytes` of them.
+fn sample(job: &Job<'_>, bytes: u64) -> Result<Vec<String>, Error> {
+    let total = job.text_bytes().max(1);
+    let (mut seen, mut taken) = (0u64, 0u64);
+    let mut texts = Vec::new();
+    for batch in job.batches() {
+        let (_, batch) = batch?;
+        for row in 0..batch.rows() {
+            let text = batch.text(row);
+            seen += text.len() as u64;
+            // Taken so far stays at the same share of what was seen as the sample is of all.
+            if u128::from(taken) * u128::from(total) < u128::from(seen) * u128::from(bytes) && taken < bytes {
+                taken += text.len() as u64;
+                texts.push(text.to_owned());
+            }
+        }
+    }
+    Ok(texts)
+}
+
+fn number_of(store: &mut StoreWriter, source: &str) -> u32 {
+    // Documents of a source follow each other, so the last one is nearly always the one.
+    let known = store.header().sources.iter().rposition(|name| name == source);
+    known.map_or_else(|| store.add_source(source), |number| number as u32)
+}
+
+/// What is known of the documents of a batch.
+#[derive(Default)]
+struct Lines {
+    ends: Vec<u64>,
+    tokens: Vec<u64>,
+    buckets: Vec<u32>,
+    hashes: Vec<String>,
+}
+
+impl Lines {
+    fn push(&mut self, end: u64, tokens: u64, hash: u128) {
+        self.ends.push(end);
+        self.tokens.push(tokens);
+        self.buckets.push(length_bucket(tokens));
+        self.hashes.push(format!("{hash:032x}"));
+    }
+}
+
+/// `documents.parquet`: one row a document, in the order of the store.
+struct Documents {
+    path: PathBuf,
+    schema: SchemaRef,
+    writer: ArrowWriter<File>,
+}
+
+impl Documents {
+    fn create(path: &Path) -> Result<Documents, Error> {
+        let field = |name: &str, kind: DataType| Field::new(name, kind, false);
+        let schema = Arc::new(Schema::new(vec![
+            field("id", DataType::Utf8),
+            field("source", DataType::Utf8),
+            field("end", DataType::UInt64),
+            field("tokens", DataType::UInt64),
+            field("length_bucket", DataType::UInt32),
+            field("hash", DataType::Utf8),
+        ]));
+        let file = File::create(path).map_err(|e| Error::write("create", path, e))?;
+        let writer = ArrowWriter::try_new(file, schema.clone(), None).map_err(|e| failed(path, e))?;
+        Ok(Documents { path: path.to_owned(), schema, writer })
+    }
+
+    fn write(&mut self, batch: &Batch, lines: Lines) -> Result<(), Error> {
+        let text = |of: &dyn Fn(usize) -> String| -> ArrayRef {
+            Arc::new(StringArray::from_iter_values((0..batch.rows()).map(of)))
+        };
+        let columns: Vec<ArrayRef> = vec![
+            text(&|row| batch.id(row).to_owned()),
+            text(&|row| batch.source(row).to_owned()),
+            Arc::new(UInt64Array::from(lines.ends)),
+            Arc::new(UInt64Array::from(lines.tokens)),
+            Arc::new(UInt32Array::from(lines.buckets)),
+            Arc::new(StringArray::from(lines.hashes)),
+        ];
+        let table = RecordBatch::try_new(self.schema.clone(), columns)
+            .map_err(|e| Error::Table { detail: e.to_string() })?;
+        self.writer.write(&table).map_err(|e| failed(&self.path, e))
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        let file = self.writer.into_inner().map_err(|e| failed(&self.path, e))?;
+        file.sync_all().map_err(|e| Error::write("write", &self.path, e))
+    }
+}
+
+fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
+    Error::write("write", path, std::io::Error::other(error.to_string()))
+}

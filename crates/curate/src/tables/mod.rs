@@ -1,0 +1,123 @@
+//! Whole tables: one DataFusion context over folders of Parquet, within a memory limit, spilling beyond it.
+//!
+//! This is the one place that knows DataFusion and its runtime. Everything here gives results whose order the query
+//! decides, so that no number of threads shows in them.
+
+mod ops;
+mod show;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::{ParquetReadOptions, SQLOptions, SessionConfig, SessionContext};
+use futures::StreamExt;
+use tokio::runtime::Runtime;
+
+pub use ops::{OrderKey, first_of_groups, quoted, shuffled, sorted, without};
+pub use show::{Shown, json_lines, text_table};
+
+use crate::error::Error;
+
+/// What a context may use.
+#[derive(Clone, Debug)]
+pub struct TableOptions {
+    /// Memory for hash tables and sorts; beyond it they spill.
+    pub memory_bytes: u64,
+    /// The folder to spill to.
+    pub spill: PathBuf,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// Tables that queries can name.
+pub struct Tables {
+    context: SessionContext,
+    runtime: Runtime,
+}
+
+impl Tables {
+    /// A context without tables.
+    ///
+    /// # Errors
+    /// The spill folder cannot be made, or the threads cannot be started.
+    pub fn new(options: &TableOptions) -> Result<Tables, Error> {
+        std::fs::create_dir_all(&options.spill).map_err(|e| Error::write("create", &options.spill, e))?;
+        let threads = options.threads.max(1);
+        let mut config = SessionConfig::new()
+            .with_target_partitions(threads)
+            // Rows carry whole documents: few at once.
+            .with_batch_size(1024)
+            .with_sort_spill_reservation_bytes(4 << 20)
+            .with_information_schema(true);
+        // Texts come out as they are stored, so that stages and SQL see the same columns.
+        config.options_mut().execution.parquet.schema_force_view_types = false;
+        let memory = usize::try_from(options.memory_bytes).unwrap_or(usize::MAX);
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(Arc::new(FairSpillPool::new(memory)))
+            .with_temp_file_path(&options.spill)
+            .build_arc()
+            .map_err(failed)?;
+        let context = SessionContext::new_with_config_rt(config, environment);
+        context.register_udf(OrderKey::udf());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("tables")
+            .build()
+            .map_err(|e| Error::Threads { detail: e.to_string() })?;
+        Ok(Tables { context, runtime })
+    }
+
+    /// Gives a folder of Parquet files a name.
+    ///
+    /// # Errors
+    /// The folder holds no readable Parquet file, or files of different columns.
+    pub fn register(&self, name: &str, folder: &Path) -> Result<(), Error> {
+        let path = std::path::absolute(folder).map_err(|e| Error::read(folder, e))?;
+        // With a slash at its end it is a folder, whatever its name.
+        let path = format!("{}/", path.display());
+        let register = self.context.register_parquet(name, path, ParquetReadOptions::default());
+        self.runtime.block_on(register).map_err(failed)
+    }
+
+    /// Runs a query and hands its rows to `visit` as they come. Only queries: nothing is created or changed.
+    ///
+    /// # Errors
+    /// A query that is wrong, more memory needed than there is where nothing can spill, or what `visit` says.
+    pub fn stream(
+        &self,
+        sql: &str,
+        visit: &mut dyn FnMut(RecordBatch) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
+        self.runtime.block_on(async {
+            let frame = self.context.sql_with_options(sql, options).await.map_err(failed)?;
+            let mut rows = frame.execute_stream().await.map_err(failed)?;
+            while let Some(batch) = rows.next().await {
+                visit(batch.map_err(failed)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs a query and gives all its rows.
+    ///
+    /// # Errors
+    /// As [`Tables::stream`].
+    pub fn query(&self, sql: &str) -> Result<Vec<RecordBatch>, Error> {
+        let mut all = Vec::new();
+        self.stream(sql, &mut |batch| {
+            all.push(batch);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+}
+
+/// The error of a query, without its backtrace and its layers.
+fn failed(error: DataFusionError) -> Error {
+    Error::Query { detail: error.find_root().strip_backtrace() }
+}

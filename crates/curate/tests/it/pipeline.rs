@@ -1,0 +1,220 @@
+//! A curation end to end: what comes out, and that it comes out the same however it was run.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_curate::Error;
+use fathom_curate::pipeline::{Outcome, Pipeline, Rank, Recipe, RunOptions, Stats};
+
+use super::folder;
+
+/// Two files of JSON lines with a damaged line and repetitions, and a folder of small texts.
+fn inputs() -> tempfile::TempDir {
+    let line = |n: usize| {
+        let words: Vec<String> = (0..n % 40).map(|w| format!("word{}", (w * n) % 97)).collect();
+        format!("{{\"text\":\"{} {}\",\"n\":{n}}}\n", n % 150, words.join(" "))
+    };
+    let first: String = (0..3000).map(line).collect();
+    let second: String = (2000..4500).map(line).chain(["{\"text\": broken\n".to_string()]).collect();
+    folder(&[
+        ("a.jsonl", first.as_bytes()),
+        ("b.jsonl", second.as_bytes()),
+        ("notes/one.txt", b"The first note."),
+        ("notes/two.md", b"The second note."),
+        ("notes/three.bin", b"\0\0"),
+    ])
+}
+
+const RECIPE: &str = r#"
+[[stage]]
+use = "length"
+min_chars = 12
+max_chars = 180
+
+[[stage]]
+use = "exact"
+
+[[stage]]
+use = "slice"
+chars = 60
+"#;
+
+fn pipeline(input: &Path, out: &Path, settings: &[&str]) -> Result<Pipeline, Error> {
+    let paths = ["a.jsonl", "b.jsonl", "notes"].map(|name| format!("{:?}", input.join(name)));
+    let layers = Layers::new()
+        .text("test", RECIPE)
+        .set(&format!("input.paths=[{}]", paths.join(",")))
+        .set(&format!("out={}", out.display()))
+        .sets(settings);
+    Pipeline::new(&Loaded::<Recipe>::load(layers)?)
+}
+
+fn options(threads: usize) -> RunOptions {
+    RunOptions { threads, ..RunOptions::default() }
+}
+
+fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<Stats, Error> {
+    match pipeline.run(options)? {
+        Outcome::Done(stats) => Ok(*stats),
+        Outcome::Waiting { stage, missing } => panic!("waits at {stage:?} for {missing:?}"),
+    }
+}
+
+/// Every file that must not depend on how the run went, with its content.
+fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = walkdir::WalkDir::new(out).into_iter().map(|entry| entry.unwrap());
+    let files = files.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path());
+    files
+        .map(|path| (path.strip_prefix(out).unwrap().display().to_string(), path))
+        .filter(|(name, _)| !name.starts_with("seconds") && name != "stats.json" && name != "recipe.toml")
+        .map(|(name, path)| (name, std::fs::read(path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_recipe_counts_what_every_stage_did() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let pipeline = pipeline(input.path(), out.path(), &[]).unwrap();
+    let stats = run(&pipeline, &options(2)).unwrap();
+    let names: Vec<&str> = stats.stages.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["read", "length", "exact", "slice"]);
+    let [read, length, exact, slice] = &stats.stages[..] else { panic!("four stages") };
+    assert_eq!(read.tally.documents_out, 5502);
+    assert_eq!(read.tally.dropped["bad_json"].documents, 1);
+    assert_eq!(read.tally.dropped["no_reader"].documents, 1);
+    assert!(read.tally.damage[0].place.contains("line 2501"), "{:?}", read.tally.damage);
+    for stage in &stats.stages {
+        let tally = &stage.tally;
+        let all = tally.documents_out + tally.dropped_documents();
+        assert_eq!(tally.documents_in, all, "{}: what comes in goes out or is dropped", stage.name);
+    }
+    assert!(
+        length.tally.dropped["too_short"].documents > 0 && length.tally.dropped["too_long"].documents > 0
+    );
+    let chars = &length.tally.scores["chars"];
+    assert_eq!(chars.histogram.total(), 5502);
+    assert_eq!((chars.kept.len(), chars.dropped.len()), (4, 4));
+    assert!(chars.dropped.windows(2).all(|pair| pair[0].distance <= pair[1].distance));
+    assert!(chars.dropped[0].distance <= 2.0, "{:?}", chars.dropped);
+    assert!(exact.tally.dropped["duplicate"].documents >= 500);
+    assert_eq!(slice.tally.documents_out, exact.tally.documents_out);
+    let tables: Vec<(&str, usize)> = stats.tables.iter().map(|t| (t.name.as_str(), t.parts)).collect();
+    assert_eq!(tables, [("length", 3), ("exact", 3), ("slice", 3)]);
+}
+
+#[test]
+fn threads_and_ranks_change_no_byte() {
+    let input = inputs();
+    let outs: Vec<_> = (0..4).map(|_| tempfile::tempdir().unwrap()).collect();
+    let of = |i: usize| pipeline(input.path(), outs[i].path(), &[]).unwrap();
+    run(&of(0), &options(1)).unwrap();
+    let wanted = bytes_of(outs[0].path());
+    assert!(wanted.len() >= 19, "{:?}", wanted.keys());
+    run(&of(1), &options(3)).unwrap();
+    assert!(wanted == bytes_of(outs[1].path()), "three threads");
+    let rank = |rank| RunOptions { rank: Rank { rank, world_size: 2 }, ..options(1) };
+    let waiting = |outcome| match outcome {
+        Outcome::Waiting { stage, missing } => (stage, missing),
+        Outcome::Done(_) => panic!("half of the parts cannot be all"),
+    };
+    // Rank 0 waits for rank 1's part, rank 1 for the whole table, then both are done with their share of the rest.
+    let (stage, missing) = waiting(of(2).run(&rank(0)).unwrap());
+    assert_eq!(stage.as_deref(), Some("exact"));
+    assert!(
+        missing.len() == 1 && missing[0].ends_with("00-length/part-00001.parquet (rank 1)"),
+        "{missing:?}"
+    );
+    let (stage, missing) = waiting(of(2).run(&rank(1)).unwrap());
+    assert_eq!((stage.as_deref(), missing.len()), (Some("exact"), 1));
+    assert!(missing[0].ends_with("table.json (rank 0)"), "{missing:?}");
+    assert_eq!(waiting(of(2).run(&rank(0)).unwrap()).0, None);
+    assert!(matches!(of(2).run(&rank(1)).unwrap(), Outcome::Done(_)));
+    assert!(wanted == bytes_of(outs[2].path()), "two ranks");
+}
+
+#[test]
+fn stopped_anywhere_and_run_again_gives_the_same_bytes() {
+    let input = inputs();
+    let whole = tempfile::tempdir().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stop_at = |n: usize, asked: &Arc<AtomicUsize>| {
+        let asked = asked.clone();
+        let stop = move |_: &str| asked.fetch_add(1, Ordering::SeqCst) + 1 == n;
+        RunOptions { stop: Some(Arc::new(stop)), ..options(2) }
+    };
+    run(&pipeline(input.path(), whole.path(), &[]).unwrap(), &stop_at(usize::MAX, &asked)).unwrap();
+    let wanted = bytes_of(whole.path());
+    let points = asked.load(Ordering::SeqCst);
+    assert!(points > 40, "{points} points");
+    for n in (1..=points).step_by(3) {
+        let out = tempfile::tempdir().unwrap();
+        let pipeline = pipeline(input.path(), out.path(), &[]).unwrap();
+        let stopped = pipeline.run(&stop_at(n, &Arc::new(AtomicUsize::new(0))));
+        assert!(matches!(stopped, Err(Error::Interrupted { .. })), "point {n}: {stopped:?}");
+        run(&pipeline, &options(2)).unwrap();
+        assert!(wanted == bytes_of(out.path()), "stopped at point {n} of {points}");
+    }
+}
+
+#[test]
+fn only_what_changed_is_made_again() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let first = pipeline(input.path(), out.path(), &[]).unwrap();
+    run(&first, &options(1)).unwrap();
+    let changed = |name: &str| {
+        let metadata = std::fs::metadata(out.path().join(name)).unwrap();
+        metadata.modified().unwrap()
+    };
+    let before =
+        ["00-length/part-00001.parquet", "01-exact/part-00000.parquet", "02-slice/part-00000.parquet"];
+    let times = before.map(changed);
+    run(&first, &options(1)).unwrap();
+    assert_eq!(before.map(changed), times, "nothing was missing");
+    let other = pipeline(input.path(), out.path(), &["stage.slice.chars=50"]).unwrap();
+    run(&other, &options(1)).unwrap();
+    let after = before.map(changed);
+    assert_eq!(after[..2], times[..2]);
+    assert_ne!(after[2], times[2]);
+    // A part that is torn or gone is made again.
+    std::fs::write(out.path().join(before[0]), b"torn").unwrap();
+    std::fs::remove_file(out.path().join("00-length/part-00002.parquet")).unwrap();
+    run(&other, &options(1)).unwrap();
+    assert!(changed(before[0]) > times[0]);
+}
+
+#[test]
+fn mistakes_are_told_with_their_place() {
+    let input = inputs();
+    let out = tempfile::tempdir().unwrap();
+    let told = |settings: &[&str]| pipeline(input.path(), out.path(), settings).err().unwrap().to_string();
+    let said = told(&["stage.0.use=lenght"]);
+    assert!(said.contains("no stage is called `lenght`; did you mean `length`?"), "{said}");
+    let said = told(&["stage.length.min_char=3"]);
+    assert!(said.contains("`stage.0.min_char`: unknown option; did you mean `min_chars`"), "{said}");
+    assert!(said.starts_with("command line"), "{said}");
+    let said = told(&["stage.length.min_chars=many"]);
+    assert!(said.contains("stage.0.min_chars") && said.contains("whole number"), "{said}");
+    let said = told(&["stage.2.use=length"]);
+    assert!(said.contains("two stages are called `length`"), "{said}");
+    let said = told(&["input.paths=[\"/nowhere/at-all\"]"]);
+    assert!(said.contains("/nowhere/at-all"), "{said}");
+}
+
+#[test]
+fn the_resolved_recipe_loads_to_the_same() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let first = pipeline(input.path(), out.path(), &[]).unwrap();
+    let again = Layers::new().text("again", first.resolved());
+    let again = Pipeline::new(&Loaded::<Recipe>::load(again).unwrap()).unwrap();
+    let values = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split("  # ").next().unwrap_or_default().to_string()).collect()
+    };
+    assert_eq!(values(first.resolved()), values(again.resolved()));
+    run(&first, &options(1)).unwrap();
+    let wanted = bytes_of(out.path());
+    run(&again, &options(1)).unwrap();
+    assert!(wanted == bytes_of(out.path()));
+}
