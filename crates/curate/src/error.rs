@@ -108,6 +108,18 @@ pub enum Error {
         /// What the engine said.
         detail: String,
     },
+    /// An option of a curation stage that cannot be.
+    #[error("{stage}: `{key}` is {found}; {advice}")]
+    Option {
+        /// The stage.
+        stage: &'static str,
+        /// The key of its options.
+        key: String,
+        /// Its value, in words.
+        found: String,
+        /// What it may be.
+        advice: String,
+    },
     /// The tokenizer or the token store.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),

@@ -26,15 +26,19 @@
 //!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
+pub mod clean;
 mod corpus;
 mod counters;
 mod dedup;
 mod document;
 mod error;
 mod files;
+pub mod filter;
 mod gather;
 mod join;
 pub mod pipeline;
+pub mod language;
+pub mod pii;
 mod read;
 pub mod stage;
 pub mod tables;

@@ -2,12 +2,16 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod adapters;
+mod cleaning;
 mod corpus;
+mod filters;
 mod gathering;
 mod hostile;
+mod language;
 mod pages;
 mod parquet_files;
 mod pipeline;
+mod pii;
 mod readers;
 
 use std::path::{Path, PathBuf};

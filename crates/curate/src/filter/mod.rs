@@ -1,0 +1,49 @@
+//! Heuristic quality filters over `&str`: NeMo Curator's English and multilingual sets, Gopher, FineWeb, C4 and code.
+//!
+//! [`Filters`] is compiled once from [`FilterOptions`] and shared by all threads; every thread brings its own
+//! [`Scratch`]. One scan finds words, lines, paragraphs and n-grams; every enabled filter reads its value from
+//! what was found, nothing is found twice, and nothing is found that no filter asks for. Filters are asked in the
+//! order of Curator's cascade, so [`Filters::check`], which stops at the first refusal, names the same reason as
+//! [`Filters::scores`], which measures all.
+//!
+//! A value is what the filter's publication measures (a share, a count); characters are Unicode scalar values,
+//! words are split as Python's `str.split` does. Text without a word has no values: it is refused as `empty`
+//! before any share could divide by zero.
+//!
+//! This module knows nothing of tables, files or threads.
+
+mod c4;
+mod catalog;
+mod chars;
+mod code;
+mod comments;
+mod fused;
+mod histogram;
+mod lines;
+mod ngrams;
+mod options;
+mod phrases;
+mod repetition;
+mod scratch;
+mod select;
+mod table;
+mod tokens;
+mod unicode;
+mod urls;
+mod words;
+
+pub use c4::{C4, C4Options};
+pub use catalog::{Filter, Set};
+pub use code::{CodeFilters, CodeOptions, ExtensionRule, ExtensionRules, TokenFilter};
+pub use comments::CommentStyle;
+pub use fused::{Filters, Refusal, Score};
+pub use histogram::Histogram;
+pub use options::{
+    FilterOptions, FineWebOptions, GopherOptions, NGramLimit, Position, SubstringOptions, WordRule,
+};
+pub use scratch::Scratch;
+pub use unicode::{is_space, strip};
+
+pub(crate) use lines::paragraphs;
+pub(crate) use phrases::PolicyPhrases;
+pub(crate) use urls::find_urls;

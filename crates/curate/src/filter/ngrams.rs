@@ -1,0 +1,178 @@
+//! Repeated n-grams of all wanted lengths in one climb.
+//!
+//! An n-gram can only repeat where both (n-1)-grams inside it repeat. So pairs are counted for all positions, and every
+//! longer length only at the positions that survived: on ordinary text a few per cent. The work is linear in the
+//! words times the longest length, also on hostile text.
+
+use super::table::{Table, extend};
+
+/// The longest n-gram that can be asked for.
+pub(crate) const LONGEST: usize = 16;
+
+/// What is asked of the n-grams of a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Wanted {
+    /// The longest length for which anything is wanted; 0 for none.
+    pub(crate) longest: usize,
+    /// How duplicates count.
+    pub(crate) rule: DupRule,
+}
+
+/// Which characters count as duplicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum DupRule {
+    /// Curator: every occurrence after the first, characters and the spaces between counted once.
+    #[default]
+    Overlap,
+    /// datatrove: walking left to right, a repeated n-gram is counted without spaces and stepped over; n-grams that
+    /// begin inside it are not remembered.
+    Skip,
+}
+
+/// The most frequent n-gram of one length: the earliest of those with the highest count.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Top {
+    /// Number of its first word.
+    pub(crate) word: u32,
+    /// Occurrences, overlapping ones too; 0 when the text has fewer words than the length.
+    pub(crate) count: u32,
+}
+
+/// Results by length: index n, for 2 up to the longest that was wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) top: [Top; LONGEST + 1],
+    pub(crate) dup_chars: [u64; LONGEST + 1],
+}
+
+/// Buffers of the climb.
+#[derive(Default)]
+pub(crate) struct NGrams {
+    gram: Vec<u64>,
+    first: Vec<u32>,
+    count: Vec<u32>,
+    places: Vec<u32>,
+    seen: Vec<u32>,
+}
+
+impl NGrams {
+    /// Counts n-grams of the words with these `hashes`; `chars[i]` is the number of characters before word i.
+    pub(crate) fn climb(
+        &mut self,
+        hashes: &[u64],
+        chars: &[u32],
+        wanted: &Wanted,
+        table: &mut Table,
+        found: &mut Found,
+    ) {
+        *found = Found::default();
+        let words = hashes.len();
+        if wanted.longest < 2 || words < 2 {
+            return;
+        }
+        self.gram.clear();
+        self.gram.extend_from_slice(hashes);
+        self.first.resize(words.max(self.first.len()), 0);
+        self.count.resize(words.max(self.count.len()), 0);
+        self.places.clear();
+        self.places.extend(0..words as u32 - 1);
+        for n in 2..=wanted.longest.min(LONGEST).min(words) {
+            self.group(hashes, n, table);
+            found.top[n] = self.top();
+            found.dup_chars[n] = match wanted.rule {
+                DupRule::Overlap => self.overlapping(chars, n),
+                DupRule::Skip => self.skipping(chars, n),
+            };
+            self.survivors(n, words);
+        }
+    }
+
+    /// Fills `first` and `count` for the n-grams that begin at `places`.
+    fn group(&mut self, hashes: &[u64], n: usize, table: &mut Table) {
+        table.reset(self.places.len());
+        let NGrams { gram, first, count, places, .. } = self;
+        for &p in places.iter() {
+            let at = p as usize;
+            let hash = extend(gram[at], hashes[at + n - 1]);
+            gram[at] = hash;
+            let earlier = table.first(hash, p, gram);
+            first[at] = earlier;
+            if earlier == p {
+                count[at] = 1;
+            } else {
+                count[earlier as usize] += 1;
+            }
+        }
+    }
+
+    fn top(&self) -> Top {
+        let mut top = Top { word: 0, count: 1 };
+        for &p in &self.places {
+            let at = p as usize;
+            if self.first[at] == p && self.count[at] > top.count {
+                top = Top { word: p, count: self.count[at] };
+            }
+        }
+        top
+    }
+
+    fn overlapping(&self, chars: &[u32], n: usize) -> u64 {
+        let mut total = 0;
+        let mut covered_to = 0usize;
+        for &p in &self.places {
+            let at = p as usize;
+            if self.first[at] == p {
+                continue;
+            }
+            let overlap = covered_to.saturating_sub(at).min(n);
+            let spaces = (n - overlap).min(n - 1) as u64;
+            total += u64::from(chars[at + n] - chars[at + overlap]) + spaces;
+            covered_to = at + n;
+        }
+        total
+    }
+
+    fn skipping(&mut self, chars: &[u32], n: usize) -> u64 {
+        let mark = n as u32;
+        if n == 2 {
+            self.seen.clear();
+        }
+        self.seen.resize(self.gram.len(), 0);
+        let mut total = 0;
+        let mut next = 0usize;
+        for &p in &self.places {
+            let at = p as usize;
+            if at < next {
+                continue;
+            }
+            let seen = &mut self.seen[self.first[at] as usize];
+            if *seen == mark {
+                total += u64::from(chars[at + n] - chars[at]);
+                next = at + n;
+            } else {
+                *seen = mark;
+            }
+        }
+        total
+    }
+
+    /// Keeps the places where an (n+1)-gram may repeat.
+    fn survivors(&mut self, n: usize, words: usize) {
+        let mut kept = 0;
+        for i in 0..self.places.len() {
+            let p = self.places[i];
+            let at = p as usize;
+            let next = self.places.get(i + 1).copied();
+            if next == Some(p + 1) && at + n < words && self.repeats(at) && self.repeats(at + 1) {
+                self.places[kept] = p;
+                kept += 1;
+            }
+        }
+        self.places.truncate(kept);
+    }
+
+    #[inline(always)]
+    fn repeats(&self, at: usize) -> bool {
+        self.count[self.first[at] as usize] > 1
+    }
+}

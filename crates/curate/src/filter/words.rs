@@ -1,0 +1,163 @@
+//! The words of a text, found once: where they are, how long, their hashes, and what the word filters count.
+
+use super::options::WordRule;
+use super::table::hash_at;
+use super::unicode::{count_chars, is_ascii_space, wide_space};
+use unicode_segmentation::UnicodeSegmentation;
+
+const SPACE: u8 = 1;
+const ALPHA: u8 = 2;
+const HASH: u8 = 4;
+const HIGH: u8 = 8;
+const WIDE: u8 = 16;
+
+const CLASS: [u8; 256] = {
+    let mut class = [0u8; 256];
+    let mut b = 0;
+    while b < 256 {
+        let byte = b as u8;
+        class[b] = if is_ascii_space(byte) {
+            SPACE
+        } else if byte.is_ascii_alphabetic() {
+            ALPHA
+        } else if byte == b'#' {
+            HASH
+        } else if matches!(byte, 0xc2 | 0xe1 | 0xe2 | 0xe3) {
+            HIGH | WIDE
+        } else if byte >= 0x80 {
+            HIGH
+        } else {
+            0
+        };
+        b += 1;
+    }
+    class
+};
+
+/// Words that stand for an omission (Curator's list, without its entries of two words).
+const ELLIPSES: [&str; 6] = ["...", "[...]", "…", "(...)", "[…]", "-»"];
+/// The eight words that English text has (Gopher, Rae et al. 2021, A1.1).
+pub(super) const COMMON: [&str; 8] = ["the", "be", "to", "of", "and", "that", "have", "with"];
+
+/// The words of one text.
+#[derive(Default)]
+pub(crate) struct Words {
+    /// Byte offsets of begin and end.
+    pub(crate) spans: Vec<(u32, u32)>,
+    /// One hash per word.
+    pub(crate) hashes: Vec<u64>,
+    /// Characters of all words before the word; one entry more than words.
+    pub(crate) chars: Vec<u32>,
+    /// Characters of the longest word.
+    pub(crate) longest: u32,
+    /// Words with a letter.
+    pub(crate) with_letter: u32,
+    /// Words that are an ellipsis or mostly `#`.
+    pub(crate) symbols: u32,
+    /// Occurrences of [`COMMON`] words.
+    pub(crate) common: u32,
+}
+
+impl Words {
+    pub(crate) fn clear(&mut self) {
+        self.spans.clear();
+        self.hashes.clear();
+        self.chars.clear();
+        self.chars.push(0);
+        (self.longest, self.with_letter, self.symbols, self.common) = (0, 0, 0, 0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Characters of all words together.
+    pub(crate) fn total_chars(&self) -> u32 {
+        self.chars.last().copied().unwrap_or(0)
+    }
+
+    /// Finds the words of `text`, shorter than 4 GiB.
+    pub(crate) fn find(&mut self, text: &str, rule: WordRule) {
+        self.clear();
+        match rule {
+            WordRule::Spaces => self.find_spaces(text),
+            WordRule::Unicode => {
+                for (start, word) in text.unicode_word_indices() {
+                    let flags = word.bytes().fold(0, |flags, b| flags | CLASS[b as usize]);
+                    self.push(text, start, start + word.len(), flags);
+                }
+            }
+        }
+    }
+
+    fn find_spaces(&mut self, text: &str) {
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        loop {
+            while let Some(&b) = bytes.get(at) {
+                let class = CLASS[b as usize];
+                if class & SPACE != 0 {
+                    at += 1;
+                } else if class & WIDE != 0 && wide_space(&bytes[at..]) > 0 {
+                    at += wide_space(&bytes[at..]);
+                } else {
+                    break;
+                }
+            }
+            if at >= bytes.len() {
+                return;
+            }
+            let start = at;
+            let mut flags = 0;
+            while let Some(&b) = bytes.get(at) {
+                let class = CLASS[b as usize];
+                if class & (SPACE | WIDE) != 0 && (class & SPACE != 0 || wide_space(&bytes[at..]) > 0) {
+                    break;
+                }
+                flags |= class;
+                at += 1;
+            }
+            self.push(text, start, at, flags);
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, text: &str, start: usize, end: usize, flags: u8) {
+        let bytes = text.as_bytes();
+        let high = flags & HIGH != 0;
+        let chars = if high { count_chars(&bytes[start..end]) } else { end - start } as u32;
+        self.spans.push((start as u32, end as u32));
+        self.hashes.push(hash_at(bytes, start, end));
+        self.chars.push(self.total_chars() + chars);
+        self.longest = self.longest.max(chars);
+        if flags & ALPHA != 0 {
+            self.with_letter += 1;
+            if end - start <= 4 && COMMON.iter().any(|w| w.as_bytes() == &bytes[start..end]) {
+                self.common += 1;
+            }
+            if flags & HASH != 0 && mostly_hashes(&bytes[start..end], chars) {
+                self.symbols += 1;
+            }
+            return;
+        }
+        let word = &text[start..end];
+        if high && word.chars().any(char::is_alphabetic) {
+            self.with_letter += 1;
+        }
+        let symbol = flags & HASH != 0 && mostly_hashes(word.as_bytes(), chars);
+        if symbol || ELLIPSES.contains(&word) {
+            self.symbols += 1;
+        }
+    }
+}
+
+/// Whether runs of `#` are more than half as many as the characters (Curator counts runs, not signs).
+fn mostly_hashes(word: &[u8], chars: u32) -> bool {
+    let mut runs = 0u32;
+    let mut before = 0;
+    for &b in word {
+        runs += u32::from(b == b'#' && before != b'#');
+        before = b;
+    }
+    2 * runs > chars
+}

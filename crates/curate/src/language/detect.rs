@@ -1,0 +1,132 @@
+//! The language of a text.
+
+use super::codes::{iso_15924, script_of, two_letters};
+use super::model;
+use crate::Error;
+use crate::filter::{Refusal, strip};
+use fasttext::FastText;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How languages are found and which stay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LanguageOptions {
+    /// A fastText model (`.bin`) such as `lid.176.bin`; without one the built-in detector.
+    pub model: Option<PathBuf>,
+    /// Lowest score that is kept (Curator: 0.3).
+    pub min_score: f32,
+    /// Languages that stay: `en`, `eng`, or with a script `en_Latn`; empty for all.
+    pub languages: Vec<String>,
+    /// The first so many bytes of a text are looked at; 0 for all of it.
+    pub max_bytes: usize,
+}
+
+impl Default for LanguageOptions {
+    fn default() -> Self {
+        LanguageOptions { model: None, min_score: 0.3, languages: Vec::new(), max_bytes: 16 << 10 }
+    }
+}
+
+/// What a text is written in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Language {
+    /// ISO 639-1 where it exists, else the detector's code.
+    pub code: String,
+    /// ISO 15924.
+    pub script: String,
+    /// 0 to 1; the built-in detector's confidence or the model's probability.
+    pub score: f32,
+}
+
+impl Language {
+    /// Language and script, as `en_Latn`.
+    pub fn label(&self) -> String {
+        format!("{}_{}", self.code, self.script)
+    }
+
+    /// Whether `wanted` (`en`, `eng` or `en_Latn`, in any case) names this language.
+    pub fn is(&self, wanted: &str) -> bool {
+        let (language, script) = wanted.split_once('_').unwrap_or((wanted, ""));
+        let language = language.to_ascii_lowercase();
+        two_letters(&language) == self.code
+            && (script.is_empty() || script.eq_ignore_ascii_case(&self.script))
+    }
+}
+
+/// Finds languages; shared by threads.
+pub struct LanguageDetector {
+    options: LanguageOptions,
+    model: Option<FastText>,
+}
+
+impl LanguageDetector {
+    /// Loads the model that `options` name, if any.
+    ///
+    /// # Errors
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] for a score outside 0..=1.
+    pub fn new(options: &LanguageOptions) -> Result<LanguageDetector, Error> {
+        if !(0.0..=1.0).contains(&options.min_score) {
+            return Err(Error::Option {
+                stage: "language",
+                key: "min_score".to_string(),
+                found: options.min_score.to_string(),
+                advice: "give a number from 0 to 1".to_string(),
+            });
+        }
+        let model = options.model.as_deref().map(model::open).transpose()?;
+        Ok(LanguageDetector { options: options.clone(), model })
+    }
+
+    /// The language of `text`; none when there is no letter to judge by.
+    pub fn detect(&self, text: &str) -> Option<Language> {
+        let text = strip(head(text, self.options.max_bytes));
+        match &self.model {
+            None => {
+                let info = whatlang::detect(text)?;
+                let script = match info.lang().code() {
+                    "jpn" => "Jpan",
+                    _ => iso_15924(info.script()),
+                };
+                let code = two_letters(info.lang().code()).to_string();
+                Some(Language { code, script: script.to_string(), score: info.confidence() as f32 })
+            }
+            Some(model) => {
+                let best = model.predict(&text.replace('\n', " "), 1, 0.0).into_iter().next()?;
+                let label = best.label.trim_start_matches("__label__");
+                let (code, script) = match label.split_once('_') {
+                    Some((code, script)) => (code, script.to_string()),
+                    None => (label, script_of(text).to_string()),
+                };
+                Some(Language { code: two_letters(code).to_string(), script, score: best.prob })
+            }
+        }
+    }
+
+    /// The language of `text`, or why it goes: `language_unknown`, `language_score`, `language`.
+    ///
+    /// # Errors
+    /// The [`Refusal`] with the score.
+    pub fn check(&self, text: &str) -> Result<Language, Refusal> {
+        let Some(language) = self.detect(text) else {
+            return Err(Refusal { reason: "language_unknown", value: 0.0 });
+        };
+        let value = f64::from(language.score);
+        if language.score < self.options.min_score {
+            return Err(Refusal { reason: "language_score", value });
+        }
+        let wanted = &self.options.languages;
+        if !wanted.is_empty() && !wanted.iter().any(|w| language.is(w)) {
+            return Err(Refusal { reason: "language", value });
+        }
+        Ok(language)
+    }
+}
+
+/// At most `bytes` of the begin of `text`, cut between characters; 0 for all.
+fn head(text: &str, bytes: usize) -> &str {
+    if bytes == 0 || text.len() <= bytes {
+        return text;
+    }
+    &text[..text.floor_char_boundary(bytes)]
+}

@@ -1,0 +1,245 @@
+//! Quality by a fastText model: scores, training, and the stochastic rule of keeping.
+
+use super::model;
+use crate::Error;
+use crate::filter::Refusal;
+use fasttext::FastText;
+use fasttext::args::Args;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use twox_hash::XxHash3_64;
+
+/// How text is judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QualityOptions {
+    /// The fastText model (`.bin`).
+    pub model: PathBuf,
+    /// The label of good text.
+    pub label: String,
+    /// The rule of keeping; without it the threshold holds.
+    pub pareto: Option<ParetoKeep>,
+    /// Lowest score that is kept when there is no rule.
+    pub min_score: f32,
+}
+
+impl Default for QualityOptions {
+    fn default() -> Self {
+        QualityOptions {
+            model: PathBuf::new(),
+            label: "__label__hq".to_string(),
+            pareto: Some(ParetoKeep::default()),
+            min_score: 0.5,
+        }
+    }
+}
+
+/// Keeps a document when a draw from a Pareto distribution exceeds 1 - score (Brown et al. 2020, appendix A): good
+/// documents nearly always, others now and then. The draw is a function of the seed and the document's id, so it does
+/// not depend on order, batches or threads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ParetoKeep {
+    /// Shape; 3 as published.
+    pub alpha: f64,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Default for ParetoKeep {
+    fn default() -> Self {
+        ParetoKeep { alpha: 3.0, seed: 42 }
+    }
+}
+
+impl ParetoKeep {
+    /// The draw for the document `id`: (1-u)^(-1/alpha) - 1 with u uniform, as numpy's `random.pareto`.
+    pub fn draw(&self, id: &str) -> f64 {
+        let bits = XxHash3_64::oneshot_with_seed(self.seed, id.as_bytes());
+        let u = (bits >> 11) as f64 / (1u64 << 53) as f64;
+        (1.0 - u).powf(-1.0 / self.alpha) - 1.0
+    }
+
+    /// Whether the document `id` with this `score` stays.
+    pub fn keep(&self, id: &str, score: f64) -> bool {
+        self.draw(id) > 1.0 - score
+    }
+}
+
+/// A model of good text; shared by threads.
+pub struct QualityModel {
+    options: QualityOptions,
+    model: FastText,
+}
+
+impl QualityModel {
+    /// Loads the model.
+    ///
+    /// # Errors
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] when it has no such label.
+    pub fn new(options: &QualityOptions) -> Result<QualityModel, Error> {
+        let model = model::open(&options.model)?;
+        let (labels, _) = model.get_labels();
+        if !labels.contains(&options.label) {
+            return Err(Error::Option {
+                stage: "quality",
+                key: "label".to_string(),
+                found: options.label.clone(),
+                advice: format!("the labels of {} are {}", options.model.display(), labels.join(", ")),
+            });
+        }
+        Ok(QualityModel { options: options.clone(), model })
+    }
+
+    /// How good `text` is, 0 to 1: the probability of the best label if that is the label of good text, else one minus
+    /// it (as NeMo Curator scores). 0 for text without a known word.
+    pub fn score(&self, text: &str) -> f32 {
+        match self.model.predict(&one_line(text), 1, 0.0).first() {
+            Some(best) if best.label == self.options.label => best.prob,
+            Some(best) => 1.0 - best.prob,
+            None => 0.0,
+        }
+    }
+
+    /// The score of the document `id`, or its refusal as `quality`.
+    ///
+    /// # Errors
+    /// The [`Refusal`] with the score.
+    pub fn check(&self, id: &str, text: &str) -> Result<f32, Refusal> {
+        let score = self.score(text);
+        let value = f64::from(score);
+        let keep = match &self.options.pareto {
+            Some(rule) => rule.keep(id, value),
+            None => score >= self.options.min_score,
+        };
+        if keep { Ok(score) } else { Err(Refusal { reason: "quality", value }) }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace('\n', " ").replace("__label__", " ")
+}
+
+/// How a model is trained. The defaults are fastText's for classification, with word pairs and a small table of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QualityTraining {
+    /// Numbers per word.
+    pub dim: u32,
+    /// Passes over the examples.
+    pub epochs: u32,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Longest n-gram of words.
+    pub word_ngrams: u32,
+    /// Rows of the table of n-grams; a row takes 4 x `dim` bytes.
+    pub buckets: u32,
+    /// Words that occur less often are not learnt.
+    pub min_count: u32,
+    /// One example in so many is held out to measure the model; 0 for none.
+    pub hold_out: u32,
+    /// Seed of the training.
+    pub seed: u32,
+}
+
+impl Default for QualityTraining {
+    fn default() -> Self {
+        QualityTraining {
+            dim: 64,
+            epochs: 5,
+            learning_rate: 0.1,
+            word_ngrams: 2,
+            buckets: 200_000,
+            min_count: 1,
+            hold_out: 20,
+            seed: 42,
+        }
+    }
+}
+
+/// What came of a training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QualityReport {
+    /// Examples that were learnt.
+    pub examples: u64,
+    /// Examples that were held out.
+    pub held_out: u64,
+    /// The share of those that the model labels rightly; 0 when none was held out.
+    pub accuracy: f64,
+}
+
+/// Trains a model on labelled texts (`("__label__hq", text)`) and writes it to `out` (`.bin`). One thread, so the same
+/// examples give the same model. The examples pass through a file next to `out`, which is removed.
+///
+/// # Errors
+/// [`Error::Write`] for the files, [`Error::BadFile`] when nothing can be learnt from the examples.
+pub fn train_quality<'a>(
+    options: &QualityTraining,
+    examples: impl IntoIterator<Item = (&'a str, &'a str)>,
+    out: &Path,
+) -> Result<QualityReport, Error> {
+    let lines = out.with_extension("examples.tmp");
+    let result = write_examples(options, examples, &lines)
+        .and_then(|(count, held_out)| learn(options, &lines, out, count, &held_out));
+    match std::fs::remove_file(&lines) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound && result.is_ok() => {
+            Err(Error::write("remove", &lines, e))
+        }
+        _ => result,
+    }
+}
+
+type HeldOut = Vec<(String, String)>;
+
+fn write_examples<'a>(
+    options: &QualityTraining,
+    examples: impl IntoIterator<Item = (&'a str, &'a str)>,
+    path: &Path,
+) -> Result<(u64, HeldOut), Error> {
+    let file = std::fs::File::create(path).map_err(|e| Error::write("create", path, e))?;
+    let mut file = std::io::BufWriter::new(file);
+    let mut held_out = Vec::new();
+    let mut count = 0;
+    for (i, (label, text)) in examples.into_iter().enumerate() {
+        if options.hold_out > 0 && i as u64 % u64::from(options.hold_out) == 0 {
+            held_out.push((label.to_string(), one_line(text)));
+            continue;
+        }
+        writeln!(file, "{label} {}", one_line(text)).map_err(|e| Error::write("write", path, e))?;
+        count += 1;
+    }
+    file.flush().map_err(|e| Error::write("write", path, e))?;
+    Ok((count, held_out))
+}
+
+fn learn(
+    options: &QualityTraining,
+    lines: &Path,
+    out: &Path,
+    examples: u64,
+    held_out: &HeldOut,
+) -> Result<QualityReport, Error> {
+    let mut args = Args { word_ngrams: options.word_ngrams as i32, ..Args::default() };
+    args.apply_supervised_defaults();
+    args.input = lines.to_path_buf();
+    args.dim = options.dim as i32;
+    args.epoch = options.epochs as i32;
+    args.lr = options.learning_rate;
+    args.bucket = if options.word_ngrams > 1 { options.buckets as i32 } else { 0 };
+    args.min_count = options.min_count as i32;
+    args.seed = options.seed as i32;
+    args.thread = 1;
+    args.verbose = 0;
+    let bad = |detail: String| Error::BadFile { path: lines.to_path_buf(), kind: "list of examples", detail };
+    let model = FastText::train(args).map_err(|e| bad(e.to_string()))?;
+    let partial = out.with_extension("bin.tmp");
+    model.save_model(&partial).map_err(|e| Error::write("write", &partial, std::io::Error::other(e)))?;
+    std::fs::rename(&partial, out).map_err(|e| Error::write("rename", out, e))?;
+    let right = held_out
+        .iter()
+        .filter(|(label, text)| model.predict(text, 1, 0.0).first().is_some_and(|best| best.label == *label))
+        .count();
+    let held = held_out.len() as u64;
+    Ok(QualityReport { examples, held_out: held, accuracy: right as f64 / held.max(1) as f64 })
+}

@@ -1,0 +1,52 @@
+//! Dates and times of day.
+
+use super::{Entity, Found, compile, stands_alone};
+use regex::Regex;
+
+/// The compiled patterns.
+#[derive(Clone, Debug)]
+pub(super) struct Dates {
+    patterns: [Regex; 5],
+}
+
+const MONTHS: &str = "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|\
+Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)";
+
+impl Dates {
+    pub(super) fn new() -> Dates {
+        let day = "(?:0?[1-9]|[12][0-9]|3[01])";
+        let time = "(?:[01]?[0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?";
+        Dates {
+            patterns: [
+                compile(&format!(
+                    r"(?:1[89]|20)[0-9]{{2}}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?:[T ]{time}(?:\.[0-9]{{1,9}})?(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?"
+                )),
+                compile(&format!(
+                    r"(?:0?[1-9]|1[0-2]|{day})[/.](?:0?[1-9]|1[0-2]|{day})[/.](?:(?:1[89]|20)[0-9]{{2}}|[0-9]{{2}})"
+                )),
+                compile(&format!(r"{MONTHS}\.?\s{day}(?:st|nd|rd|th)?(?:,?\s(?:1[0-9]|20)[0-9]{{2}})?")),
+                compile(&format!(
+                    r"{day}(?:st|nd|rd|th)?\s(?:of\s)?{MONTHS}\.?(?:,?\s(?:1[0-9]|20)[0-9]{{2}})?"
+                )),
+                compile(&format!(r"{time}(?:\s?[AaPp]\.?[Mm]\b\.?)?")),
+            ],
+        }
+    }
+
+    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+        if !wanted(Entity::DateTime) {
+            return;
+        }
+        for pattern in &self.patterns {
+            for m in pattern.find_iter(text) {
+                let joined = text[..m.start()].ends_with(['.', ':', '/', '-']);
+                if !joined
+                    && stands_alone(text, m.start(), m.end())
+                    && !text[m.end()..].starts_with(['/', ':'])
+                {
+                    found.push(Found { entity: Entity::DateTime, start: m.start(), end: m.end() });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Personal data in text: found by pattern, checksum, context and gazetteer; redacted, replaced or hashed.
+//!
+//! [`Pii`] is compiled once from [`PiiOptions`] and shared by threads. Every detector is linear in the text. Numbers
+//! without a checksum of their own (passports, licences, bare digits of a phone) count only near a word that says what
+//! they are. Where detections overlap the longest stays, then the one of the more certain kind.
+
+mod action;
+mod dates;
+mod gazetteer;
+mod ids;
+mod names;
+mod net;
+mod numbers;
+mod options;
+
+pub use options::{Action, Entity, PiiOptions};
+
+use crate::Error;
+use std::borrow::Cow;
+
+/// One detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is.
+    pub entity: Entity,
+    /// Byte offset of its begin.
+    pub start: usize,
+    /// Byte offset of its end.
+    pub end: usize,
+}
+
+/// The compiled detectors.
+#[derive(Clone, Debug)]
+pub struct Pii {
+    options: PiiOptions,
+    net: net::Net,
+    numbers: numbers::Numbers,
+    ids: ids::Ids,
+    names: names::Names,
+    dates: dates::Dates,
+    key: [u8; 32],
+}
+
+impl Pii {
+    /// Compiles `options`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] when no entity is asked for, or when values are to be hashed without a salt: hashes of phone
+    /// numbers or names are guessed by trying all.
+    pub fn new(options: &PiiOptions) -> Result<Pii, Error> {
+        let refused = |key: &str, found: &str, advice: &str| Error::Option {
+            stage: "pii",
+            key: key.to_string(),
+            found: found.to_string(),
+            advice: advice.to_string(),
+        };
+        if options.entities.is_empty() {
+            return Err(refused("entities", "empty", "name at least one kind, or leave the stage out"));
+        }
+        if options.action == Action::Hash && options.salt.is_empty() {
+            return Err(refused(
+                "salt",
+                "empty",
+                "give a secret text; hashes without one are guessed by trying all values",
+            ));
+        }
+        Ok(Pii {
+            key: blake3::derive_key("fathom curate pii", options.salt.as_bytes()),
+            options: options.clone(),
+            net: net::Net::new(),
+            numbers: numbers::Numbers::new(),
+            ids: ids::Ids::new(),
+            names: names::Names::new(),
+            dates: dates::Dates::new(),
+        })
+    }
+
+    /// All detections in `text`, ascending, without overlaps.
+    pub fn find(&self, text: &str) -> Vec<Found> {
+        let wanted = |entity: Entity| self.options.entities.contains(&entity);
+        let mut found = Vec::new();
+        self.net.find(text, &wanted, &mut found);
+        if text.bytes().any(|b| b.is_ascii_digit()) {
+            self.numbers.find(text, &wanted, &mut found);
+            self.ids.find(text, &wanted, &mut found);
+            self.dates.find(text, &wanted, &mut found);
+        }
+        self.names.find(text, &wanted, &mut found);
+        without_overlaps(found)
+    }
+
+    /// `text` with its detections redacted, replaced or hashed, and how many there were; borrowed when there were none.
+    pub fn apply<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
+        let found = self.find(text);
+        if found.is_empty() {
+            return (Cow::Borrowed(text), 0);
+        }
+        let mut out = String::with_capacity(text.len());
+        let mut done = 0;
+        for f in &found {
+            out.push_str(&text[done..f.start]);
+            action::write(self.options.action, f.entity, &text[f.start..f.end], &self.key, &mut out);
+            done = f.end;
+        }
+        out.push_str(&text[done..]);
+        (Cow::Owned(out), found.len())
+    }
+}
+
+fn without_overlaps(mut found: Vec<Found>) -> Vec<Found> {
+    found.sort_by_key(|f| (std::cmp::Reverse(f.end - f.start), f.entity, f.start));
+    let mut kept: Vec<Found> = Vec::with_capacity(found.len());
+    let mut taken = std::collections::BTreeMap::new();
+    for f in found {
+        let before = taken.range(..f.end).next_back().map(|(_, &end)| end);
+        if before.is_none_or(|end| end <= f.start) {
+            taken.insert(f.start, f.end);
+            kept.push(f);
+        }
+    }
+    kept.sort_by_key(|f| f.start);
+    kept
+}
+
+/// Whether the byte before `start` and the one at `end` leave the stretch standing alone: no letter or digit.
+fn stands_alone(text: &str, start: usize, end: usize) -> bool {
+    !text[..start].ends_with(char::is_alphanumeric) && !text[end..].starts_with(char::is_alphanumeric)
+}
+
+/// Whether one of `words` (lower case) stands within `reach` bytes before `start`, not across a blank line.
+fn has_context(text: &str, start: usize, reach: usize, words: &[&str]) -> bool {
+    let from = text.floor_char_boundary(start.saturating_sub(reach));
+    let before = &text[from..start];
+    let before = before.rsplit("\n\n").next().unwrap_or(before);
+    let lower = before.to_ascii_lowercase();
+    words.iter().any(|word| {
+        lower.match_indices(word).any(|(at, _)| {
+            let end = at + word.len();
+            !lower[..at].ends_with(|c: char| c.is_ascii_alphabetic())
+                && !lower[end..].starts_with(|c: char| c.is_ascii_alphabetic())
+        })
+    })
+}
+
+/// A pattern of this module, which is known to compile.
+fn compile(pattern: &str) -> regex::Regex {
+    match regex::Regex::new(pattern) {
+        Ok(regex) => regex,
+        Err(error) => panic!("pattern of personal data: {error}"),
+    }
+}

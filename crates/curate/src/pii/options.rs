@@ -1,0 +1,103 @@
+//! What is looked for and what becomes of it.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of personal data, the more certain first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entity {
+    /// A mail address.
+    Email,
+    /// A bank account, by country, length and check digits (mod 97).
+    Iban,
+    /// A payment card, by issuer, length and check digit (Luhn).
+    CreditCard,
+    /// A US social security number.
+    UsSsn,
+    /// An address of IP version 4 or 6.
+    Ip,
+    /// A telephone number.
+    Phone,
+    /// A number near the word passport.
+    UsPassport,
+    /// A number near the words of a driver's licence.
+    UsDriverLicense,
+    /// A postal address.
+    Address,
+    /// A URL.
+    Url,
+    /// A date or a time of day.
+    DateTime,
+    /// A name of a person.
+    Person,
+}
+
+impl Entity {
+    /// All kinds.
+    pub const ALL: [Entity; 12] = [
+        Entity::Email,
+        Entity::Iban,
+        Entity::CreditCard,
+        Entity::UsSsn,
+        Entity::Ip,
+        Entity::Phone,
+        Entity::UsPassport,
+        Entity::UsDriverLicense,
+        Entity::Address,
+        Entity::Url,
+        Entity::DateTime,
+        Entity::Person,
+    ];
+
+    /// The mark of a redaction.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Entity::Email => "EMAIL_ADDRESS",
+            Entity::Iban => "IBAN_CODE",
+            Entity::CreditCard => "CREDIT_CARD",
+            Entity::UsSsn => "US_SSN",
+            Entity::Ip => "IP_ADDRESS",
+            Entity::Phone => "PHONE_NUMBER",
+            Entity::UsPassport => "US_PASSPORT",
+            Entity::UsDriverLicense => "US_DRIVER_LICENSE",
+            Entity::Address => "ADDRESS",
+            Entity::Url => "URL",
+            Entity::DateTime => "DATE_TIME",
+            Entity::Person => "PERSON",
+        }
+    }
+}
+
+/// What becomes of a detection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// `<EMAIL_ADDRESS>`.
+    #[default]
+    Redact,
+    /// An invented value of the same kind, the same one wherever the value occurs.
+    Replace,
+    /// `<EMAIL_ADDRESS:6f1c..>`, a keyed hash of the value.
+    Hash,
+}
+
+/// Which kinds are looked for and what becomes of them. By default all kinds but dates and URLs, which text is full
+/// of without their being personal; NeMo Curator 0.x took these too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PiiOptions {
+    /// The kinds.
+    pub entities: Vec<Entity>,
+    /// What becomes of a detection.
+    pub action: Action,
+    /// Decides invented values and hashes; secret, and needed for hashes.
+    pub salt: String,
+}
+
+impl Default for PiiOptions {
+    fn default() -> Self {
+        let quiet = |e: &Entity| !matches!(e, Entity::Url | Entity::DateTime);
+        let entities = Entity::ALL.into_iter().filter(quiet).collect();
+        PiiOptions { entities, action: Action::Redact, salt: String::new() }
+    }
+}

@@ -1,0 +1,291 @@
+//! Personal data: precision and recall on planted values, and what the actions write.
+
+use fathom_curate::pii::{Action, Entity, Pii, PiiOptions};
+use std::collections::BTreeMap;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    fn digits(&mut self, n: usize) -> String {
+        (0..n).map(|_| char::from(b'0' + self.below(10) as u8)).collect()
+    }
+    fn of<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        list[self.below(list.len() as u64) as usize]
+    }
+}
+
+const GIVEN: [&str; 12] = [
+    "James", "Maria", "Wei", "Fatima", "Sofia", "Hiroshi", "Priya", "Lars", "Chloe", "Omar", "Grace", "Mark",
+];
+// The last four are in no gazetteer.
+const SURNAMES: [&str; 12] = [
+    "Smith",
+    "Garcia",
+    "Zhang",
+    "Khan",
+    "Rossi",
+    "Tanaka",
+    "Patel",
+    "Jensen",
+    "Quillfeather",
+    "Brandybuck",
+    "Oyelaran",
+    "Vantongeren",
+];
+const STREETS: [&str; 5] = ["Maple", "Old Mill", "Washington", "5th", "King"];
+const KINDS: [&str; 5] = ["Street", "Ave", "Road", "Blvd.", "Lane"];
+const CITIES: [&str; 3] = ["Denver, CO 80203", "New York, NY 10001-1234", "Portland, OR 97205"];
+
+fn luhn(prefix: &str, length: usize, random: &mut Random) -> String {
+    let mut digits = format!("{prefix}{}", random.digits(length - prefix.len() - 1));
+    let sum: u32 = digits
+        .chars()
+        .rev()
+        .enumerate()
+        .map(|(i, c)| {
+            let d = c as u32 - 48;
+            if i % 2 == 0 { if d > 4 { 2 * d - 9 } else { 2 * d } } else { d }
+        })
+        .sum();
+    digits.push(char::from(b'0' + ((10 - sum % 10) % 10) as u8));
+    digits
+}
+
+fn iban(random: &mut Random) -> String {
+    let (country, length) = [("DE", 22), ("FR", 27), ("ES", 24), ("NL", 18)][random.below(4) as usize];
+    let account = match country {
+        "NL" => format!("ABNA{}", random.digits(10)),
+        _ => random.digits(length - 4),
+    };
+    let rest = format!("{account}{country}00").chars().fold(0u64, |rest, c| {
+        let d = c.to_digit(36).unwrap() as u64;
+        (rest * if d < 10 { 10 } else { 100 } + d) % 97
+    });
+    let plain = format!("{country}{:02}{account}", 98 - rest);
+    if random.below(2) == 0 {
+        return plain;
+    }
+    plain.as_bytes().chunks(4).map(|c| std::str::from_utf8(c).unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+/// A sentence with one value of `entity`, and the value.
+fn planted(entity: Entity, r: &mut Random) -> (String, String) {
+    let (value, template) = match entity {
+        Entity::Email => {
+            let value = format!(
+                "{}{}{}@{}",
+                r.of(&GIVEN).to_lowercase(),
+                r.of(&[".", "_", "+news", ""]),
+                r.below(100),
+                r.of(&["example.com", "mail.example.co.uk", "uni-bonn.example.de"])
+            );
+            (value, r.of(&["Write to {} today.", "<{}>", "mail: {}, or call."]))
+        }
+        Entity::Iban => (iban(r), r.of(&["Pay to {} by Friday.", "IBAN: {}."])),
+        Entity::CreditCard => {
+            let (prefix, length) =
+                [("4", 16), ("51", 16), ("37", 15), ("6011", 16), ("36", 14)][r.below(5) as usize];
+            let plain = luhn(prefix, length, r);
+            let value = match r.below(3) {
+                0 if length == 16 => {
+                    format!("{} {} {} {}", &plain[..4], &plain[4..8], &plain[8..12], &plain[12..])
+                }
+                1 if length == 16 => {
+                    format!("{}-{}-{}-{}", &plain[..4], &plain[4..8], &plain[8..12], &plain[12..])
+                }
+                _ => plain,
+            };
+            (value, r.of(&["The card {} was charged.", "card no. {}, exp 11/29"]))
+        }
+        Entity::UsSsn => {
+            let value = format!("{}-{:02}-{:04}", 100 + r.below(500), 1 + r.below(99), 1 + r.below(9999));
+            (value, r.of(&["SSN {} on file.", "her number is {}."]))
+        }
+        Entity::Ip => {
+            let value = match r.below(2) {
+                0 => format!("{}.{}.{}.{}", 1 + r.below(223), r.below(256), r.below(256), r.below(256)),
+                _ => format!("2001:db8:{:x}::{:x}", 1 + r.below(65535), 1 + r.below(65535)),
+            };
+            (value, r.of(&["Login from {} at night.", "host {}, port 22", "[{}]"]))
+        }
+        Entity::Phone => {
+            let (a, b, c) = (200 + r.below(799), 200 + r.below(799), r.digits(4));
+            match r.below(5) {
+                0 => (format!("({a}) {b}-{c}"), "Ring {} now."),
+                1 => (format!("+1 {a} {b} {c}"), "at {}, please"),
+                2 => (format!("{a}-{b}-{c}"), "It is {}."),
+                3 => (format!("+49 30 {}", r.digits(8)), "Berlin office {} is open."),
+                _ => (format!("020 7946 {}", r.digits(4)), "Tel: {} (London)"),
+            }
+        }
+        Entity::UsPassport => {
+            let value = match r.below(2) {
+                0 => format!("{}{}", 1 + r.below(9), r.digits(8)),
+                _ => format!("{}{}", r.of(&["A", "C", "E"]), r.digits(8)),
+            };
+            (value, r.of(&["Passport number {} expired.", "with passport no: {}."]))
+        }
+        Entity::UsDriverLicense => {
+            let value = format!("{}{}", r.of(&["A", "D", "S", "F"]), r.digits(7));
+            (value, r.of(&["Driver's license {} was shown.", "driving licence no. {}, valid"]))
+        }
+        Entity::Address => {
+            let street = format!("{} {} {}", 1 + r.below(9999), r.of(&STREETS), r.of(&KINDS));
+            let value = if r.below(2) == 0 { format!("{street}, {}", r.of(&CITIES)) } else { street };
+            (value, r.of(&["Send it to {}", "I live at {} since May"]))
+        }
+        Entity::Url => {
+            (format!("https://www.example.org/u/{}?id={}", r.of(&GIVEN), r.below(99)), "see {} for more")
+        }
+        Entity::DateTime => {
+            let (y, m, d) = (1950 + r.below(80), 1 + r.below(12), 1 + r.below(28));
+            let value = match r.below(4) {
+                0 => format!("{y}-{m:02}-{d:02}"),
+                1 => format!("{m}/{d}/{y}"),
+                2 => format!("{} {d}, {y}", r.of(&["March", "Dec.", "July"])),
+                _ => format!("{d} {} {y}", r.of(&["May", "October"])),
+            };
+            (value, "It was on {} that we met.")
+        }
+        Entity::Person => {
+            let value = format!("{} {}", r.of(&GIVEN), r.of(&SURNAMES));
+            (value, r.of(&["Yesterday {} came by.", "said {}, who knew.", "the work of {} in Rome"]))
+        }
+    };
+    (template.replace("{}", &value), value)
+}
+
+/// Sentences without personal data that look as if they had some.
+const INNOCENT: [&str; 26] = [
+    "Version 10.4.12.3 of the kernel fixes std::vector and a::b.",
+    "The order 4111111111111112 has 12 items at $1,234,567.89 each.",
+    "In 1914-1918 and 1939-1945 there was war; page 123-45-678 is missing.",
+    "Use @decorator, foo@bar and x@y_z in the code at 12:30:45.",
+    "ISBN 978-3-16-148410-0 and 0-306-40615-2 are books.",
+    "The result 0.123456789012345 differs by 1e-12 from 3.14159265358979.",
+    "Will The Market Street Fair open? Grace Under Pressure is an album.",
+    "Paris Hilton Hotel rooms, Mark My Words, June Bug and May Day.",
+    "See chapter 192.168.1.1 and section 4.5.6.7 of the manual.",
+    "Train 2024 leaves at 10, costs 55 and takes 900-00-1234 steps.",
+    "The GB82TEST12345698765432 code and DE00000000000000000000 are not accounts.",
+    "Serial 123456789 and batch A12345678 are in stock.",
+    "He lived on Maple Street in the city for 20 years.",
+    "1000000 people, 2000000 cars, 300 dogs.",
+    "The ratio 16:9 and the time 7:05 are fine; fe:ed is no address.",
+    "A hash like d41d8cd98f00b204e9800998ecf8427e is long.",
+    "Call me when the 3 of you arrive with 10 others.",
+    "The University of Washington and Virginia Tech played in Florence City.",
+    "See https://example.org/a@b and http://x.y:8080/p.",
+    "Rows 100-200-3000 and columns 12 34 56.",
+    "Born in the 1980s, moved in 2001, left 2010-2012.",
+    "Coordinates 52.5200, 13.4050 and 40.7128 -74.0060 are cities.",
+    "SHA 0123456789abcdef and uuid 550e8400-e29b-41d4-a716-446655440000 here.",
+    "12 Angry Men is a film; 7 Eleven is a shop; 5 Way Mix is a drink.",
+    "Temperatures of -273.15 and 1000.0000 degrees.",
+    "x = 5551234567 + 1; // a constant",
+];
+
+#[test]
+fn planted_values_are_found_and_innocent_text_is_left() {
+    let options = PiiOptions { entities: Entity::ALL.to_vec(), ..PiiOptions::default() };
+    let pii = Pii::new(&options).unwrap();
+    let mut random = Random(11);
+    // Per kind: planted, found exactly, and detections that nobody planted.
+    let mut table: BTreeMap<Entity, (u32, u32, u32)> = BTreeMap::new();
+    let mut misses = BTreeMap::new();
+    for round in 0..300 {
+        for entity in Entity::ALL {
+            let innocent = INNOCENT[(round * 7 + entity as usize) % INNOCENT.len()];
+            let (sentence, value) = planted(entity, &mut random);
+            let text = format!("{innocent} {sentence}");
+            let row = table.entry(entity).or_default();
+            row.0 += 1;
+            let at = innocent.len() + 1 + sentence.find(&value).unwrap();
+            let mut hit = false;
+            for found in pii.find(&text) {
+                let covers =
+                    found.start <= at + 2 && found.end + 2 >= at + value.len() && found.entity == entity;
+                if covers {
+                    hit = true;
+                } else if !matches!(found.entity, Entity::DateTime | Entity::Url)
+                    || found.start >= innocent.len()
+                {
+                    table.entry(found.entity).or_default().2 += 1;
+                    misses
+                        .entry((found.entity, false))
+                        .or_insert(format!("{:?} in {text}", &text[found.start..found.end]));
+                }
+            }
+            if hit {
+                table.entry(entity).or_default().1 += 1;
+            } else {
+                misses.entry((entity, true)).or_insert(text);
+            }
+        }
+    }
+    let mut report = String::new();
+    for (entity, (planted, found, wrong)) in &table {
+        let (recall, precision) =
+            (f64::from(*found) / f64::from(*planted), f64::from(*found) / f64::from(found + wrong).max(1.0));
+        report += &format!("{:18} recall {recall:.3} precision {precision:.3}\n", entity.mark());
+    }
+    println!("{report}");
+    for ((entity, missed), text) in &misses {
+        println!("{} {entity:?}: {text}", if *missed { "missed" } else { "wrong" });
+    }
+    for (entity, (planted, found, wrong)) in table {
+        let (recall, precision) =
+            (f64::from(found) / f64::from(planted), f64::from(found) / f64::from(found + wrong).max(1.0));
+        let (low_recall, low_precision) = match entity {
+            Entity::Person => (0.80, 0.95),
+            Entity::Phone | Entity::Address => (0.97, 0.97),
+            _ => (0.99, 0.98),
+        };
+        assert!(recall >= low_recall, "{entity:?}: recall {recall}\n{report}");
+        assert!(precision >= low_precision, "{entity:?}: precision {precision}\n{report}");
+    }
+}
+
+#[test]
+fn actions() {
+    let text =
+        "Mail jane.roe@corp.org or jane.roe@corp.org, card 4111 1111 1111 1111, IBAN DE89370400440532013000.";
+    let make = |action, salt: &str| {
+        Pii::new(&PiiOptions { action, salt: salt.into(), ..PiiOptions::default() }).unwrap()
+    };
+    let (redacted, count) = make(Action::Redact, "").apply(text);
+    assert_eq!(redacted, "Mail <EMAIL_ADDRESS> or <EMAIL_ADDRESS>, card <CREDIT_CARD>, IBAN <IBAN_CODE>.");
+    assert_eq!(count, 4);
+    let replace = make(Action::Replace, "s");
+    let (replaced, _) = replace.apply(text);
+    assert_eq!(replaced, replace.apply(text).0);
+    assert!(!replaced.contains("jane.roe") && !replaced.contains("4111"), "{replaced}");
+    let kinds = |text: &str| replace.find(text).iter().map(|f| f.entity).collect::<Vec<_>>();
+    assert_eq!(kinds(&replaced), kinds(text), "invented values are valid: {replaced}");
+    let mails: Vec<&str> = replaced.split_whitespace().filter(|w| w.contains('@')).collect();
+    assert_eq!(mails[0], mails[1].trim_end_matches(','));
+    let (a, b) = (make(Action::Hash, "a").apply(text).0, make(Action::Hash, "b").apply(text).0);
+    assert_ne!(a, b);
+    assert!(a.contains("<EMAIL_ADDRESS:"));
+    let unsalted = PiiOptions { action: Action::Hash, ..PiiOptions::default() };
+    assert!(Pii::new(&unsalted).unwrap_err().to_string().contains("salt"));
+    assert!(Pii::new(&PiiOptions { entities: vec![], ..PiiOptions::default() }).is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_searched(text in ".{0,200}", salt in "[a-z]{1,4}") {
+        let options = PiiOptions { entities: Entity::ALL.to_vec(), action: Action::Replace, salt };
+        let pii = Pii::new(&options).unwrap();
+        let found = pii.find(&text);
+        proptest::prop_assert!(found.windows(2).all(|w| w[0].end <= w[1].start));
+        let _ = pii.apply(&text);
+    }
+}
