@@ -213,9 +213,9 @@ fn without_citations(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-const ABBREVIATIONS: [&str; 22] = [
-    "mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "etc", "no", "vol", "fig", "inc", "ltd", "co",
-    "corp", "gen", "col", "rev", "e.g", "i.e",
+const ABBREVIATIONS: [&str; 21] = [
+    "mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "etc", "vol", "fig", "inc", "ltd", "co", "corp",
+    "gen", "col", "rev", "e.g", "i.e",
 ];
 
 /// Sentences of a line: runs of `.`, `!`, `?` (or the sentence ends of other scripts) at the end of a word, unless the

@@ -85,8 +85,7 @@ fn split(text: &str, start: usize, end: usize, push: &mut impl FnMut(usize, usiz
         return push(start, end);
     }
     if is_address(word) {
-        let tail = word
-            .trim_end_matches(|c: char| matches!(c, '.' | ',' | ')' | '"' | '\'' | ';' | ':' | '!' | '?'));
+        let tail = word.trim_end_matches(['.', ',', ')', '"', '\'', ';', ':', '!', '?']);
         if !tail.is_empty() {
             push(start, start + tail.len());
             return marks(text, start + tail.len(), end, push);

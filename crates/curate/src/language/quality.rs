@@ -202,7 +202,7 @@ fn write_examples<'a>(
     let mut held_out = Vec::new();
     let mut count = 0;
     for (i, (label, text)) in examples.into_iter().enumerate() {
-        if options.hold_out > 0 && i as u64 % u64::from(options.hold_out) == 0 {
+        if options.hold_out > 0 && (i as u64).is_multiple_of(u64::from(options.hold_out)) {
             held_out.push((label.to_string(), one_line(text)));
             continue;
         }

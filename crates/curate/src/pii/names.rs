@@ -117,7 +117,7 @@ impl Names {
             let name = if TITLES.contains(&word.text) {
                 self.after_title(text, word)
             } else {
-                self.from_given(text, word).or_else(|| self.introduced(text, word))
+                self.by_given(text, word).or_else(|| self.introduced(text, word))
             };
             if let Some((start, end)) = name {
                 found.push(Found { entity: Entity::Person, start, end });
@@ -137,7 +137,7 @@ impl Names {
     }
 
     /// "Jane Q. Smith" from a known given name.
-    fn from_given(&self, text: &str, word: Word) -> Option<(usize, usize)> {
+    fn by_given(&self, text: &str, word: Word) -> Option<(usize, usize)> {
         let (sure, perhaps) = (self.given.contains(word.text), self.ambiguous.contains(word.text));
         if !sure && !perhaps {
             return None;

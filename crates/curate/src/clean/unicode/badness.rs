@@ -124,6 +124,10 @@ fn class(letter: char) -> &'static str {
     }
 }
 
+/// Python's `\w` and `\s`, which take other characters than those of Unicode's patterns.
+const WORD: &str = "=[\\p{L}\\p{N}_]";
+const SPACE: &str = "=[\\s\\x1c-\\x1f]";
+
 /// Unlikely sequences: each rule is a list of classes by letter; a word that begins with `=` is a pattern itself.
 const RULES: [&[&str]; 37] = [
     &["1"],
@@ -133,7 +137,7 @@ const RULES: [&[&str]; 37] = [
     &["lcxe$n", "U"],
     &["xe$n", "l"],
     &["lxe", "$"],
-    &["=\\s", "U", "$"],
+    &[SPACE, "U", "$"],
     &["Ux", "nw"],
     &["lUx$e", "s", "n"],
     &["lU$nxw", "e", "s"],
@@ -142,7 +146,7 @@ const RULES: [&[&str]; 37] = [
     &["x", "k"],
     &["lU$nsew", "x"],
     &["x", "e"],
-    &["lU", "se", "=\\w"],
+    &["lU", "se", WORD],
     &["=[Œœ][^A-Za-z]"],
     &["U", "=°"],
     &["=[ÂÃÎÐ]", "€œŠš¢£Ÿž\u{a0}\u{ad}®©°·»–—´+se"],
@@ -157,7 +161,7 @@ const RULES: [&[&str]; 37] = [
     &["=[ВГРС]", "°µ+1Bse$", "=[ВГРС]"],
     &["=ГўВЂВ.[A-Za-z ]"],
     &["=Ã[\u{a0}¡]"],
-    &["=[a-z]\\s?[ÃÂ] "],
+    &["=[a-z][\\s\x1c-\x1f]?[ÃÂ] "],
     &["=(?m:^)[ÃÂ] "],
     &["a-z.,?!+e", "=Â", " +se"],
     &["=β€[™\u{a0}Ά\u{ad}®°]"],

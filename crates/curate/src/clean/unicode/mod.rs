@@ -136,7 +136,7 @@ impl UnicodeFixer {
         for _ in 0..ROUNDS {
             let mut next = Cow::Borrowed(text.as_str());
             if entities {
-                next = then(next, |t| entities::unescape(t));
+                next = then(next, entities::unescape);
             }
             if o.fix_encoding {
                 next = then(next, |t| self.fix_encoding(t, o));
