@@ -120,6 +120,16 @@ pub enum Error {
         /// What it may be.
         advice: String,
     },
+    /// The tables' engine gave up.
+    #[error("cannot {doing} the table {}: {detail}; check the space left on its disk and the limit on memory", path.display())]
+    Engine {
+        /// What it was doing: `start`, `sort`.
+        doing: &'static str,
+        /// The table or folder.
+        path: PathBuf,
+        /// What it said.
+        detail: String,
+    },
     /// The tokenizer or the token store.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),
@@ -129,6 +139,10 @@ impl Error {
     /// A failure to read `path`.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
         Error::Read { path: path.to_path_buf(), source }
+    }
+    /// A setting of a stage that cannot be.
+    pub(crate) fn setting(key: &'static str, found: impl std::fmt::Display, advice: &'static str) -> Error {
+        Error::Option { stage: "dedup", key: key.to_string(), found: found.to_string(), advice: advice.to_string() }
     }
     /// A failure to write `path`.
     pub(crate) fn write(action: &'static str, path: &Path, source: std::io::Error) -> Error {

@@ -29,7 +29,7 @@
 pub mod clean;
 mod corpus;
 mod counters;
-mod dedup;
+pub mod dedup;
 mod document;
 mod error;
 mod files;

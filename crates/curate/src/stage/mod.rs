@@ -75,6 +75,10 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
             let message = format!("{found} cannot be; {advice}");
             Ok(Err(Mistake { key: key.to_string(), message }))
         }
+        Err(Error::Option { key, found, advice, .. }) => {
+            let message = format!("{found} cannot be; {advice}");
+            Ok(Err(Mistake { key, message }))
+        }
         Err(error) => Err(error),
     }
 }

@@ -5,6 +5,7 @@ mod adapters;
 mod cleaning;
 mod corpus;
 mod filters;
+mod dedup;
 mod gathering;
 mod hostile;
 mod language;

@@ -1,0 +1,99 @@
+//! Locality-sensitive hashing: a signature is cut into bands, and two texts are a pair where they agree in all numbers
+//! of some band. At a Jaccard similarity of J that happens with probability `1 - (1 - J^rows)^bands` (Leskovec,
+//! Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+use crate::dedup::minhash::{MinHash, MinHashOptions, MinHashScratch, Scheme};
+use crate::dedup::shingle::Shingles;
+use crate::error::Error;
+
+/// How near-duplicates are found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FuzzyOptions {
+    /// What a text is a set of. Curator: 24 characters; datatrove: 5 words.
+    pub shingles: Shingles,
+    /// Bands of a signature. Curator: 20; datatrove: 14.
+    pub bands: usize,
+    /// Numbers in a band. Curator: 13; datatrove: 8. The threshold is near `(1 / bands)^(1 / rows)`.
+    pub rows: usize,
+    /// Where the hash functions come from. Curator: 42; datatrove: 1.
+    pub seed: u32,
+    /// How signatures are made.
+    pub scheme: Scheme,
+    /// With a number t in 0..=1, only documents whose Jaccard similarity to the one that stays is at least t are
+    /// duplicates; this reads the documents once more. None, as in Curator today, takes the pairs as they are.
+    pub check: Option<f64>,
+}
+
+impl Default for FuzzyOptions {
+    fn default() -> FuzzyOptions {
+        let MinHashOptions { shingles, seed, scheme, .. } = MinHashOptions::default();
+        FuzzyOptions { shingles, bands: 20, rows: 13, seed, scheme, check: None }
+    }
+}
+
+impl FuzzyOptions {
+    /// datatrove's shape: 5 words, 14 bands of 8.
+    pub fn datatrove() -> FuzzyOptions {
+        let MinHashOptions { shingles, seed, scheme, .. } = MinHashOptions::datatrove();
+        FuzzyOptions { shingles, bands: 14, rows: 8, seed, scheme, check: None }
+    }
+
+    /// The signature that the bands are cut from.
+    pub fn minhash(&self) -> MinHashOptions {
+        let FuzzyOptions { shingles, seed, scheme, .. } = *self;
+        MinHashOptions { shingles, hashes: self.bands.saturating_mul(self.rows), seed, scheme }
+    }
+
+    /// The probability that two texts of Jaccard similarity `jaccard` become a pair.
+    pub fn probability(&self, jaccard: f64) -> f64 {
+        1.0 - (1.0 - jaccard.powi(self.rows as i32)).powi(self.bands as i32)
+    }
+}
+
+/// Makes band keys. One for all threads; each thread brings its own [`MinHashScratch`].
+#[derive(Clone, Debug)]
+pub struct Bands {
+    minhash: MinHash,
+    bands: usize,
+    rows: usize,
+}
+
+impl Bands {
+    /// Draws the hash functions.
+    ///
+    /// # Errors
+    /// Where bands, rows, shingles or the threshold cannot be.
+    pub fn new(options: &FuzzyOptions) -> Result<Bands, Error> {
+        if options.bands == 0 || options.bands > 1024 || options.rows == 0 {
+            let found = format!("{} bands of {} rows", options.bands, options.rows);
+            return Err(Error::setting("dedup.bands", found, "choose 1 to 1024 bands of at least one row"));
+        }
+        if let Some(check) = options.check.filter(|check| !(0.0..=1.0).contains(check)) {
+            return Err(Error::setting("dedup.check", check, "a Jaccard similarity lies between 0 and 1"));
+        }
+        Ok(Bands { minhash: MinHash::new(&options.minhash())?, bands: options.bands, rows: options.rows })
+    }
+
+    /// Bands of a signature.
+    pub fn bands(&self) -> usize {
+        self.bands
+    }
+
+    /// Writes one 64-bit key per band of `text` to `keys`; false, and nothing, for a text without shingles. Two
+    /// texts are a pair where they agree in any key at the same place.
+    pub fn keys(&self, text: &str, scratch: &mut MinHashScratch, keys: &mut Vec<u64>) -> bool {
+        keys.clear();
+        let Some(signature) = self.minhash.signature(text, scratch) else { return false };
+        let mut bytes = Vec::with_capacity(4 * self.rows);
+        for (band, rows) in signature.chunks_exact(self.rows).enumerate() {
+            bytes.clear();
+            bytes.extend(rows.iter().flat_map(|number| number.to_le_bytes()));
+            keys.push(XxHash3_64::oneshot_with_seed(band as u64, &bytes));
+        }
+        true
+    }
+}

@@ -1,0 +1,85 @@
+//! Exact deduplication of any number of documents: equal digests come together by a sort that spills, the first document
+//! stays. [`Unique`](crate::dedup::Unique) does the same in one pass where the digests fit in memory.
+
+use std::path::Path;
+
+use md5::{Digest as _, Md5};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+use crate::dedup::engine::{Engine, KeyTable, ROW_BYTES};
+use crate::dedup::fuzzy::{Batches, Duplicates, Needs, TableShape, connect};
+use crate::dedup::numbering::Numbering;
+use crate::error::Error;
+
+/// What stands for a text when texts are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Digest {
+    /// 128-bit XXH3: n documents collide with a probability of n^2 / 2^129, by chance, not by intent.
+    #[default]
+    Xxh3,
+    /// MD5, as Curator compares texts.
+    Md5,
+}
+
+impl Digest {
+    /// 128 bits of `text`. MD5's first byte is the highest, so that the number in hexadecimal is the usual digest.
+    pub fn of(self, text: &str) -> u128 {
+        match self {
+            Digest::Xxh3 => XxHash3_128::oneshot(text.as_bytes()),
+            Digest::Md5 => u128::from_be_bytes(Md5::digest(text.as_bytes()).into()),
+        }
+    }
+}
+
+/// Partitions of the table, sorted one after the other.
+const PARTITIONS: usize = 16;
+
+/// What [`exact`] will need for so many documents, with an engine that sorts in `engine_bytes`.
+pub fn exact_needs(documents: u64, engine_bytes: u64) -> Needs {
+    // Digests fall evenly into the partitions but for chance, for which an eighth more is enough.
+    let rows_each = documents / PARTITIONS as u64 / 8 * 9 + 4096;
+    let table = TableShape { partitions: PARTITIONS as u64, rows_each, row_bytes: ROW_BYTES + 8 };
+    table.needs(documents, engine_bytes)
+}
+
+/// Finds documents with equal texts. The first of equal ones stays. Digests lie under `work`, which is empty again
+/// at the end.
+///
+/// # Errors
+/// Where a document cannot be read, a number does not ascend, or a file of the work folder cannot be written or read.
+pub fn exact<S: AsRef<str> + Send + Sync>(
+    digest: Digest,
+    documents: impl Iterator<Item = Result<(u64, S), Error>>,
+    work: &Path,
+    engine: &Engine,
+) -> Result<Duplicates, Error> {
+    let table = KeyTable::new(&work.join("digests"), PARTITIONS, true);
+    let mut writer = table.writer(0)?;
+    let mut numbering = Numbering::default();
+    for batch in Batches::new(documents) {
+        let batch = batch?;
+        let digests: Vec<u128> = batch.par_iter().map(|(_, text)| digest.of(text.as_ref())).collect();
+        for ((number, _), digest) in batch.iter().zip(digests) {
+            let place = numbering.push(*number)?;
+            let (high, low) = ((digest >> 64) as u64, digest as u64);
+            writer.push((high % PARTITIONS as u64) as usize, high, low, place)?;
+        }
+    }
+    writer.finish()?;
+    let components = connect(engine, &table, PARTITIONS, numbering.len())?;
+    Ok(Duplicates { numbering, components, unhashed: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn md5_is_the_usual_one() {
+        assert_eq!(format!("{:032x}", Digest::Md5.of("abc")), "900150983cd24fb0d6963f7d28e17f72");
+        assert_ne!(Digest::Xxh3.of("a"), Digest::Xxh3.of("b"));
+    }
+}

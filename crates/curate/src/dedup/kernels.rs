@@ -1,0 +1,67 @@
+//! The inner loops of MinHash, compiled for every vector width the processor may have and chosen at run time.
+//!
+//! Lane i of a signature is the minimum over all shingles x of `a[i] x + b[i]` modulo 2^32. The lanes of a block
+//! stay in registers while all shingles pass, so each shingle costs one multiplication, one addition and one
+//! minimum per vector.
+
+use fearless_simd::{Simd, SimdBase, SimdInt, u32x16};
+
+/// Lanes in a vector; signatures are padded to whole vectors.
+pub(super) const LANES: usize = 16;
+
+/// Vectors held in registers at once: three registers each, and one for the shingle.
+const BLOCK: usize = 4;
+
+/// Lowers `minima` to those of `a x + b` over all `hashes` x. The three slices are equally long, a multiple of
+/// [`LANES`].
+#[inline(always)]
+pub(super) fn multiply_add_min<S: Simd>(simd: S, hashes: &[u32], a: &[u32], b: &[u32], minima: &mut [u32]) {
+    let blocks = minima.len() / (LANES * BLOCK) * (LANES * BLOCK);
+    let (wide, narrow) = minima.split_at_mut(blocks);
+    for (block, minima) in wide.chunks_exact_mut(LANES * BLOCK).enumerate() {
+        let from = block * LANES * BLOCK;
+        lower::<S, BLOCK>(simd, hashes, &a[from..], &b[from..], minima);
+    }
+    for (block, minima) in narrow.chunks_exact_mut(LANES).enumerate() {
+        let from = blocks + block * LANES;
+        lower::<S, 1>(simd, hashes, &a[from..], &b[from..], minima);
+    }
+}
+
+#[inline(always)]
+fn lower<S: Simd, const VECTORS: usize>(simd: S, hashes: &[u32], a: &[u32], b: &[u32], minima: &mut [u32]) {
+    let load = |from: &[u32], v: usize| u32x16::from_slice(simd, &from[v * LANES..(v + 1) * LANES]);
+    let a: [u32x16<S>; VECTORS] = std::array::from_fn(|v| load(a, v));
+    let b: [u32x16<S>; VECTORS] = std::array::from_fn(|v| load(b, v));
+    let mut least: [u32x16<S>; VECTORS] = std::array::from_fn(|v| load(minima, v));
+    for &hash in hashes {
+        let x = u32x16::splat(simd, hash);
+        for v in 0..VECTORS {
+            least[v] = least[v].min(a[v] * x + b[v]);
+        }
+    }
+    for (v, least) in least.into_iter().enumerate() {
+        least.store_slice(&mut minima[v * LANES..(v + 1) * LANES]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fearless_simd::{Level, dispatch};
+
+    #[test]
+    fn is_the_minimum_of_each_lane() {
+        let a: Vec<u32> = (0..112u32).map(|i| i.wrapping_mul(2_654_435_761) | 1).collect();
+        let b: Vec<u32> = (0..112u32).map(|i| i.wrapping_mul(40_503)).collect();
+        let hashes: Vec<u32> = (0..77u32).map(|i| i.wrapping_mul(0x85eb_ca6b)).collect();
+        for lanes in [16, 64, 80, 112] {
+            let mut minima = vec![u32::MAX; lanes];
+            dispatch!(Level::new(), simd => multiply_add_min(simd, &hashes, &a[..lanes], &b[..lanes], &mut minima));
+            for lane in 0..lanes {
+                let least = hashes.iter().map(|&x| x.wrapping_mul(a[lane]).wrapping_add(b[lane])).min();
+                assert_eq!(Some(minima[lane]), least, "lane {lane} of {lanes}");
+            }
+        }
+    }
+}

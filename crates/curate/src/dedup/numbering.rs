@@ -1,0 +1,78 @@
+//! The caller's document numbers, which ascend but may have gaps, as places 0..n and back.
+
+use crate::error::Error;
+
+/// Runs of consecutive numbers: one run for numbers without gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Numbering {
+    /// First number of each run, and its place.
+    runs: Vec<(u64, u64)>,
+    next: u64,
+    last: Option<u64>,
+}
+
+impl Numbering {
+    /// The place of the next document.
+    ///
+    /// # Errors
+    /// Where `number` is not larger than all before.
+    pub(super) fn push(&mut self, number: u64) -> Result<u64, Error> {
+        if let Some(last) = self.last.filter(|&last| last >= number) {
+            return Err(Error::setting(
+                "document number",
+                format!("{number} after {last}"),
+                "numbers must ascend in the order of documents",
+            ));
+        }
+        if self.last.and_then(|last| last.checked_add(1)) != Some(number) {
+            self.runs.push((number, self.next));
+        }
+        self.last = Some(number);
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
+    /// Documents so far.
+    pub(super) fn len(&self) -> u64 {
+        self.next
+    }
+
+    /// The number at a place below [`Numbering::len`].
+    pub(super) fn number(&self, place: u64) -> u64 {
+        let run = self.runs.partition_point(|&(_, first)| first <= place) - 1;
+        let (number, first) = self.runs[run];
+        number + (place - first)
+    }
+
+    /// The place of a number, if there is such a document.
+    pub(super) fn place(&self, number: u64) -> Option<u64> {
+        let run = self.runs.partition_point(|&(first, _)| first <= number).checked_sub(1)?;
+        let (first, place) = self.runs[run];
+        let end = self.runs.get(run + 1).map_or(self.next, |&(_, place)| place);
+        Some(place + (number - first)).filter(|&place| place < end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_places_go_both_ways() {
+        let mut numbering = Numbering::default();
+        let numbers = [3, 4, 5, 9, 10, u64::MAX - 1, u64::MAX];
+        for (place, &number) in numbers.iter().enumerate() {
+            assert_eq!(numbering.push(number).unwrap(), place as u64);
+        }
+        for (place, &number) in numbers.iter().enumerate() {
+            assert_eq!(numbering.number(place as u64), number);
+            assert_eq!(numbering.place(number), Some(place as u64));
+        }
+        for missing in [0, 2, 6, 8, 11, u64::MAX - 2] {
+            assert_eq!(numbering.place(missing), None, "{missing}");
+        }
+        assert_eq!((numbering.len(), numbering.runs.len()), (7, 3));
+        let refused = numbering.push(10).unwrap_err().to_string();
+        assert!(refused.contains("10 after"), "{refused}");
+    }
+}

@@ -1,0 +1,335 @@
+//! Semantic deduplication (Abbas et al. 2023, SemDeDup): documents whose embeddings nearly coincide within a k-means cluster.
+//!
+//! Embeddings lie in a file; memory holds a sample to fit the centres to, and one block of a cluster. Of two
+//! documents whose cosine is above 1 - eps, one goes: within a cluster they are put in the order of
+//! preference, and each is removed that is so close to one before it.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use fathom_base::Embed;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::dedup::components::Components;
+use crate::dedup::fuzzy::{Duplicates, Needs};
+use crate::dedup::generate::SplitMix;
+use crate::dedup::kmeans::{Centres, dot};
+use crate::dedup::numbering::Numbering;
+use crate::error::Error;
+
+/// Which of several close documents stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preference {
+    /// The one farthest from the centre of its cluster: the least typical.
+    #[default]
+    Hard,
+    /// The one nearest to the centre.
+    Easy,
+    /// One drawn by the seed.
+    Random,
+}
+
+/// How documents with the same meaning are found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SemanticOptions {
+    /// Clusters of k-means. Curator: 100.
+    pub clusters: usize,
+    /// Most iterations of k-means. Curator: 300.
+    pub max_iterations: usize,
+    /// Movement of the centres below which k-means ends, relative to the variance. Curator: 1e-4.
+    pub tolerance: f64,
+    /// Documents are the same above a cosine of 1 - eps. Curator: 0.01.
+    pub eps: f64,
+    /// Which one stays.
+    pub keep: Preference,
+    /// Where starts and random preferences come from.
+    pub seed: u64,
+    /// Documents that the centres are fitted to: all, up to so many, else a random sample.
+    pub sample: usize,
+}
+
+impl Default for SemanticOptions {
+    fn default() -> SemanticOptions {
+        SemanticOptions {
+            clusters: 100,
+            max_iterations: 300,
+            tolerance: 1e-4,
+            eps: 0.01,
+            keep: Preference::Hard,
+            seed: 42,
+            sample: 1 << 18,
+        }
+    }
+}
+
+/// Documents embedded at once.
+const BATCH: usize = 64;
+
+/// Rows of a cluster compared at once (Curator: 1024).
+const BLOCK: usize = 1024;
+
+/// What [`semantic`] will need for so many documents, with embeddings of `size` numbers.
+pub fn semantic_needs(options: &SemanticOptions, documents: u64, size: usize) -> Needs {
+    let row = 4 * size as u64;
+    let sample = documents.min(options.sample as u64);
+    let rows = sample * (row + 16) + (options.clusters as u64 + 4 * BLOCK as u64) * 2 * row;
+    Needs { memory_bytes: rows + documents.saturating_mul(20), disk_bytes: documents.saturating_mul(row) }
+}
+
+/// Rows of numbers in a file.
+struct Rows {
+    path: PathBuf,
+    file: File,
+    size: usize,
+}
+
+impl Rows {
+    fn write<S: AsRef<str>>(
+        path: PathBuf,
+        embed: &mut dyn Embed,
+        documents: impl Iterator<Item = Result<(u64, S), Error>>,
+    ) -> Result<(Rows, Numbering), Error> {
+        let size = embed.size();
+        let failed = |e| Error::write("write", &path, e);
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(failed)?;
+        let mut writer = BufWriter::new(&file);
+        let mut numbering = Numbering::default();
+        let mut documents = documents.peekable();
+        while documents.peek().is_some() {
+            let batch = documents.by_ref().take(BATCH).collect::<Result<Vec<_>, Error>>()?;
+            let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_ref()).collect();
+            let vectors = embed.embed(&texts)?;
+            if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.len() != size) {
+                let found = format!("not {} vectors of {size} numbers", texts.len());
+                return Err(Error::setting("embed", found, "the model breaks its contract; choose another"));
+            }
+            for ((number, _), vector) in batch.iter().zip(&vectors) {
+                numbering.push(*number)?;
+                for value in vector {
+                    writer.write_all(&value.to_le_bytes()).map_err(failed)?;
+                }
+            }
+        }
+        writer.flush().map_err(failed)?;
+        drop(writer);
+        Ok((Rows { path, file, size }, numbering))
+    }
+
+    /// The rows at `places`.
+    fn read(&mut self, places: &[u64]) -> Result<Vec<f32>, Error> {
+        let mut values = Vec::with_capacity(places.len() * self.size);
+        let mut bytes = vec![0; 4 * self.size];
+        let mut at = None;
+        for &place in places {
+            let seek = if at == Some(place) {
+                Ok(0)
+            } else {
+                self.file.seek(SeekFrom::Start(place * bytes.len() as u64))
+            };
+            seek.and_then(|_| self.file.read_exact(&mut bytes)).map_err(|e| Error::read(&self.path, e))?;
+            values.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            at = Some(place + 1);
+        }
+        Ok(values)
+    }
+}
+
+/// Finds documents that mean the same, by `embed`. One of each group stays, which need not be the first: a removed
+/// document's representative is the one it is closest to among those preferred to it.
+///
+/// # Errors
+/// Where a document cannot be read or embedded, or the file of embeddings under `work` cannot be written or read.
+pub fn semantic<S: AsRef<str>>(
+    options: &SemanticOptions,
+    embed: &mut dyn Embed,
+    documents: impl Iterator<Item = Result<(u64, S), Error>>,
+    work: &Path,
+) -> Result<Vec<(u64, u64)>, Error> {
+    if options.clusters == 0 || embed.size() == 0 || options.sample == 0 {
+        let found = format!("{} (of {} numbers, by {})", options.clusters, embed.size(), options.sample);
+        return Err(Error::setting("dedup.clusters", found, "choose at least one, and a model that embeds"));
+    }
+    let (mut rows, numbering) = Rows::write(work.join("embeddings.bin"), embed, documents)?;
+    let mut removed = Vec::new();
+    if numbering.len() > 0 {
+        let centres = fit(options, &mut rows, numbering.len())?;
+        for (cluster, members) in assign(&centres, &mut rows, numbering.len())?.into_iter().enumerate() {
+            let order = ordered(options, cluster, members);
+            removed.extend(close_ones(options, &mut rows, &order)?);
+        }
+    }
+    std::fs::remove_file(&rows.path).map_err(|e| Error::write("remove", &rows.path, e))?;
+    let mut removed: Vec<(u64, u64)> =
+        removed.into_iter().map(|(place, by)| (numbering.number(place), numbering.number(by))).collect();
+    removed.sort_unstable();
+    Ok(removed)
+}
+
+fn fit(options: &SemanticOptions, rows: &mut Rows, documents: u64) -> Result<Centres, Error> {
+    let wanted = documents.min(options.sample as u64);
+    // Selection sampling (Knuth, algorithm S): so many places, ascending.
+    let mut random = SplitMix(options.seed);
+    let mut places = Vec::with_capacity(wanted as usize);
+    for place in 0..documents {
+        if random.below(documents - place) < wanted - places.len() as u64 {
+            places.push(place);
+        }
+    }
+    let sample = rows.read(&places)?;
+    let limits = (options.max_iterations, options.tolerance);
+    Ok(Centres::fit(&sample, rows.size, options.clusters, limits, options.seed))
+}
+
+/// The members of each cluster, with their distances to its centre.
+fn assign(centres: &Centres, rows: &mut Rows, documents: u64) -> Result<Vec<Vec<(u64, f32)>>, Error> {
+    let mut clusters: Vec<Vec<(u64, f32)>> = vec![Vec::new(); centres.len()];
+    for first in (0..documents).step_by(BLOCK) {
+        let places: Vec<u64> = (first..documents.min(first + BLOCK as u64)).collect();
+        let values = rows.read(&places)?;
+        let nearest: Vec<(usize, f32)> = values
+            .par_chunks(rows.size)
+            .map(|row| {
+                let (cluster, _) = centres.nearest(row);
+                let centre = centres.centre(cluster);
+                let length = (dot(row, row) * dot(centre, centre)).sqrt();
+                (cluster, if length > 0.0 { 1.0 - dot(row, centre) / length } else { 1.0 })
+            })
+            .collect();
+        for (place, (cluster, distance)) in places.into_iter().zip(nearest) {
+            clusters[cluster].push((place, distance));
+        }
+    }
+    Ok(clusters)
+}
+
+/// Members in the order of preference; equal ones in document order.
+fn ordered(options: &SemanticOptions, cluster: usize, mut members: Vec<(u64, f32)>) -> Vec<u64> {
+    match options.keep {
+        Preference::Hard => members.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))),
+        Preference::Easy => members.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0))),
+        Preference::Random => {
+            SplitMix(options.seed ^ (cluster as u64 + 1).rotate_left(32)).shuffle(&mut members)
+        }
+    }
+    members.into_iter().map(|(place, _)| place).collect()
+}
+
+/// Members closer than eps to one before them, each with the closest such.
+fn close_ones(options: &SemanticOptions, rows: &mut Rows, order: &[u64]) -> Result<Vec<(u64, u64)>, Error> {
+    let mut removed = Vec::new();
+    for (at, block) in order.chunks(BLOCK).enumerate() {
+        let own = rows.read(block)?;
+        let mut best: Vec<(f32, u64)> = vec![(f32::NEG_INFINITY, 0); block.len()];
+        for (before, others) in order.chunks(BLOCK).enumerate().take(at + 1) {
+            let loaded;
+            let values = if before == at {
+                &own
+            } else {
+                loaded = rows.read(others)?;
+                &loaded
+            };
+            best.par_iter_mut().enumerate().for_each(|(i, best)| {
+                let row = &own[i * rows.size..(i + 1) * rows.size];
+                let until = if before == at { i } else { others.len() };
+                for (other, value) in others[..until].iter().zip(values.chunks_exact(rows.size)) {
+                    let cosine = dot(row, value);
+                    if cosine > best.0 {
+                        *best = (cosine, *other);
+                    }
+                }
+            });
+        }
+        let close = |cosine: f32| f64::from(cosine) > 1.0 - options.eps;
+        removed.extend(
+            block.iter().zip(best).filter(|(_, best)| close(best.0)).map(|(&place, best)| (place, best.1)),
+        );
+    }
+    Ok(removed)
+}
+
+impl Duplicates {
+    /// The clusters that pairs of (removed, representative) make, for a report: the first document of each stands
+    /// for it here, whichever stays. Numbers in `pairs` must be among `numbers`, which ascend.
+    ///
+    /// # Errors
+    /// Where numbers do not ascend, or a pair has another number.
+    pub fn from_pairs(numbers: impl Iterator<Item = u64>, pairs: &[(u64, u64)]) -> Result<Duplicates, Error> {
+        let mut numbering = Numbering::default();
+        for number in numbers {
+            numbering.push(number)?;
+        }
+        let place = |number: u64| {
+            let advice = "pairs are of the documents that were numbered";
+            numbering.place(number).ok_or_else(|| Error::setting("document number", number, advice))
+        };
+        let mut components = Components::new(numbering.len());
+        for &(a, b) in pairs {
+            components.join(place(a)?, place(b)?);
+        }
+        components.flatten();
+        Ok(Duplicates { numbering, components, unhashed: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Embeds `"x y"` as the unit vector in direction (x, y).
+    struct Direction;
+
+    impl Embed for Direction {
+        fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+            let vector = |text: &&str| {
+                let values: Vec<f32> = text.split(' ').map(|part| part.parse().unwrap()).collect();
+                let length = dot(&values, &values).sqrt();
+                values.iter().map(|value| value / length).collect()
+            };
+            Ok(texts.iter().map(vector).collect())
+        }
+
+        fn size(&self) -> usize {
+            2
+        }
+    }
+
+    fn find(options: &SemanticOptions, texts: &[&str]) -> Vec<(u64, u64)> {
+        let work = tempfile::tempdir().unwrap();
+        let documents = texts.iter().enumerate().map(|(number, text)| Ok((10 * number as u64, *text)));
+        semantic(options, &mut Direction, documents, work.path()).unwrap()
+    }
+
+    #[test]
+    fn close_documents_go_and_distant_ones_stay() {
+        let texts = ["1 0", "0 1", "100 1", "1 1", "2 2", "1 100"];
+        let options = SemanticOptions { clusters: 1, ..SemanticOptions::default() };
+        let groups = |pairs: &[(u64, u64)]| {
+            let found = Duplicates::from_pairs((0..6).map(|i| 10 * i), pairs).unwrap();
+            found.pairs().collect::<Vec<_>>()
+        };
+        for keep in [Preference::Hard, Preference::Easy, Preference::Random] {
+            let pairs = find(&SemanticOptions { keep, ..options.clone() }, &texts);
+            assert_eq!(groups(&pairs), [(20, 0), (40, 30), (50, 10)], "{keep:?}");
+        }
+        // The centre lies between: the document on the axis is farther from it.
+        let hard = find(&options, &texts);
+        assert!(hard.contains(&(20, 0)) && hard.contains(&(50, 10)), "{hard:?}");
+        let easy = find(&SemanticOptions { keep: Preference::Easy, ..options.clone() }, &texts);
+        assert!(easy.contains(&(0, 20)) && easy.contains(&(10, 50)), "{easy:?}");
+        let strict = SemanticOptions { eps: 1e-6, ..options };
+        assert_eq!(groups(&find(&strict, &texts)), [(40, 30)]);
+    }
+
+    #[test]
+    fn many_equal_documents_leave_one() {
+        let texts = vec!["3 4"; 2500];
+        let removed = find(&SemanticOptions::default(), &texts);
+        assert_eq!(removed.len(), 2499);
+        assert_eq!(find(&SemanticOptions::default(), &[]), []);
+    }
+}
