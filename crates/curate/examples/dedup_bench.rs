@@ -1,8 +1,10 @@
-//! Recall of near-duplicates against all pairs: `dedup_bench --recall [--documents N] [--copies N]
-//! [--shape curator|datatrove|one-permutation]`. One line per range of 0.05 in Jaccard similarity.
+//! Recall of near-duplicates against all pairs: `dedup_bench --recall [--documents N] [--copies N] [--words N] [--seed N] [--hash-seed N]
+//! [--hash-seeds N]
+//! [--shape default|curator|datatrove|one-permutation]`. One line per range of 0.05 in
+//! Jaccard similarity; with several seeds of the hash functions, over all of them.
 #![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
 
-use fathom_curate::dedup::{FuzzyOptions, NearDuplicates, RecallBucket, Scheme, recall};
+use fathom_curate::dedup::{FuzzyOptions, NearDuplicates, RECALL_BUCKETS, RecallBucket, Scheme, recall};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -12,19 +14,23 @@ fn main() {
     assert!(arguments.iter().any(|a| a == "--recall"), "dedup_bench measures one thing so far: --recall");
 
     let documents = number("--documents", 20_000);
-    let corpus = NearDuplicates {
-        words: number("--words", 160) as usize,
-        edits: 0.12,
-        ..NearDuplicates::new(number("--seed", 1), documents, number("--copies", 80))
-    };
+    let corpus = NearDuplicates::new(number("--seed", 1), documents, number("--copies", 80));
+    let corpus = corpus.shaped(number("--words", 110) as usize, 0.12);
     let texts: Vec<String> = corpus.iter().map(|(_, text)| text).collect();
-    let options = match value("--shape").as_deref().unwrap_or("curator") {
-        "curator" => FuzzyOptions::default(),
+    let mut options = match value("--shape").as_deref().unwrap_or("default") {
+        "default" => FuzzyOptions::default(),
+        "curator" => FuzzyOptions { scheme: Scheme::Curator, ..FuzzyOptions::default() },
         "datatrove" => FuzzyOptions::datatrove(),
         "one-permutation" => FuzzyOptions { scheme: Scheme::OnePermutation, ..FuzzyOptions::default() },
-        other => panic!("--shape is {other}; choose curator, datatrove or one-permutation"),
+        other => panic!("--shape is {other}; choose default, curator, datatrove or one-permutation"),
     };
-    let buckets = recall(&options, &texts).unwrap();
+    let mut buckets = [RecallBucket::default(); RECALL_BUCKETS];
+    let first = number("--hash-seed", u64::from(options.seed));
+    for seed in first..first + number("--hash-seeds", 1) {
+        options.seed = seed as u32;
+        let found = recall(&options, &texts).unwrap();
+        buckets.iter_mut().zip(&found).for_each(|(sum, bucket)| sum.add(bucket));
+    }
     for (i, bucket) in buckets.iter().enumerate() {
         println!(
             "{{\"bench\":\"curate\",\"stage\":\"fuzzy_recall\",\"jaccard\":[{:.2},{:.2}],\"pairs\":{},\"recall\":{:.4},\"theory\":{:.4},\"difference\":{:+.4}}}",
@@ -37,9 +43,7 @@ fn main() {
         );
     }
     let alike = buckets[18..].iter().fold(RecallBucket::default(), |mut sum, bucket| {
-        sum.pairs += bucket.pairs;
-        sum.found += bucket.found;
-        sum.expected += bucket.expected;
+        sum.add(bucket);
         sum
     });
     println!(

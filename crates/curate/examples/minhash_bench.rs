@@ -1,4 +1,4 @@
-//! MinHash signatures per second on one core: `minhash_bench [--shape curator|datatrove|one-permutation]
+//! MinHash signatures per second on one core: `minhash_bench [--shape default|curator|datatrove|one-permutation]
 //! [--documents N] [--write FILE | --text FILE]`. FILE holds documents ended by NUL bytes, so that another program
 //! can hash the same.
 #![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
@@ -24,12 +24,13 @@ fn main() {
         std::fs::write(path, texts.iter().map(|text| format!("{text}\0")).collect::<String>()).unwrap();
         return;
     }
-    let shape = value("--shape").unwrap_or_else(|| "curator".to_string());
+    let shape = value("--shape").unwrap_or_else(|| "default".to_string());
     let options = match shape.as_str() {
-        "curator" => MinHashOptions::default(),
+        "default" => MinHashOptions::default(),
+        "curator" => MinHashOptions { scheme: Scheme::Curator, ..MinHashOptions::default() },
         "datatrove" => MinHashOptions::datatrove(),
         "one-permutation" => MinHashOptions { scheme: Scheme::OnePermutation, ..MinHashOptions::default() },
-        other => panic!("--shape is {other}; choose curator, datatrove or one-permutation"),
+        other => panic!("--shape is {other}; choose default, curator, datatrove or one-permutation"),
     };
     let hash = MinHash::new(&options).unwrap();
     let mut scratch = MinHashScratch::default();

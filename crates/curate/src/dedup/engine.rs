@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -161,8 +162,12 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    pub(super) fn new(folder: &Path, partitions: usize, wide: bool) -> KeyTable {
-        KeyTable { folder: folder.to_path_buf(), partitions, wide }
+    /// A table in a folder of its own under `work`. No two tables of a process share a path: the engine remembers the
+    /// footers of files it has read.
+    pub(super) fn new(work: &Path, partitions: usize, wide: bool) -> KeyTable {
+        static TABLES: AtomicU64 = AtomicU64::new(0);
+        let table = TABLES.fetch_add(1, Ordering::Relaxed);
+        KeyTable { folder: work.join(format!("keys-{}-{table}", std::process::id())), partitions, wide }
     }
 
     fn partition(&self, partition: usize) -> PathBuf {
@@ -202,6 +207,11 @@ impl KeyTable {
         });
         let files = files.collect::<Result<Vec<_>, Error>>()?;
         Ok(KeyWriter { files, schema: self.schema(), wide: self.wide })
+    }
+
+    /// Removes the folder, once all partitions are.
+    pub(super) fn close(self) -> Result<(), Error> {
+        std::fs::remove_dir(&self.folder).map_err(|e| Error::write("remove", &self.folder, e))
     }
 
     /// Removes a partition that is no longer needed.

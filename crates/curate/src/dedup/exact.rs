@@ -56,7 +56,7 @@ pub fn exact<S: AsRef<str> + Send + Sync>(
     work: &Path,
     engine: &Engine,
 ) -> Result<Duplicates, Error> {
-    let table = KeyTable::new(&work.join("digests"), PARTITIONS, true);
+    let table = KeyTable::new(work, PARTITIONS, true);
     let mut writer = table.writer(0)?;
     let mut numbering = Numbering::default();
     for batch in Batches::new(documents) {
@@ -69,7 +69,7 @@ pub fn exact<S: AsRef<str> + Send + Sync>(
         }
     }
     writer.finish()?;
-    let components = connect(engine, &table, PARTITIONS, numbering.len())?;
+    let components = connect(engine, table, PARTITIONS, numbering.len())?;
     Ok(Duplicates { numbering, components, unhashed: 0 })
 }
 

@@ -149,7 +149,7 @@ where
     S: AsRef<str> + Send + Sync,
 {
     let bands = Bands::new(options)?;
-    let table = KeyTable::new(&work.join("bands"), bands.bands(), false);
+    let table = KeyTable::new(work, bands.bands(), false);
     let mut writer = table.writer(0)?;
     let mut numbering = Numbering::default();
     let mut unhashed = 0;
@@ -157,7 +157,7 @@ where
         unhashed += write_keys(&bands, &batch?, &mut numbering, &mut writer)?;
     }
     writer.finish()?;
-    let mut components = connect(engine, &table, bands.bands(), numbering.len())?;
+    let mut components = connect(engine, table, bands.bands(), numbering.len())?;
     if let Some(threshold) = options.check {
         let again = documents()?;
         components = jaccard::check(&components, &numbering, (options.shingles, threshold), again, work)?;
@@ -168,17 +168,18 @@ where
 /// Joins all documents that share a key, partition by partition, removing each when it is done.
 pub(super) fn connect(
     engine: &Engine,
-    table: &KeyTable,
+    table: KeyTable,
     partitions: usize,
     documents: u64,
 ) -> Result<Components, Error> {
     let mut components = Components::new(documents);
     for partition in 0..partitions {
-        engine.pairs(table, partition, |a, b| {
+        engine.pairs(&table, partition, |a, b| {
             components.join(a, b);
         })?;
         table.remove(partition)?;
     }
+    table.close()?;
     components.flatten();
     Ok(components)
 }

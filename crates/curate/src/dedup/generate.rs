@@ -13,7 +13,7 @@ pub struct NearDuplicates {
     pub documents: u64,
     /// Members of a family; 1 makes all documents different. The members of a family lie far apart.
     pub copies: u64,
-    /// Words of a document, on average; lengths vary between half and one and a half of it. A word is about 6.5
+    /// Words of a document, on average; lengths vary between half and one and a half of it. A word is about 9
     /// bytes with its space.
     pub words: usize,
     /// Largest share of words that a copy changes; the share of a copy is this times the square of a uniform
@@ -86,9 +86,14 @@ enum Change {
 }
 
 impl NearDuplicates {
-    /// `documents` texts of about 640 words (4 KiB), in families of `copies`, with up to a fifth of the words changed.
+    /// `documents` texts of about 460 words (4 KiB), in families of `copies`, with up to a fifth of the words changed.
     pub fn new(seed: u64, documents: u64, copies: u64) -> NearDuplicates {
-        NearDuplicates { seed, documents, copies, words: 640, edits: 0.2, vocabulary: vocabulary(seed) }
+        NearDuplicates { seed, documents, copies, words: 460, edits: 0.2, vocabulary: vocabulary(seed) }
+    }
+
+    /// The same with another length and another largest share of changed words.
+    pub fn shaped(self, words: usize, edits: f64) -> NearDuplicates {
+        NearDuplicates { words, edits, ..self }
     }
 
     /// The family of a document.

@@ -1,15 +1,17 @@
 //! MinHash signatures (Broder 1997): two texts agree in each number of their signatures with a probability equal to
 //! the Jaccard similarity of their sets of shingles.
 //!
-//! The default is NeMo Curator's scheme to the bit: shingles of 24 characters, MurmurHash3 seeded with the first
-//! parameter, 260 pairs (a, b) from numpy's generator with seed 42, and a x + b. cuDF documents this modulo
-//! 2^61 - 1, but its 32-bit kernel multiplies 32-bit numbers, so that what runs is a x + b modulo 2^32; the
-//! values in its own tests say the same, and ours reproduce them.
+//! The shape is NeMo Curator's by default: shingles of 24 characters hashed by MurmurHash3, seeded with the first of
+//! 260 pairs (a, b) from numpy's generator with seed 42. [`Scheme::Curator`] then gives Curator's signatures to the bit: the
+//! least a x + b. cuDF documents this modulo 2^61 - 1, but its 32-bit kernel multiplies 32-bit numbers, so that what
+//! runs is modulo 2^32; the values in its own tests say the same, and ours reproduce them. Such functions of one x are
+//! not independent: where a[i] is near a small multiple of a[j], their minima fall on the same shingle, which
+//! makes pairs of short texts too likely. The default scheme, `(x xor b) a`, costs the same and has no such pairs.
 
 use fearless_simd::{Level, dispatch};
 use serde::{Deserialize, Serialize};
 
-use crate::dedup::kernels::{LANES, multiply_add_min};
+use crate::dedup::kernels::{LANES, multiply_min};
 use crate::dedup::one_permutation::OnePermutation;
 use crate::dedup::seeds::curator_parameters;
 use crate::dedup::shingle::{ShingleScratch, Shingles, hash_shingles};
@@ -19,9 +21,11 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
-    /// One hash function per number of the signature.
+    /// One hash function per number of the signature: `(x xor b) a` modulo 2^32, with a odd.
     #[default]
     Permutations,
+    /// One hash function per number of the signature, as Curator's: `a x + b` modulo 2^32.
+    Curator,
     /// One hash function in all: its range is cut into as many bins as the signature has numbers, each holds
     /// the minimum that falls into it, and empty bins borrow from full ones (optimal densification,
     /// Shrivastava 2017). The work per shingle does not grow with the signature. Texts with fewer shingles
@@ -100,6 +104,13 @@ impl MinHash {
         }
         let (mut a, mut b) = curator_parameters(options.seed, options.hashes);
         let hash_seed = a[0];
+        if options.scheme != Scheme::Curator {
+            // Curator's numbers have 31 bits. Odd and of 32 bits, a permutes all hashes; b has its high bit from a.
+            for (a, b) in a.iter_mut().zip(&mut b) {
+                *b |= (*a & 1) << 31;
+                *a = *a << 1 | 1;
+            }
+        }
         a.resize(options.hashes.next_multiple_of(LANES), 0);
         b.resize(options.hashes.next_multiple_of(LANES), 0);
         Ok(MinHash { options: options.clone(), hash_seed, a, b, level: Level::new() })
@@ -115,7 +126,11 @@ impl MinHash {
     pub fn signature<'s>(&self, text: &str, scratch: &'s mut MinHashScratch) -> Option<&'s [u32]> {
         match self.options.scheme {
             Scheme::Permutations => {
-                let any = dispatch!(self.level, simd => permutations(simd, self, text, scratch));
+                let any = dispatch!(self.level, simd => permutations::<_, false>(simd, self, text, scratch));
+                any.then_some(&scratch.minima[..self.options.hashes])
+            }
+            Scheme::Curator => {
+                let any = dispatch!(self.level, simd => permutations::<_, true>(simd, self, text, scratch));
                 any.then_some(&scratch.minima[..self.options.hashes])
             }
             Scheme::OnePermutation => {
@@ -133,7 +148,7 @@ impl MinHash {
 }
 
 #[inline(always)]
-fn permutations<S: fearless_simd::Simd>(
+fn permutations<S: fearless_simd::Simd, const LINEAR: bool>(
     simd: S,
     hash: &MinHash,
     text: &str,
@@ -145,7 +160,11 @@ fn permutations<S: fearless_simd::Simd>(
     let mut any = false;
     hash_shingles(text, hash.options.shingles, hash.hash_seed, shingles, |hashes| {
         any = true;
-        multiply_add_min(simd, hashes, &hash.a, &hash.b, minima);
+        // A closure is a function of its own, which would not have the vector instructions.
+        simd.vectorize(
+            #[inline(always)]
+            || multiply_min::<_, LINEAR>(simd, hashes, &hash.a, &hash.b, minima),
+        );
     });
     any
 }
@@ -168,7 +187,8 @@ mod tests {
     /// A signature with parameters of the caller's.
     fn signature(a: &[u32], seed: u32, width: usize, text: &str) -> Vec<u32> {
         let shingles = Shingles::Chars(width);
-        let options = MinHashOptions { shingles, hashes: a.len(), ..MinHashOptions::default() };
+        let scheme = Scheme::Curator;
+        let options = MinHashOptions { shingles, hashes: a.len(), scheme, ..MinHashOptions::default() };
         let mut hash = MinHash::new(&options).unwrap();
         hash.hash_seed = seed;
         hash.a[..a.len()].copy_from_slice(a);
@@ -194,7 +214,8 @@ mod tests {
 
     #[test]
     fn long_and_mixed_texts_are_hashed_as_one() {
-        let hash = MinHash::new(&MinHashOptions::default()).unwrap();
+        let scheme = Scheme::Curator;
+        let hash = MinHash::new(&MinHashOptions { scheme, ..MinHashOptions::default() }).unwrap();
         let mut scratch = MinHashScratch::default();
         for (unit, times) in
             [("plain words of ASCII, ", 700), ("žluťoučký kůň ", 900), ("日本語の文 text ", 800)]
@@ -216,7 +237,7 @@ mod tests {
     #[test]
     fn texts_without_shingles_have_no_signature() {
         let mut scratch = MinHashScratch::default();
-        for scheme in [Scheme::Permutations, Scheme::OnePermutation] {
+        for scheme in [Scheme::Permutations, Scheme::Curator, Scheme::OnePermutation] {
             let chars = MinHash::new(&MinHashOptions { scheme, ..MinHashOptions::default() }).unwrap();
             let words = MinHash::new(&MinHashOptions { scheme, ..MinHashOptions::datatrove() }).unwrap();
             assert!(chars.signature("", &mut scratch).is_none());

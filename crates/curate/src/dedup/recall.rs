@@ -30,7 +30,8 @@ impl RecallBucket {
         if self.pairs == 0 { 0.0 } else { self.expected / self.pairs as f64 }
     }
 
-    fn add(&mut self, other: &RecallBucket) {
+    /// Adds the pairs of another set of texts, or of other hash functions.
+    pub fn add(&mut self, other: &RecallBucket) {
         self.pairs += other.pairs;
         self.found += other.found;
         self.expected += other.expected;

@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(words("cafe\u{301}"), words("cafe"));
         assert_eq!(words("one-two"), words("one two"));
         assert_ne!(words("one two"), words("onetwo"));
-        assert_eq!(words(" .,;  — "), []);
+        assert!(words(" .,;  — ").is_empty());
     }
 
     #[test]
@@ -157,6 +157,6 @@ mod tests {
         assert_eq!(shingles("a b c d e f g", 5)[2], shingles("c d e f g", 5)[0]);
         assert_eq!(shingles("a b", 5).len(), 1);
         assert_ne!(shingles("a b", 5), shingles("b a", 5));
-        assert_eq!(shingles("", 5), []);
+        assert!(shingles("", 5).is_empty());
     }
 }

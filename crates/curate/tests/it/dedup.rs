@@ -18,7 +18,7 @@ fn run(options: &FuzzyOptions, texts: &[String], threads: usize) -> Duplicates {
 }
 
 fn texts(seed: u64, documents: u64, copies: u64) -> Vec<String> {
-    let corpus = NearDuplicates { words: 200, ..NearDuplicates::new(seed, documents, copies) };
+    let corpus = NearDuplicates::new(seed, documents, copies).shaped(140, 0.2);
     corpus.iter().map(|(_, text)| text).collect()
 }
 
@@ -28,13 +28,14 @@ fn with_scheme(scheme: Scheme) -> FuzzyOptions {
 
 #[test]
 fn recall_follows_theory() {
-    let corpus = NearDuplicates { words: 80, edits: 0.12, ..NearDuplicates::new(3, 1200, 40) };
+    let corpus = NearDuplicates::new(3, 2400, 6).shaped(70, 0.12);
     let texts: Vec<String> = corpus.iter().map(|(_, text)| text).collect();
     for options in [FuzzyOptions::default(), FuzzyOptions::datatrove(), with_scheme(Scheme::OnePermutation)] {
         let buckets = recall(&options, &texts).unwrap();
         for (i, bucket) in buckets.iter().enumerate().filter(|(_, bucket)| bucket.pairs >= 300) {
             let difference = bucket.recall() - bucket.theory();
-            assert!(difference.abs() < 0.08, "{options:?}, range {i}: {bucket:?}");
+            // Pairs of one family are not independent, so this is three standard errors of few.
+            assert!(difference.abs() < 0.12, "{options:?}, range {i}: {bucket:?}");
         }
         let alike: Vec<_> = buckets[18..].iter().map(|bucket| (bucket.found, bucket.pairs)).collect();
         let (found, pairs) = alike.iter().fold((0, 0), |sum, x| (sum.0 + x.0, sum.1 + x.1));
@@ -130,7 +131,7 @@ fn sorts_spill_within_what_was_announced() {
         largest.get(),
         needs.disk_bytes
     );
-    assert!(bytes_under(&work.path().join("bands")) < 100_000, "the work folder is not empty");
+    assert!(bytes_under(work.path()) < 100_000, "the work folder is not empty");
     let more = fuzzy_needs(&options, 10 * documents, 350 * documents, 4 << 20);
     assert!(more.disk_bytes > 9 * needs.disk_bytes / 2 && more.memory_bytes > needs.memory_bytes);
 }
