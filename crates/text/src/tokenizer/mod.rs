@@ -1,10 +1,12 @@
 //! Tokenizers in Hugging Face's `tokenizer.json` form: reading, training, encoding and decoding.
 //!
-//! The engine is the `tokenizers` crate with its pure-Rust regex. What this module adds: long texts are cut into
+//! The reference is the `tokenizers` crate with its pure-Rust regex; byte-level BPE of the known families is encoded
+//! by an engine of our own that gives the same ids ([`fast`]). What else this module adds: long texts are cut into
 //! pieces where the pre-tokenizer would cut anyway ([`pieces`]), text never turns into special tokens by accident,
 //! a stream of ids becomes a stream of whole characters ([`Stream`]), and the ids of special roles are read from the
 //! files beside the tokenizer.
 
+mod fast;
 mod pieces;
 mod roles;
 mod stream;
@@ -18,9 +20,14 @@ use rayon::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Texts above this many bytes are encoded in pieces of about this size, in parallel.
 const PIECE_BYTES: usize = 32 << 10;
+
+/// Our own engine needs tables, which for a large vocabulary take as long to make as it takes the other engine to
+/// encode this much.
+const WORTH_BYTES: usize = 64 << 10;
 
 /// A tokenizer and the ids of its special roles.
 ///
@@ -30,6 +37,10 @@ pub struct Tokenizer {
     plain: tokenizers::Tokenizer,
     /// The same tokenizer with special tokens recognised; made on first use, since most jobs never need it.
     special: OnceLock<tokenizers::Tokenizer>,
+    /// Our own engine, if it knows this tokenizer; made when there is enough to encode.
+    fast: OnceLock<Option<fast::Fast>>,
+    /// Bytes encoded before `fast` was made.
+    asked_bytes: AtomicUsize,
     roles: roles::Roles,
     path: PathBuf,
     vocab_size: usize,
@@ -79,7 +90,8 @@ impl Tokenizer {
         let past_last = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
         roles.guess_missing(|token| inner.token_to_id(token));
         let cuts = pieces::Cuts::of(&inner);
-        Self { plain: inner, special: OnceLock::new(), roles, path, vocab_size: past_last, cuts }
+        let (special, fast, asked_bytes) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
+        Self { plain: inner, special, fast, asked_bytes, roles, path, vocab_size: past_last, cuts }
     }
 
     /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
@@ -90,7 +102,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer has no token for a piece of the text and no unknown token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        encode_pieces(&self.plain, &self.cuts.split(text, PIECE_BYTES))
+        self.encode_as(text, false)
     }
 
     /// Encodes text in which the spellings of special tokens stand for those tokens; nothing is added.
@@ -98,7 +110,7 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
-        encode_pieces(self.recognising(), &self.cuts.split(text, PIECE_BYTES))
+        self.encode_as(text, true)
     }
 
     /// Encodes a prompt as Transformers' `tokenizer(text)` does: special tokens are recognised and the
@@ -226,27 +238,44 @@ impl Tokenizer {
         Ok(blake3::hash(self.to_json()?.as_bytes()).to_hex()[..32].to_owned())
     }
 
+    fn encode_as(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let fast = self.fast_for(text.len());
+        let encode = |piece: &&str| -> Result<Vec<u32>> {
+            if let Some(ids) = fast.and_then(|fast| fast.encode(piece, special)) {
+                return Ok(ids);
+            }
+            let inner = if special { self.recognising() } else { &self.plain };
+            let encoding = inner.encode_fast(*piece, false).map_err(|e| Error::Encode(e.to_string()))?;
+            Ok(encoding.get_ids().to_vec())
+        };
+        match self.cuts.split(text, PIECE_BYTES).as_slice() {
+            [] => Ok(Vec::new()),
+            [whole] => encode(whole),
+            pieces => {
+                let parts: Vec<Vec<u32>> = pieces.par_iter().map(encode).collect::<Result<_>>()?;
+                Ok(parts.concat())
+            }
+        }
+    }
+
+    /// Our own engine for a text of so many bytes. Both engines give the same ids, so it does not matter when one
+    /// takes over from the other.
+    fn fast_for(&self, bytes: usize) -> Option<&fast::Fast> {
+        if self.fast.get().is_none() {
+            let before = self.asked_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) < WORTH_BYTES {
+                return None;
+            }
+        }
+        self.fast.get_or_init(|| fast::Fast::of(&self.plain)).as_ref()
+    }
+
     fn recognising(&self) -> &tokenizers::Tokenizer {
         self.special.get_or_init(|| {
             let mut inner = self.plain.clone();
             inner.set_encode_special_tokens(false);
             inner
         })
-    }
-}
-
-fn encode_pieces(inner: &tokenizers::Tokenizer, pieces: &[&str]) -> Result<Vec<u32>> {
-    let encode = |piece: &&str| -> Result<Vec<u32>> {
-        let encoding = inner.encode_fast(*piece, false).map_err(|e| Error::Encode(e.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
-    };
-    match pieces {
-        [] => Ok(Vec::new()),
-        [whole] => encode(whole),
-        _ => {
-            let parts: Vec<Vec<u32>> = pieces.par_iter().map(encode).collect::<Result<_>>()?;
-            Ok(parts.concat())
-        }
     }
 }
 

@@ -17,9 +17,16 @@ use tokenizers::pre_tokenizers::split::SplitPattern;
 
 /// Llama 3's expression; [`super::train`] uses it too.
 pub(super) const LLAMA3: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-const QWEN2: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-const GPT2: &str = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const O200K: &str = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/// Qwen 2's.
+pub(super) const QWEN2: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+/// GPT-2's.
+pub(super) const GPT2: &str =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+/// GPT-4o's.
+pub(super) const O200K: &str = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/// Mistral's Tekken: O200K without contractions, digits one by one.
+pub(super) const TEKKEN: &str = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 /// Whether texts may be cut for a given tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +81,16 @@ fn is_known(pre_tokenizer: &PreTokenizerWrapper) -> bool {
                 let isolated =
                     split.behavior == tokenizers::SplitDelimiterBehavior::Isolated && !split.invert;
                 let regex = match &split.pattern {
-                    SplitPattern::Regex(regex) => [LLAMA3, QWEN2, GPT2, O200K].contains(&regex.as_str()),
+                    SplitPattern::Regex(regex) => {
+                        [LLAMA3, QWEN2, GPT2, O200K, TEKKEN].contains(&regex.as_str())
+                    }
                     SplitPattern::String(_) => false,
                 };
                 isolated && regex && !level.use_regex && !level.add_prefix_space
+            }
+            // Digits are cut out one by one, and GPT-2's expression sees what lies between.
+            [PreTokenizerWrapper::Digits(_), PreTokenizerWrapper::ByteLevel(level)] => {
+                level.use_regex && !level.add_prefix_space
             }
             _ => false,
         },
@@ -90,7 +103,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use tokenizers::models::bpe::BPE;
-    use tokenizers::pre_tokenizers::{byte_level::ByteLevel, sequence::Sequence, split::Split};
+    use tokenizers::pre_tokenizers::{
+        byte_level::ByteLevel, digits::Digits, sequence::Sequence, split::Split,
+    };
     use tokenizers::{
         OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, SplitDelimiterBehavior,
     };
@@ -98,10 +113,13 @@ mod tests {
     fn pre_tokenizers() -> Vec<PreTokenizerWrapper> {
         let level = |regex| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, regex));
         let mut all = vec![level(true)];
-        for regex in [LLAMA3, QWEN2, GPT2, O200K] {
+        for regex in [LLAMA3, QWEN2, GPT2, O200K, TEKKEN] {
             let pattern = SplitPattern::Regex(regex.into());
             let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).unwrap();
             all.push(Sequence::new(vec![PreTokenizerWrapper::Split(split), level(false)]).into());
+        }
+        for individual in [true, false] {
+            all.push(Sequence::new(vec![Digits::new(individual).into(), level(true)]).into());
         }
         all
     }

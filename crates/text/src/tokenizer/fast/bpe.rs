@@ -1,0 +1,273 @@
+//! Byte-pair merges, exactly as the vocabulary's ranks order them: the lowest rank first, of equals the leftmost.
+//!
+//! Short words look at all their pairs each time, which takes a few instructions on vectors; long ones keep the ranks
+//! in a tree, so a megabyte of one letter costs n log n.
+
+use super::alphabet;
+use super::tree::{NONE, Tree};
+use serde::Deserialize;
+use std::collections::HashMap;
+use tokenizers::models::bpe::BPE;
+
+/// An id, twice, and a rank share 64 bits.
+const ID_BITS: u32 = 20;
+const RANK_BITS: u32 = 24;
+
+/// The merges of a model in tables.
+#[derive(Debug)]
+pub(super) struct Bpe {
+    /// The id of each byte.
+    of_byte: Vec<u32>,
+    /// The rank of each pair of bytes: the first byte times 256 plus the second.
+    of_bytes: Vec<u32>,
+    pairs: Pairs,
+    /// The id that a rank's merge makes.
+    made: Vec<u32>,
+    /// The id of rank zero, where ids follow the ranks; most vocabularies are made so, and a table less is asked.
+    made_from: Option<u32>,
+    /// With `ignore_merges`, words that are tokens are taken as they are.
+    whole: HashMap<Vec<u8>, u32>,
+}
+
+/// Space for long words, kept between calls.
+#[derive(Debug, Default)]
+pub(super) struct Chain {
+    ids: Vec<u32>,
+    next: Vec<u32>,
+    prev: Vec<u32>,
+    ranks: Tree,
+}
+
+/// What is taken from a model's JSON: the only way to its merges in their order.
+#[derive(Deserialize)]
+struct Merges {
+    merges: Vec<(String, String)>,
+}
+
+impl Bpe {
+    /// The tables of a byte-level model, or nothing if it has a trait that is not known here.
+    pub(super) fn of(model: &BPE) -> Option<Self> {
+        let absent = |affix: &Option<String>| affix.as_ref().is_none_or(String::is_empty);
+        let plain = model.dropout.is_none_or(|dropout| dropout == 0.0)
+            && absent(&model.continuing_subword_prefix)
+            && absent(&model.end_of_word_suffix);
+        let vocabulary = plain.then(|| model.get_vocab())?;
+        // The other engine tells merges apart by the id they make, so two spellings of one id would change its ways.
+        let mut ids: Vec<u32> = vocabulary.values().copied().collect();
+        ids.sort_unstable();
+        let distinct = ids.windows(2).all(|pair| pair[0] < pair[1]);
+        let fit = ids.last().is_some_and(|&last| last < (1 << ID_BITS) - 1);
+        if !distinct || !fit {
+            return None;
+        }
+        let of_byte: Vec<u32> = (0..=255u8)
+            .map(|byte| vocabulary.get(alphabet::char_of(byte).to_string().as_str()).copied())
+            .collect::<Option<_>>()?;
+        let json = serde_json::to_string(model).ok()?;
+        let Merges { merges } = serde_json::from_str(&json).ok()?;
+        if merges.len() >= (1 << RANK_BITS) - 1 {
+            return None;
+        }
+        let mut pairs = Pairs::with_room_for(merges.len());
+        let mut made = Vec::with_capacity(merges.len());
+        let mut spelling = String::new();
+        for (left, right) in &merges {
+            spelling.clear();
+            spelling.push_str(left);
+            spelling.push_str(right);
+            let id = |token: &str| vocabulary.get(token).copied();
+            pairs.insert(id(left)?, id(right)?, made.len() as u32);
+            made.push(id(&spelling)?);
+        }
+        let mut of_bytes = vec![NONE; 1 << 16];
+        for (index, rank) in of_bytes.iter_mut().enumerate() {
+            *rank = pairs.rank(of_byte[index >> 8], of_byte[index & 0xFF]);
+        }
+        let made_from =
+            made.first().copied().filter(|&first| (first..).zip(&made).all(|(wanted, &id)| wanted == id));
+        let mut whole = HashMap::new();
+        if model.ignore_merges {
+            whole.extend(vocabulary.iter().filter_map(|(token, &id)| Some((alphabet::bytes_of(token)?, id))));
+        }
+        Some(Self { of_byte, of_bytes, pairs, made, made_from, whole })
+    }
+
+    /// Appends the ids of a word, which is not empty.
+    pub(super) fn encode(&self, word: &[u8], chain: &mut Chain, ids: &mut Vec<u32>) {
+        if !self.whole.is_empty()
+            && let Some(&id) = self.whole.get(word)
+        {
+            ids.push(id);
+        } else {
+            match word.len() {
+                0..=16 => self.merge_flat::<16>(word, ids),
+                17..=32 => self.merge_flat::<32>(word, ids),
+                33..=64 => self.merge_flat::<64>(word, ids),
+                65..=128 => self.merge_flat::<128>(word, ids),
+                _ => self.merge_many(word, chain, ids),
+            }
+        }
+    }
+
+    /// A word of at most `N` bytes, `N` a power of two up to 128: the pairs' keys, rank and place in one number, lie
+    /// side by side, and the least of all is the next merge.
+    fn merge_flat<const N: usize>(&self, word: &[u8], out: &mut Vec<u32>) {
+        let place_bits = N.trailing_zeros();
+        let key = |rank: u32, at: usize| {
+            if rank == NONE { i32::MAX } else { (rank << place_bits | at as u32) as i32 }
+        };
+        let count = word.len();
+        let (mut ids, mut next, mut prev, mut keys) = ([0u32; N], [0u8; N], [0u8; N], [i32::MAX; N]);
+        for at in 0..count {
+            ids[at] = self.of_byte[usize::from(word[at])];
+            (next[at], prev[at]) = (at as u8 + 1, (at as u8).wrapping_sub(1));
+        }
+        for at in 1..count {
+            keys[at - 1] = key(self.of_bytes[pair_of(word[at - 1], word[at])], at - 1);
+        }
+        loop {
+            let least = keys.iter().copied().fold(i32::MAX, i32::min);
+            if least == i32::MAX {
+                break;
+            }
+            let (rank, at) = (least as u32 >> place_bits, least as usize & (N - 1));
+            let gone = usize::from(next[at]) & (N - 1);
+            let id = self.made(rank);
+            ids[at] = id;
+            next[at] = next[gone];
+            keys[gone] = i32::MAX;
+            keys[at] = i32::MAX;
+            let after = usize::from(next[at]);
+            if after < count {
+                prev[after] = at as u8;
+                keys[at] = key(self.pairs.rank(id, ids[after]), at);
+            }
+            if at > 0 {
+                let before = usize::from(prev[at]) & (N - 1);
+                keys[before] = key(self.pairs.rank(ids[before], id), before);
+            }
+        }
+        let mut at = 0;
+        while at < count {
+            out.push(ids[at]);
+            at = usize::from(next[at]);
+        }
+    }
+
+    /// A word of any length: symbols in a list, the pairs' ranks in a tree.
+    fn merge_many(&self, word: &[u8], chain: &mut Chain, out: &mut Vec<u32>) {
+        let Chain { ids, next, prev, ranks } = chain;
+        let count = word.len() as u32;
+        ids.clear();
+        ids.extend(word.iter().map(|&byte| self.of_byte[usize::from(byte)]));
+        next.clear();
+        next.extend(1..=count);
+        prev.clear();
+        prev.extend((0..count).map(|at| at.wrapping_sub(1)));
+        let pairs = word.windows(2).map(|pair| self.of_bytes[pair_of(pair[0], pair[1])]);
+        // The last symbol has no pair, but a place.
+        ranks.fill(pairs.chain([NONE]));
+        while let Some((rank, at)) = ranks.lowest() {
+            let gone = next[at] as usize;
+            let (id, after) = (self.made(rank), next[gone]);
+            ids[at] = id;
+            next[at] = after;
+            ranks.set(gone, NONE);
+            let mut rank = NONE;
+            if after < count {
+                prev[after as usize] = at as u32;
+                rank = self.pairs.rank(id, ids[after as usize]);
+            }
+            ranks.set(at, rank);
+            if at > 0 {
+                let before = prev[at] as usize;
+                ranks.set(before, self.pairs.rank(ids[before], id));
+            }
+        }
+        let mut at = 0;
+        while at < count {
+            out.push(ids[at as usize]);
+            at = next[at as usize];
+        }
+    }
+
+    /// The id that the merge of this rank makes.
+    #[inline(always)]
+    fn made(&self, rank: u32) -> u32 {
+        match self.made_from {
+            Some(first) => first + rank,
+            None => self.made[rank as usize],
+        }
+    }
+}
+
+/// The place of two bytes in a table of pairs.
+#[inline(always)]
+fn pair_of(left: u8, right: u8) -> usize {
+    usize::from(left) << 8 | usize::from(right)
+}
+
+/// From a pair of ids to the rank of its merge: open addressing, a pair and its rank in eight bytes. Most pairs that
+/// are asked for have no merge; a filter of one byte a merge, which stays in the near caches, knows most of those.
+#[derive(Debug)]
+struct Pairs {
+    slots: Vec<u64>,
+    slot_shift: u32,
+    filter: Vec<u64>,
+    filter_shift: u32,
+}
+
+impl Pairs {
+    const EMPTY: u64 = u64::MAX;
+
+    fn with_room_for(count: usize) -> Self {
+        let slots = (count * 2).next_power_of_two().max(64);
+        let bits = slots * 4;
+        let shift = |places: usize| 64 - places.trailing_zeros();
+        let (slot_shift, filter_shift) = (shift(slots), shift(bits));
+        Self { slots: vec![Self::EMPTY; slots], slot_shift, filter: vec![0; bits / 64], filter_shift }
+    }
+
+    #[inline(always)]
+    fn key(left: u32, right: u32) -> u64 {
+        u64::from(left) << ID_BITS | u64::from(right)
+    }
+
+    #[inline(always)]
+    fn hash(key: u64) -> u64 {
+        key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn insert(&mut self, left: u32, right: u32, rank: u32) {
+        let key = Self::key(left, right);
+        let bit = Self::hash(key) >> self.filter_shift;
+        self.filter[(bit >> 6) as usize] |= 1 << (bit & 63);
+        let mut slot = (Self::hash(key) >> self.slot_shift) as usize;
+        while self.slots[slot] != Self::EMPTY {
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+        self.slots[slot] = key << RANK_BITS | u64::from(rank);
+    }
+
+    #[inline(always)]
+    fn rank(&self, left: u32, right: u32) -> u32 {
+        let key = Self::key(left, right);
+        let hash = Self::hash(key);
+        let bit = hash >> self.filter_shift;
+        if self.filter[(bit >> 6) as usize] >> (bit & 63) & 1 == 0 {
+            return NONE;
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = (hash >> self.slot_shift) as usize;
+        loop {
+            let found = self.slots[slot & mask];
+            if found >> RANK_BITS == key {
+                return (found & ((1 << RANK_BITS) - 1)) as u32;
+            }
+            if found == Self::EMPTY {
+                return NONE;
+            }
+            slot += 1;
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Byte-level BPE at the speed of memory: the ids of the `tokenizers` crate, some tens of times sooner.
+//!
+//! Three parts: words are cut by functions that know the expressions of the families ([`scan`]); a word seen before
+//! is looked up ([`cache`]); a new one is merged by the ranks ([`bpe`]). A tokenizer is taken on only if each of its
+//! parts is known here exactly; everything else stays with the `tokenizers` crate, and so does a text that its
+//! normaliser might change.
+
+mod added;
+mod alphabet;
+mod bpe;
+mod cache;
+mod classes;
+mod scan;
+mod tree;
+
+use super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
+use added::{Added, Part};
+use bpe::{Bpe, Chain};
+use cache::{Cache, FEW_IDS, Key, LONG, SHORT};
+use classes::Classes;
+use scan::{Cl100k, Gpt2, O200k, Scan, Whole};
+use std::sync::Mutex;
+use tokenizers::models::ModelWrapper;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::split::SplitPattern;
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+use unicode_normalization::{IsNormalized, is_nfc_quick};
+
+/// Ids gathered before they are appended to the result.
+const GATHERED: usize = 1 << 10;
+
+/// How text is cut into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    Gpt2,
+    /// Numeric characters one by one, GPT-2's expression between them.
+    DigitsGpt2,
+    /// Digits at most in a word.
+    Cl100k(usize),
+    O200k,
+    Tekken,
+    Whole,
+}
+
+/// A tokenizer that is known here exactly.
+#[derive(Debug)]
+pub(super) struct Fast {
+    words: Words,
+    /// The normaliser is NFC: only texts that it leaves alone are taken.
+    nfc: bool,
+    bpe: Bpe,
+    plain: Option<Added>,
+    special: Option<Added>,
+    /// Working memory, one for each call under way.
+    spare: Mutex<Vec<Scratch>>,
+}
+
+#[derive(Debug)]
+struct Scratch {
+    cache: Cache,
+    chain: Chain,
+    new: Vec<u32>,
+}
+
+impl Fast {
+    /// Takes on a tokenizer, or nothing if a part of it is not known here.
+    pub(super) fn of(inner: &tokenizers::Tokenizer) -> Option<Self> {
+        let ModelWrapper::BPE(model) = inner.get_model() else { return None };
+        let nfc = match inner.get_normalizer() {
+            None => false,
+            Some(NormalizerWrapper::NFC(_)) => true,
+            Some(_) => return None,
+        };
+        let words = Words::of(inner.get_pre_tokenizer()?)?;
+        let mut tokens: Vec<(u32, AddedToken)> = inner.get_added_tokens_decoder().into_iter().collect();
+        for (_, token) in &mut tokens {
+            token.special = inner.get_added_vocabulary().is_special_token(&token.content);
+        }
+        tokens.sort_unstable_by_key(|(id, _)| *id);
+        if nfc && tokens.iter().any(|(_, token)| token.normalized && !stays_under_nfc(&token.content)) {
+            return None;
+        }
+        let (plain, special) = (Added::of(&tokens, false), Added::of(&tokens, true));
+        let fast = Self { words, nfc, bpe: Bpe::of(model)?, plain, special, spare: Mutex::default() };
+        fast.agrees(inner).then_some(fast)
+    }
+
+    /// The ids of a text, or nothing if this text is not for here. With `special`, the spellings of special tokens
+    /// stand for those tokens.
+    pub(super) fn encode(&self, text: &str, special: bool) -> Option<Vec<u32>> {
+        let added = if special { self.special.as_ref()? } else { self.plain.as_ref()? };
+        if u32::try_from(text.len()).is_err() || (self.nfc && !stays_under_nfc(text)) {
+            return None;
+        }
+        let spare = self.spare.lock().ok().and_then(|mut spare| spare.pop());
+        let mut scratch = spare.unwrap_or_else(Scratch::new);
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        added.parts(text, |part| match part {
+            Part::Token(id) => ids.push(id),
+            Part::Text(text) => self.encode_text(text, &mut scratch, &mut ids),
+        });
+        if let Ok(mut spare) = self.spare.lock() {
+            spare.push(scratch);
+        }
+        Some(ids)
+    }
+
+    fn encode_text(&self, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+        let classes = Classes::get();
+        match self.words {
+            Words::Gpt2 => self.encode_words(Gpt2::<false>(classes), text, scratch, ids),
+            Words::DigitsGpt2 => self.encode_words(Gpt2::<true>(classes), text, scratch, ids),
+            Words::Cl100k(most_digits) => {
+                self.encode_words(Cl100k { classes, most_digits }, text, scratch, ids)
+            }
+            Words::O200k => {
+                self.encode_words(O200k::<true> { classes, most_digits: 3 }, text, scratch, ids);
+            }
+            Words::Tekken => {
+                self.encode_words(O200k::<false> { classes, most_digits: 1 }, text, scratch, ids);
+            }
+            Words::Whole => self.encode_words(Whole, text, scratch, ids),
+        }
+    }
+
+    fn encode_words(&self, scan: impl Scan, text: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+        let text = text.as_bytes();
+        let mut gathered = [0u32; GATHERED];
+        let (mut at, mut count) = (0, 0);
+        while at < text.len() {
+            let end = scan.end(text, at);
+            let length = end - at;
+            if length <= SHORT {
+                let key = Key::of(text, at, length);
+                if count > GATHERED - FEW_IDS {
+                    ids.extend_from_slice(&gathered[..count]);
+                    count = 0;
+                }
+                if let Some((few, number)) = scratch.cache.short(key) {
+                    gathered[count..count + FEW_IDS].copy_from_slice(&few);
+                    count += number;
+                    at = end;
+                    continue;
+                }
+            }
+            ids.extend_from_slice(&gathered[..count]);
+            count = 0;
+            self.encode_new(text, at..end, scratch, ids);
+            at = end;
+        }
+        ids.extend_from_slice(&gathered[..count]);
+    }
+
+    /// A word that the first table does not have.
+    #[inline(never)]
+    fn encode_new(&self, text: &[u8], at: std::ops::Range<usize>, scratch: &mut Scratch, ids: &mut Vec<u32>) {
+        let Scratch { cache, chain, new } = scratch;
+        let word = &text[at.clone()];
+        if word.len() > LONG {
+            return self.bpe.encode(word, chain, ids);
+        }
+        let hash = cache::hash(word);
+        if let Some(known) = cache.long(word, hash) {
+            return ids.extend_from_slice(known);
+        }
+        new.clear();
+        self.bpe.encode(word, chain, new);
+        ids.extend_from_slice(new);
+        if word.len() <= SHORT && new.len() <= FEW_IDS {
+            cache.keep_short(Key::of(text, at.start, word.len()), new);
+        } else {
+            cache.keep_long(word, hash, new);
+        }
+    }
+
+    /// Whether both engines give the same ids of a text with something of everything. What the parts above do not
+    /// look at, such as the post-processor, shows here.
+    fn agrees(&self, inner: &tokenizers::Tokenizer) -> bool {
+        const PROBES: [&str; 2] =
+            ["word", "It's 12345 of\t中文 \u{e9}\u{1F642} \r\n\n  fn f(x: &str) {\n    X'LL  }\u{a0}--\n "];
+        PROBES.iter().all(|probe| {
+            let theirs = inner.encode_fast(*probe, false).ok();
+            let ours = self.encode(probe, !inner.get_encode_special_tokens());
+            match (theirs, ours) {
+                (Some(theirs), Some(ours)) => theirs.get_ids() == ours,
+                // One kind of text may be out of reach while the other is not.
+                (Some(_), None) => true,
+                _ => false,
+            }
+        })
+    }
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self { cache: Cache::new(), chain: Chain::default(), new: Vec::new() }
+    }
+}
+
+impl Words {
+    fn of(pre_tokenizer: &PreTokenizerWrapper) -> Option<Self> {
+        use PreTokenizerWrapper::{ByteLevel, Digits, Sequence, Split};
+        match pre_tokenizer {
+            ByteLevel(level) if level.add_prefix_space => None,
+            ByteLevel(level) => Some(if level.use_regex { Self::Gpt2 } else { Self::Whole }),
+            Sequence(sequence) => match sequence.as_ref() {
+                [only] => Self::of(only),
+                [Split(split), ByteLevel(level)] if !level.use_regex && !level.add_prefix_space => {
+                    let isolated = split.behavior == SplitDelimiterBehavior::Isolated && !split.invert;
+                    let SplitPattern::Regex(regex) = &split.pattern else { return None };
+                    Self::of_regex(regex).filter(|_| isolated)
+                }
+                [Digits(digits), ByteLevel(level)] if level.use_regex && !level.add_prefix_space => {
+                    digits.individual_digits.then_some(Self::DigitsGpt2)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn of_regex(regex: &str) -> Option<Self> {
+        Some(match regex {
+            GPT2 => Self::Gpt2,
+            LLAMA3 => Self::Cl100k(3),
+            QWEN2 => Self::Cl100k(1),
+            O200K => Self::O200k,
+            TEKKEN => Self::Tekken,
+            _ => return None,
+        })
+    }
+}
+
+fn stays_under_nfc(text: &str) -> bool {
+    text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes
+}
+
+#[cfg(test)]
+mod tests;
