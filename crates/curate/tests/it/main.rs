@@ -11,8 +11,8 @@ mod hostile;
 mod language;
 mod pages;
 mod parquet_files;
-mod pipeline;
 mod pii;
+mod pipeline;
 mod readers;
 
 use std::path::{Path, PathBuf};
