@@ -142,7 +142,12 @@ impl Error {
     }
     /// A setting of a stage that cannot be.
     pub(crate) fn setting(key: &'static str, found: impl std::fmt::Display, advice: &'static str) -> Error {
-        Error::Option { stage: "dedup", key: key.to_string(), found: found.to_string(), advice: advice.to_string() }
+        Error::Option {
+            stage: "dedup",
+            key: key.to_string(),
+            found: found.to_string(),
+            advice: advice.to_string(),
+        }
     }
     /// A failure to write `path`.
     pub(crate) fn write(action: &'static str, path: &Path, source: std::io::Error) -> Error {

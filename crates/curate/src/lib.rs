@@ -24,6 +24,10 @@
 //!
 //! [`build`] goes all the way: from a [`CorpusSpec`] to a tokenizer and a token store on disk, ready to train on.
 //!
+//! Pieces over `&str`, compiled once and shared by threads: [`filter`] (heuristics of NeMo Curator, Gopher, FineWeb, C4 and
+//! for code, in one scan), [`clean`] (Unicode repair and modifiers), [`language`] (languages, quality models read and
+//! trained), [`pii`] (personal data).
+//!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
 pub mod clean;

@@ -4,8 +4,8 @@
 mod adapters;
 mod cleaning;
 mod corpus;
-mod filters;
 mod dedup;
+mod filters;
 mod gathering;
 mod hostile;
 mod language;
