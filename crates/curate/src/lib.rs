@@ -30,9 +30,11 @@
 //!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
+pub mod blend;
 pub mod clean;
 mod corpus;
 mod counters;
+pub mod decontaminate;
 pub mod dedup;
 mod document;
 mod error;

@@ -4,6 +4,7 @@
 mod adapters;
 mod cleaning;
 mod corpus;
+mod decontamination;
 mod dedup;
 mod filters;
 mod gathering;

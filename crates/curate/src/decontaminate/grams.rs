@@ -1,0 +1,291 @@
+//! The n-grams of evaluation sets, and what is done where they occur.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::DecontaminateOptions;
+use super::words::{Words, power};
+use crate::error::Error;
+
+/// An n-gram of one evaluation set or several.
+#[derive(Debug)]
+pub(super) struct Gram {
+    pub(super) text: String,
+    /// Numbers of the sets it comes from, rising.
+    pub(super) tasks: Vec<u32>,
+    hash: u64,
+}
+
+/// An evaluation set as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) texts: u64,
+    pub(super) too_short: u64,
+}
+
+/// The n-grams of all evaluation sets.
+#[derive(Debug)]
+pub struct Decontaminator {
+    pub(super) options: DecontaminateOptions,
+    pub(super) tasks: Vec<Task>,
+    pub(super) grams: Vec<Gram>,
+    /// Asked only for membership; its order decides nothing.
+    index: HashMap<String, u32>,
+    /// One bit of each n-gram's hash; most places of a document are done with here.
+    filter: Vec<u64>,
+    /// The lengths that occur with their [`power`]s, in the order in which they are tried: the longest allowed
+    /// first, then rising.
+    lengths: Vec<(usize, u64)>,
+}
+
+/// How often each n-gram was found. Parts of a corpus are counted apart and added up in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matches {
+    /// By number of the n-gram.
+    pub counts: Vec<u64>,
+    /// Documents with a match.
+    pub documents: u64,
+}
+
+impl Matches {
+    /// Counts what [`Decontaminator::find`] gave for one document.
+    pub fn add(&mut self, found: &[u32]) {
+        for &gram in found {
+            let gram = gram as usize;
+            if self.counts.len() <= gram {
+                self.counts.resize(gram + 1, 0);
+            }
+            self.counts[gram] += 1;
+        }
+        self.documents += u64::from(!found.is_empty());
+    }
+
+    /// Adds the counts of another part of the corpus.
+    pub fn merge(&mut self, other: &Matches) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.documents += other.documents;
+    }
+}
+
+/// The n-grams to remove: those found, but not too often.
+#[derive(Clone, Debug)]
+pub struct Removable(Vec<bool>);
+
+/// What is left of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cleaned<'t> {
+    /// Nothing had to go.
+    Whole,
+    /// Its clean pieces in order, at least one.
+    Pieces(Vec<&'t str>),
+    /// The document goes; the reason.
+    Dropped(&'static str),
+}
+
+/// A match: where it begins, how many words it has, and the number of the n-gram.
+type Found = (usize, usize, u32);
+
+impl Decontaminator {
+    /// Reads the evaluation sets that the options name.
+    ///
+    /// # Errors
+    /// An option that cannot be, or a set that cannot be read or has no text.
+    pub fn new(options: &DecontaminateOptions) -> Result<Self, Error> {
+        let mut this = Self::empty(options)?;
+        for set in &options.sets {
+            this.add_set(set)?;
+        }
+        Ok(this)
+    }
+
+    /// Without any evaluation set; [`Decontaminator::add`] fills it.
+    ///
+    /// # Errors
+    /// The lengths of n-grams are zero or out of order.
+    pub fn empty(options: &DecontaminateOptions) -> Result<Self, Error> {
+        let (least, most) = (options.min_ngram_words, options.max_ngram_words);
+        if most == 0 || least > most {
+            return Err(Error::Setting {
+                key: "decontaminate.max_ngram_words",
+                found: format!("{most} with min_ngram_words {least}"),
+                advice: "the maximum is at least 1 and at least the minimum".into(),
+            });
+        }
+        let (tasks, grams, index, lengths) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        Ok(Self { options: options.clone(), tasks, grams, index, filter: vec![0; 16], lengths })
+    }
+
+    /// Adds a text of an evaluation set.
+    pub fn add(&mut self, task: &str, text: &str) {
+        let number = self.task(task);
+        self.tasks[number as usize].texts += 1;
+        let words = Words::of(text);
+        let (least, most) = (self.options.min_ngram_words.max(1), self.options.max_ngram_words);
+        if words.len() < least {
+            self.tasks[number as usize].too_short += 1;
+        } else if words.len() < most {
+            self.add_gram(number, &words, 0, words.len());
+        } else {
+            (0..=words.len() - most).for_each(|first| self.add_gram(number, &words, first, most));
+        }
+    }
+
+    /// The number of a set by its name, a new one if it is not known.
+    pub(super) fn task(&mut self, name: &str) -> u32 {
+        let known = self.tasks.iter().position(|task| task.name == name);
+        let number = known.unwrap_or_else(|| {
+            self.tasks.push(Task { name: name.to_owned(), ..Task::default() });
+            self.tasks.len() - 1
+        });
+        number as u32
+    }
+
+    fn add_gram(&mut self, task: u32, words: &Words, first: usize, count: usize) {
+        let text = words.gram(first, count);
+        if let Some(&known) = self.index.get(text) {
+            let tasks = &mut self.grams[known as usize].tasks;
+            if let Err(place) = tasks.binary_search(&task) {
+                tasks.insert(place, task);
+            }
+            return;
+        }
+        self.index.insert(text.to_owned(), self.grams.len() as u32);
+        let hash = words.hash(first, count, power(count));
+        self.grams.push(Gram { text: text.to_owned(), tasks: vec![task], hash });
+        if !self.lengths.iter().any(|&(length, _)| length == count) {
+            self.lengths.push((count, power(count)));
+            let most = self.options.max_ngram_words;
+            self.lengths.sort_unstable_by_key(|&(length, _)| (length != most, length));
+        }
+        if self.grams.len() * 4 > self.filter.len() * 64 {
+            // Sixteen bits an n-gram after it has grown, four before it grows again.
+            self.filter = vec![0; (self.grams.len() / 4).next_power_of_two()];
+            for number in 0..self.grams.len() {
+                self.mark(self.grams[number].hash);
+            }
+        } else {
+            self.mark(hash);
+        }
+    }
+
+    /// How many n-grams there are.
+    pub fn num_grams(&self) -> usize {
+        self.grams.len()
+    }
+
+    /// The first pass: the numbers of the n-grams that occur in a document, once for each occurrence, none
+    /// overlapping another.
+    pub fn find(&self, text: &str) -> Vec<u32> {
+        let words = Words::of(text);
+        let (mut found, mut from) = (Vec::new(), 0);
+        while let Some((first, count, gram)) = self.next_match(&words, from, |_| true) {
+            found.push(gram);
+            from = first + count;
+        }
+        found
+    }
+
+    /// Between the passes: which n-grams are removed.
+    pub fn removable(&self, matches: &Matches) -> Removable {
+        let few = |&count: &u64| count > 0 && count <= self.options.max_matches;
+        Removable(matches.counts.iter().map(few).collect())
+    }
+
+    /// The second pass: what is left of a document.
+    pub fn clean<'t>(&self, text: &'t str, removable: &Removable) -> Cleaned<'t> {
+        let words = Words::of(text);
+        let goes = |gram: u32| removable.0.get(gram as usize).copied().unwrap_or(false);
+        let mut pieces = Vec::new();
+        // The part of the text still to look at begins here; nothing once it is too short.
+        let mut start = Some(0);
+        let mut from = 0;
+        while let Some(begin) = start {
+            let Some((first, count, _)) = self.next_match(&words, from, goes) else { break };
+            let (before, after) = self.cut(text, begin, words.place(first, count));
+            pieces.extend(before.filter(|piece| self.is_long(piece)));
+            if pieces.len() > self.options.max_splits {
+                return Cleaned::Dropped("contaminated_too_often");
+            }
+            start = after.filter(|&after| self.is_long(&text[after..]));
+            from = words.first_from(after.unwrap_or(text.len()));
+        }
+        match start {
+            Some(0) => return Cleaned::Whole,
+            Some(begin) => pieces.push(&text[begin..]),
+            None => {}
+        }
+        match pieces.len() {
+            0 => Cleaned::Dropped("contaminated"),
+            count if count > self.options.max_splits => Cleaned::Dropped("contaminated_too_often"),
+            _ => Cleaned::Pieces(pieces),
+        }
+    }
+
+    fn is_long(&self, piece: &str) -> bool {
+        piece.chars().nth(self.options.min_chars).is_some()
+    }
+
+    /// The piece from `begin` that ends a sentence before the match, and where the one after it begins.
+    fn cut<'t>(
+        &self,
+        text: &'t str,
+        begin: usize,
+        found: std::ops::Range<usize>,
+    ) -> (Option<&'t str>, Option<usize>) {
+        let ends_sentence = |c: char| matches!(c, '.' | '!' | '?');
+        let aside = self.options.remove_chars;
+        // One character more than are passed over: the piece may end with the one just before them.
+        let before = text[begin..found.start].char_indices().rev().nth(aside.saturating_sub(1));
+        let before = before.and_then(|(last, c)| {
+            let head = &text[begin..begin + last + c.len_utf8()];
+            let end = head.rfind(ends_sentence)?;
+            (end > 0).then(|| &head[..=end])
+        });
+        let last =
+            text[found.clone()].char_indices().next_back().map_or(found.end, |(at, _)| found.start + at);
+        let after = text[last..].char_indices().nth(aside).and_then(|(at, _)| {
+            let end = last + at + text[last + at..].find(ends_sentence)?;
+            (end + 1 < text.len()).then_some(end + 1)
+        });
+        (before, after)
+    }
+
+    /// The first n-gram that `wanted` admits, from the word `from` on.
+    fn next_match(&self, words: &Words, from: usize, wanted: impl Fn(u32) -> bool) -> Option<Found> {
+        for first in from..words.len() {
+            for &(count, power) in &self.lengths {
+                if first + count > words.len() || !self.is_marked(words.hash(first, count, power)) {
+                    continue;
+                }
+                let gram = self.index.get(words.gram(first, count)).copied();
+                if let Some(gram) = gram.filter(|&gram| wanted(gram)) {
+                    return Some((first, count, gram));
+                }
+            }
+        }
+        None
+    }
+
+    fn mark(&mut self, hash: u64) {
+        let (word, bit) = self.bit(hash);
+        self.filter[word] |= bit;
+    }
+
+    #[inline]
+    fn is_marked(&self, hash: u64) -> bool {
+        let (word, bit) = self.bit(hash);
+        self.filter[word] & bit != 0
+    }
+
+    /// The filter's place of a hash. The upper bits of a product are the better ones.
+    #[inline]
+    fn bit(&self, hash: u64) -> (usize, u64) {
+        ((hash >> 6) as usize & (self.filter.len() - 1), 1 << (hash & 63))
+    }
+}

@@ -1,0 +1,56 @@
+//! Keeping evaluation sets out of the training text.
+//!
+//! The rules are those of NeMo Curator 0.x (`TaskDecontamination`), which dropped them in its rewrite. Evaluation
+//! texts become n-grams of words; a first pass over the corpus counts where they occur ([`Decontaminator::find`]); an
+//! n-gram found too often is common speech and no leak ([`Decontaminator::removable`]); a second pass cuts each
+//! remaining match out of its document with some text on both sides, and drops documents of which little is left
+//! ([`Decontaminator::clean`]). Memory holds the n-grams and their counts, whatever the corpus.
+//!
+//! Where the original loses its way we do not follow: it takes places in the lowered text without punctuation for
+//! places in the text, words end at spaces only and not at line ends, and a document shorter than the longest n-gram
+//! is never looked at.
+
+mod grams;
+mod report;
+mod sets;
+mod words;
+
+pub use grams::{Cleaned, Decontaminator, Matches, Removable};
+pub use report::{DecontaminationReport, GramReport, TaskReport};
+pub use sets::EvaluationSet;
+
+use serde::{Deserialize, Serialize};
+
+/// How documents are decontaminated; the defaults are NeMo Curator's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecontaminateOptions {
+    /// The evaluation sets, read from local files.
+    pub sets: Vec<EvaluationSet>,
+    /// Words of an n-gram; a text with fewer is one n-gram of all its words.
+    pub max_ngram_words: usize,
+    /// Texts with fewer words are not looked for.
+    pub min_ngram_words: usize,
+    /// An n-gram found more often than this, over all documents, is not removed.
+    pub max_matches: u64,
+    /// Characters removed on each side of a match; the cut goes on to the end of a sentence.
+    pub remove_chars: usize,
+    /// What is left before or after a match is dropped unless it has more characters than this.
+    pub min_chars: usize,
+    /// A document that falls into more pieces is dropped.
+    pub max_splits: usize,
+}
+
+impl Default for DecontaminateOptions {
+    fn default() -> Self {
+        Self {
+            sets: Vec::new(),
+            max_ngram_words: 13,
+            min_ngram_words: 8,
+            max_matches: 10,
+            remove_chars: 200,
+            min_chars: 200,
+            max_splits: 10,
+        }
+    }
+}
