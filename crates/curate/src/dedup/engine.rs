@@ -100,8 +100,10 @@ impl Engine {
     ) -> Result<u64, Error> {
         let folder = table.partition(partition);
         let failed = |e: DataFusionError| engine_error("sort", &folder, &e);
+        let whole = std::path::absolute(&folder).map_err(|e| Error::read(&folder, e))?;
         self.runtime.block_on(async {
-            let path = format!("{}/", folder.display());
+            // With a slash at its end it is a folder, whatever its name.
+            let path = format!("{}/", whole.display());
             let keys: Vec<_> = table.keys().iter().map(|key| col(*key).sort(true, false)).collect();
             let rows =
                 self.context.read_parquet(path, ParquetReadOptions::default()).await.map_err(failed)?;
