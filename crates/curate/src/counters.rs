@@ -35,6 +35,22 @@ pub enum Reason {
     NoReader,
     /// The same text came before.
     Duplicate,
+    /// A record breaks the rules of its format.
+    BrokenRecord,
+    /// The crawler got no page (an HTTP status other than 200).
+    OtherStatus,
+    /// A record of a kind that holds no text.
+    OtherType,
+    /// A wiki page that only points to another.
+    Redirect,
+    /// A wiki page that is no article.
+    OtherNamespace,
+    /// The entry of an archive is a link, or its path is absolute or climbs.
+    UnsafePath,
+    /// The charset is unknown, or the bytes do not fit it.
+    UnknownCharset,
+    /// Extraction found no main content.
+    NoContent,
 }
 
 impl Reason {
@@ -54,6 +70,14 @@ impl Reason {
             Reason::OverBudget => "over the byte budget",
             Reason::NoReader => "without a reader",
             Reason::Duplicate => "duplicate",
+            Reason::BrokenRecord => "broken record",
+            Reason::OtherStatus => "not delivered by the server",
+            Reason::OtherType => "of a kind without text",
+            Reason::Redirect => "redirect",
+            Reason::OtherNamespace => "no article",
+            Reason::UnsafePath => "unsafe path",
+            Reason::UnknownCharset => "unknown charset",
+            Reason::NoContent => "without main content",
         }
     }
 }

@@ -15,6 +15,16 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file behind an address could not be read.
+    #[error("cannot read {location}: {detail}; {advice}")]
+    Remote {
+        /// The address as it was given.
+        location: String,
+        /// What the client or the server said.
+        detail: String,
+        /// What to do.
+        advice: String,
+    },
     /// A file that was named has an extension without a reader.
     #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::files::READABLE)]
     UnknownExtension {

@@ -6,9 +6,10 @@ use walkdir::WalkDir;
 
 use crate::counters::{Counters, Damage, Reason};
 use crate::error::Error;
+use crate::read::packed::Codec;
 
 /// The extensions that have a reader, for messages.
-pub(crate) const READABLE: &str = ".txt .md .rs .html .jsonl .jsonl.gz .jsonl.zst .parquet";
+pub(crate) const READABLE: &str = ".txt .md .rs .html .jsonl .parquet .warc .wet .tar, MediaWiki dumps *-pages-*.xml; also compressed .gz .zst .bz2";
 
 /// How a file is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,33 +19,45 @@ pub(crate) enum Kind {
     /// The text between the tags.
     Html,
     /// One JSON object a line.
-    Jsonl(Packing),
+    Jsonl(Codec),
     /// A column of strings.
     Parquet,
+    /// A crawl: responses, or text extracted from them.
+    Warc(Codec),
+    /// A MediaWiki dump.
+    Wiki(Codec),
+    /// arXiv sources.
+    Papers(Codec),
 }
 
-/// How a JSON lines file is compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Packing {
-    Plain,
-    Gzip,
-    Zstd,
-}
+/// Source code by extension, beyond what [`Kind::of`] knows as text.
+const CODE: &str = " c h cc cpp cxx hpp hh cu cuh py pyi js mjs ts tsx jsx go java kt kts scala swift rb php pl pm lua r jl hs \
+                    ml mli clj ex exs erl cs fs vb zig nim d dart sh bash zsh ps1 sql proto graphql tf cmake mk rst adoc \
+                    tex toml yaml yml vue svelte css scss el lisp scm f90 f95 m mm v sv vhd asm s ";
 
 impl Kind {
     /// The kind by file name, `None` where no reader exists. Case does not matter.
     pub(crate) fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
-        let ends = |suffix: &str| name.len() > suffix.len() && name.ends_with(suffix);
-        match () {
-            () if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text),
-            () if ends(".html") => Some(Kind::Html),
-            () if ends(".jsonl") => Some(Kind::Jsonl(Packing::Plain)),
-            () if ends(".jsonl.gz") => Some(Kind::Jsonl(Packing::Gzip)),
-            () if ends(".jsonl.zst") => Some(Kind::Jsonl(Packing::Zstd)),
-            () if ends(".parquet") => Some(Kind::Parquet),
-            () => None,
+        let (codec, stem) = Codec::split(&name);
+        let ends = |suffix: &str| stem.len() > suffix.len() && stem.ends_with(suffix);
+        match (codec, ()) {
+            (Codec::Plain, ()) if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text),
+            (Codec::Plain, ()) if ends(".html") => Some(Kind::Html),
+            (Codec::Plain, ()) if ends(".parquet") => Some(Kind::Parquet),
+            (codec, ()) if ends(".jsonl") => Some(Kind::Jsonl(codec)),
+            (codec, ()) if ends(".warc") || ends(".wet") => Some(Kind::Warc(codec)),
+            (codec, ()) if ends(".xml") && stem.contains("-pages-") => Some(Kind::Wiki(codec)),
+            (codec, ()) if ends(".tar") => Some(Kind::Papers(codec)),
+            _ => None,
         }
+    }
+
+    /// Like [`Kind::of`], with source code of any language as text.
+    pub(crate) fn of_any(path: &Path) -> Option<Kind> {
+        let extension = || path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        let is_code = |e: String| !e.is_empty() && CODE.contains(&format!(" {e} "));
+        Kind::of(path).or_else(|| extension().is_some_and(is_code).then_some(Kind::Text))
     }
 }
 
@@ -70,7 +83,7 @@ pub(crate) struct Found {
     pub bytes: u64,
 }
 
-/// Every readable file below `root`, sorted by name folder by folder; hidden names and those that `skip`
+/// Every file below `root` that has a `kind`, sorted by name folder by folder; hidden names and those that `skip`
 /// refuses are left out with all below them. Symbolic links are followed only with `links`; a loop of them and
 /// anything that cannot be listed is counted.
 ///
@@ -80,6 +93,7 @@ pub(crate) fn below(
     root: &Path,
     links: bool,
     skip: fn(&str) -> bool,
+    kind: fn(&Path) -> Option<Kind>,
     counters: &mut Counters,
 ) -> Result<Vec<Found>, Error> {
     std::fs::read_dir(root).map_err(|e| Error::read(root, e))?;
@@ -92,7 +106,7 @@ pub(crate) fn below(
                 return Ok(None);
             }
             let bytes = entry.metadata()?.len();
-            let Some(kind) = Kind::of(entry.path()) else {
+            let Some(kind) = kind(entry.path()) else {
                 counters.drop_documents(Reason::NoReader, 1, bytes);
                 return Ok(None);
             };

@@ -38,6 +38,7 @@ pub mod decontaminate;
 pub mod dedup;
 mod document;
 mod error;
+mod extract;
 mod files;
 pub mod filter;
 mod gather;
@@ -57,6 +58,13 @@ pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;
 pub use error::Error;
+pub use extract::{
+    ExtractOptions, Extracted, Extraction, Html, HtmlOptions, Latex, LatexOptions, Method, Refusal, Wikitext,
+    WikitextOptions, charset, labelled,
+};
 pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{Joined, SEPARATOR, group_documents};
-pub use read::{Documents, ReadOptions, html_to_text, open};
+pub use read::{
+    Columns, Content, CrawlFiles, Documents, InputFile, LatexFile, RawOptions, RawRecord, RawRecords,
+    ReadOptions, RemoteOptions, Snapshot, html_to_text, input_files, is_remote, open,
+};

@@ -6,17 +6,18 @@ use std::io::{self, BufRead};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{Loss, Records, Step};
+use super::packed::Packed;
+use super::record::{Columns, Content};
+use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 
 /// The lines of one file. Offsets are those of the decompressed stream.
 pub(super) struct Lines {
-    input: Box<dyn BufRead + Send>,
+    input: Packed,
     field: String,
+    columns: Vec<String>,
     limit: usize,
-    packed: bool,
     line: u64,
-    offset: u64,
     buffer: Vec<u8>,
     ended: bool,
 }
@@ -29,14 +30,10 @@ enum Line {
 }
 
 impl Lines {
-    pub(super) fn new(input: Box<dyn BufRead + Send>, field: String, limit: usize) -> Lines {
-        Lines { input, field, limit, packed: false, line: 0, offset: 0, buffer: Vec::new(), ended: false }
-    }
-
-    /// The input is a decompressor: its errors are damage of the data, not of the disk.
-    pub(super) fn packed(mut self) -> Lines {
-        self.packed = true;
-        self
+    /// `field` holds the text; `columns` are other fields to hand out where they are there.
+    pub(super) fn new(input: Packed, field: &str, columns: &[String], limit: usize) -> Lines {
+        let (field, columns) = (field.to_string(), columns.to_vec());
+        Lines { input, field, columns, limit, line: 0, buffer: Vec::new(), ended: false }
     }
 
     /// Reads one line into `buffer` and its length with the line end; a line over the limit is skipped unread.
@@ -76,17 +73,19 @@ impl Lines {
 impl Records for Lines {
     fn step(&mut self) -> Step {
         while !self.ended {
-            let start = self.offset;
+            let start = self.input.decoded();
             self.line += 1;
             let (line, length) = match self.read_line() {
                 Ok(read) => read,
-                Err(error) if self.packed => {
-                    self.ended = true;
-                    return self.lost(Reason::BrokenArchive, 0, start, error.to_string());
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    let step = self.lost(Reason::BrokenArchive, 0, start, error.to_string());
+                    return match self.input.resync() {
+                        Ok(_) => step,
+                        Err(error) => Step::Failed(error),
+                    };
                 }
                 Err(error) => return Step::Failed(error),
             };
-            self.offset += length;
             match line {
                 Line::None => self.ended = true,
                 Line::TooLong => {
@@ -98,17 +97,23 @@ impl Records for Lines {
                     if bytes.iter().all(u8::is_ascii_whitespace) {
                         continue;
                     }
-                    return match field_of(bytes, &self.field) {
-                        Ok(Found::Text(text)) => Step::Record { text, number: Some(self.line) },
-                        Ok(Found::Other(kind)) => {
+                    let (found, columns) = match fields_of(bytes, &self.field, &self.columns) {
+                        Ok(fields) => fields,
+                        Err(error) => return self.lost(Reason::BadJson, length, start, error.to_string()),
+                    };
+                    return match found {
+                        Found::Text(text) => {
+                            let content = Content::Text(text);
+                            Step::Record(Raw { content, number: Some(self.line), columns })
+                        }
+                        Found::Other(kind) => {
                             let detail = format!("`{}` is {kind}, not a string", self.field);
                             self.lost(Reason::NoTextField, length, start, detail)
                         }
-                        Ok(Found::Missing) => {
+                        Found::Missing => {
                             let detail = format!("no field `{}`", self.field);
                             self.lost(Reason::NoTextField, length, start, detail)
                         }
-                        Err(error) => self.lost(Reason::BadJson, length, start, error.to_string()),
                     };
                 }
             }
@@ -124,40 +129,59 @@ enum Found {
     Missing,
 }
 
-/// Parses `line` as an object and keeps one field; the last one counts where the name repeats, as in most
-/// parsers.
-fn field_of(line: &[u8], field: &str) -> Result<Found, serde_json::Error> {
+/// Parses `line` as an object and keeps the text field and the columns; the last one counts where a name repeats, as
+/// in most parsers. A column that is no string is handed out as JSON; null and missing ones are left out.
+fn fields_of(line: &[u8], field: &str, columns: &[String]) -> Result<(Found, Columns), serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let found = parser.deserialize_map(Wanted(field))?;
+    let (found, mut values) = parser.deserialize_map(Wanted { field, columns })?;
     parser.end()?;
-    Ok(found)
+    let mut kept = Columns::new();
+    for (name, value) in columns.iter().zip(&mut values) {
+        kept.extend(value.take().map(|value| (name.clone(), value)));
+    }
+    Ok((found, kept))
 }
 
-struct Wanted<'a>(&'a str);
+struct Wanted<'a> {
+    field: &'a str,
+    columns: &'a [String],
+}
 
 impl<'de> Visitor<'de> for Wanted<'_> {
-    type Value = Found;
+    type Value = (Found, Vec<Option<String>>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = Found::Missing;
+        let mut values = vec![None; self.columns.len()];
         while let Some(key) = map.next_key::<String>()? {
-            if key != self.0 {
+            let column = self.columns.iter().position(|c| *c == key);
+            if key != self.field && column.is_none() {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
-            found = match map.next_value::<Value>()? {
-                Value::String(text) => Found::Text(text),
-                Value::Null => Found::Other("null"),
-                Value::Bool(_) => Found::Other("a boolean"),
-                Value::Number(_) => Found::Other("a number"),
-                Value::Array(_) => Found::Other("an array"),
-                Value::Object(_) => Found::Other("an object"),
-            };
+            let value = map.next_value::<Value>()?;
+            if let Some(column) = column {
+                values[column] = match &value {
+                    Value::Null => None,
+                    Value::String(text) => Some(text.clone()),
+                    other => Some(other.to_string()),
+                };
+            }
+            if key == self.field {
+                found = match value {
+                    Value::String(text) => Found::Text(text),
+                    Value::Null => Found::Other("null"),
+                    Value::Bool(_) => Found::Other("a boolean"),
+                    Value::Number(_) => Found::Other("a number"),
+                    Value::Array(_) => Found::Other("an array"),
+                    Value::Object(_) => Found::Other("an object"),
+                };
+            }
         }
-        Ok(found)
+        Ok((found, values))
     }
 }

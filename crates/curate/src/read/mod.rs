@@ -1,20 +1,37 @@
 //! Readers: every kind of file becomes a stream of records, every record a [`Document`] or a count.
 
+mod arxiv;
+mod common_crawl;
 mod html;
+mod http;
 mod jsonl;
+pub(crate) mod packed;
 mod parquet;
+mod raw;
+mod record;
+mod remote;
+mod tarball;
 mod text;
+mod warc;
+mod wiki;
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use crate::counters::{Counters, Damage, Reason};
 use crate::document::{Document, group_of};
 use crate::error::Error;
-use crate::files::{Entry, Kind, Packing, below, list_of};
+use crate::extract::Extraction;
+use crate::files::{Entry, Kind, below, list_of};
 
+pub use common_crawl::{CrawlFiles, Snapshot};
 pub use html::html_to_text;
+pub use raw::{InputFile, RawOptions, RawRecords, input_files};
+pub use record::{Columns, Content, LatexFile, RawRecord};
+pub use remote::{RemoteOptions, is_remote};
+
+use packed::{Expansion, Packed};
 
 /// How the user's own data is read.
 #[derive(Clone, Debug)]
@@ -34,14 +51,29 @@ impl Default for ReadOptions {
 
 /// What a reader found next.
 enum Step {
-    /// A record; the number (line, row or part, from 1) where a file can hold several.
-    Record { text: String, number: Option<u64> },
+    /// A record.
+    Record(Raw),
     /// Records that are lost, and why. The stream goes on.
     Lost(Loss),
     /// The file cannot be read any further.
     Failed(io::Error),
     /// The regular end.
     End,
+}
+
+/// A record without its file.
+struct Raw {
+    content: Content,
+    /// Line, row, part or record, from 1, where a file can hold several.
+    number: Option<u64>,
+    columns: Columns,
+}
+
+impl Raw {
+    /// Plain text.
+    fn text(text: String, number: Option<u64>) -> Raw {
+        Raw { content: Content::Text(text), number, columns: Columns::new() }
+    }
 }
 
 /// Records that a reader could not give.
@@ -52,6 +84,19 @@ struct Loss {
     bytes: u64,
     place: String,
     detail: String,
+}
+
+impl Loss {
+    /// Counts it; only damage is listed with its place, since most pages of a crawl may be redirects and pictures.
+    fn count(self, file: &str, counters: &mut Counters) {
+        let Loss { reason, records, bytes, place, detail } = self;
+        match reason {
+            Reason::OtherStatus | Reason::OtherType | Reason::Redirect | Reason::OtherNamespace => {
+                counters.drop_documents(reason, records, bytes);
+            }
+            _ => counters.damaged(Damage { file: file.to_string(), place, reason, detail }, records, bytes),
+        }
+    }
 }
 
 /// One open file.
@@ -70,6 +115,7 @@ pub struct Documents {
     files: std::vec::IntoIter<Entry>,
     current: Option<(Entry, Box<dyn Records>)>,
     options: ReadOptions,
+    extraction: Extraction,
     screen: fn(&str, &str) -> Option<Reason>,
     counters: Counters,
     ended: bool,
@@ -91,7 +137,7 @@ pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error
         let name = path.display().to_string();
         let group = group_of(&name);
         if metadata.is_dir() {
-            for file in below(path, true, |_| false, &mut counters)? {
+            for file in below(path, true, |_| false, Kind::of, &mut counters)? {
                 let name = path.join(&file.relative).display().to_string();
                 entries.push(Entry {
                     path: file.path,
@@ -120,7 +166,9 @@ impl Documents {
         counters: Counters,
     ) -> Documents {
         let (num_files, files) = (files.len(), files.into_iter());
-        Documents { looked_at, num_files, files, current: None, options, screen, counters, ended: false }
+        let extraction = Extraction::default();
+        let (current, ended) = (None, false);
+        Documents { looked_at, num_files, files, current, options, extraction, screen, counters, ended }
     }
 
     /// What was handed on and what was dropped so far.
@@ -167,8 +215,16 @@ impl Documents {
         Ok(false)
     }
 
-    fn document(&mut self, text: String, number: Option<u64>) -> Option<Document> {
+    fn document(&mut self, raw: Raw) -> Option<Document> {
         let (entry, _) = self.current.as_ref()?;
+        let (number, bytes) = (raw.number, raw.content.len() as u64);
+        let text = match self.extraction.text(raw.content) {
+            Ok(extracted) => extracted.text,
+            Err(refusal) => {
+                self.counters.drop_documents(refusal.counted(), 1, bytes);
+                return None;
+            }
+        };
         let blank = text.trim().is_empty().then_some(Reason::Blank);
         if let Some(reason) = blank.or_else(|| (self.screen)(&entry.name, &text)) {
             self.counters.drop_documents(reason, 1, text.len() as u64);
@@ -181,7 +237,7 @@ impl Documents {
         };
         let group = match entry.kind {
             Kind::Text | Kind::Html => entry.group,
-            Kind::Jsonl(_) | Kind::Parquet => group_of(&source),
+            _ => group_of(&source),
         };
         Some(Document { text, source, group })
     }
@@ -196,16 +252,12 @@ impl Documents {
                 return Ok(None);
             };
             match records.step() {
-                Step::Record { text, number } => {
-                    if let Some(document) = self.document(text, number) {
+                Step::Record(raw) => {
+                    if let Some(document) = self.document(raw) {
                         return Ok(Some(document));
                     }
                 }
-                Step::Lost(loss) => {
-                    let Loss { reason, records, bytes, place, detail } = loss;
-                    let damage = Damage { file: entry.name.clone(), place, reason, detail };
-                    self.counters.damaged(damage, records, bytes);
-                }
+                Step::Lost(loss) => loss.count(&entry.name, &mut self.counters),
                 Step::Failed(error) if entry.named => return Err(Error::read(&entry.path, error)),
                 Step::Failed(error) => {
                     let (file, place) = (entry.name.clone(), String::new());
@@ -253,20 +305,27 @@ impl Iterator for Documents {
 fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Box<dyn Records>, Error> {
     let limit = options.max_document_bytes.max(1);
     let file = File::open(&entry.path).map_err(|e| Error::read(&entry.path, e))?;
-    let field = options.field.clone();
-    let lines = |input| jsonl::Lines::new(input, field, limit);
-    Ok(match entry.kind {
-        Kind::Text => Box::new(text::Parts::new(file, limit)),
-        Kind::Html => Box::new(text::Page::new(file, limit)),
-        Kind::Parquet => Box::new(parquet::Rows::open(&entry.path, file, &options.field, limit)?),
-        Kind::Jsonl(Packing::Plain) => Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, file)))),
-        Kind::Jsonl(Packing::Gzip) => {
-            let input = flate2::read::MultiGzDecoder::new(file);
-            Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, input))).packed())
-        }
-        Kind::Jsonl(Packing::Zstd) => {
-            let input = zstd::Decoder::new(file).map_err(|e| Error::read(&entry.path, e))?;
-            Box::new(lines(Box::new(BufReader::with_capacity(1 << 18, input))).packed())
-        }
-    })
+    if entry.kind == Kind::Parquet {
+        return Ok(Box::new(parquet::Rows::open(&entry.path, file, &options.field, &[], limit)?));
+    }
+    Ok(stream_records(entry.kind, Box::new(file), &options.field, &[], limit))
+}
+
+/// The reader of a kind of file that is read from front to back, all but Parquet.
+fn stream_records(
+    kind: Kind,
+    input: Box<dyn Read + Send>,
+    field: &str,
+    columns: &[String],
+    limit: usize,
+) -> Box<dyn Records> {
+    let packed = |input, codec| Packed::new(input, codec, Expansion::default());
+    match kind {
+        Kind::Text | Kind::Parquet => Box::new(text::Parts::new(input, limit)),
+        Kind::Html => Box::new(text::Page::new(input, limit)),
+        Kind::Jsonl(codec) => Box::new(jsonl::Lines::new(packed(input, codec), field, columns, limit)),
+        Kind::Warc(codec) => Box::new(warc::Warc::new(packed(input, codec), limit)),
+        Kind::Wiki(codec) => Box::new(wiki::Dump::new(packed(input, codec), limit)),
+        Kind::Papers(codec) => Box::new(arxiv::Papers::new(packed(input, codec), limit)),
+    }
 }

@@ -15,7 +15,8 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
-use super::{Loss, Records, Step};
+use super::record::{Columns, Content};
+use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use crate::error::Error;
 
@@ -25,9 +26,10 @@ const BATCH_ROWS: usize = 8;
 /// The text column of one file.
 pub(super) struct Rows {
     reader: SerializedFileReader<File>,
-    column: usize,
-    /// A row whose definition level is lower has no text.
-    full_level: i16,
+    /// The text column.
+    column: Column,
+    /// Columns that are handed out with it.
+    others: Vec<Column>,
     limit: usize,
     next_group: usize,
     /// Rows of all row groups before `group`.
@@ -36,31 +38,57 @@ pub(super) struct Rows {
     ready: VecDeque<Step>,
 }
 
+/// A column of strings.
+struct Column {
+    name: String,
+    index: usize,
+    /// A row whose definition level is lower has no value.
+    full_level: i16,
+}
+
+impl Column {
+    fn new(schema: &SchemaDescriptor, name: &str, index: usize) -> Column {
+        Column { name: name.to_string(), index, full_level: schema.column(index).max_def_level() }
+    }
+}
+
+type Cells = ColumnReaderImpl<ByteArrayType>;
+
 /// The row group being read.
 struct Group {
-    column: ColumnReaderImpl<ByteArrayType>,
+    column: Cells,
+    others: Vec<Cells>,
     rows: u64,
     done: u64,
 }
 
 impl Rows {
-    /// Reads the footer and finds the column.
+    /// Reads the footer and finds the column of the text and those of `columns` that are there and hold strings.
     ///
     /// # Errors
     /// [`Error::BadFile`] if the footer is broken, [`Error::NoTextColumn`] if `field` is not a plain column of
     /// strings.
-    pub(super) fn open(path: &Path, file: File, field: &str, limit: usize) -> Result<Rows, Error> {
+    pub(super) fn open(
+        path: &Path,
+        file: File,
+        field: &str,
+        columns: &[String],
+        limit: usize,
+    ) -> Result<Rows, Error> {
         let bad = |detail| Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail };
         let reader = fenced(|| SerializedFileReader::new(file)).map_err(bad)?;
         let schema = reader.metadata().file_metadata().schema_descr();
-        let column = text_column(schema, field).map_err(|problem| Error::NoTextColumn {
+        let index = text_column(schema, field).map_err(|problem| Error::NoTextColumn {
             path: path.to_path_buf(),
             problem,
             columns: text_columns(schema).join(", "),
         })?;
-        let full_level = schema.column(column).max_def_level();
+        let column = Column::new(schema, field, index);
+        let there =
+            |name: &String| text_column(schema, name).ok().map(|index| Column::new(schema, name, index));
+        let others = columns.iter().filter_map(there).collect();
         let (next_group, first_row, group, ready) = (0, 0, None, VecDeque::new());
-        Ok(Rows { reader, column, full_level, limit, next_group, first_row, group, ready })
+        Ok(Rows { reader, column, others, limit, next_group, first_row, group, ready })
     }
 
     /// Makes the next row group current; false behind the last one.
@@ -72,11 +100,14 @@ impl Rows {
         self.next_group += 1;
         let rows = u64::try_from(self.reader.metadata().row_group(index).num_rows()).unwrap_or(0);
         let opened = fenced(|| {
-            let column = self.reader.get_row_group(index)?.get_column_reader(self.column)?;
-            Ok(get_typed_column_reader::<ByteArrayType>(column))
+            let group = self.reader.get_row_group(index)?;
+            let cells =
+                |c: &Column| Ok(get_typed_column_reader::<ByteArrayType>(group.get_column_reader(c.index)?));
+            let others = self.others.iter().map(cells).collect::<parquet::errors::Result<Vec<_>>>()?;
+            Ok((cells(&self.column)?, others))
         });
         match opened {
-            Ok(column) => self.group = Some(Group { column, rows, done: 0 }),
+            Ok((column, others)) => self.group = Some(Group { column, others, rows, done: 0 }),
             Err(detail) => {
                 self.lose(0, rows, detail);
                 self.first_row = self.first_row.saturating_add(rows);
@@ -96,44 +127,44 @@ impl Rows {
 
     /// Decodes the next rows of the current row group into `ready`.
     fn read_batch(&mut self, mut group: Group) {
-        let (mut levels, mut values) = (Vec::new(), Vec::new());
         let read = fenced(|| {
-            group.column.read_records(BATCH_ROWS, Some(&mut levels), None, &mut values)?;
-            let texts = values.iter().map(ByteArray::data).collect::<Vec<&[u8]>>();
-            Ok(texts)
+            let texts = read_cells(&mut group.column, &self.column, BATCH_ROWS)?;
+            let mut others = Vec::with_capacity(self.others.len());
+            for (cells, column) in group.others.iter_mut().zip(&self.others) {
+                others.push(read_cells(cells, column, texts.len())?);
+            }
+            Ok((texts, others))
         });
-        let texts = match read {
-            Ok(texts) => texts,
+        let (texts, others) = match read {
+            Ok(read) => read,
             Err(detail) => {
                 self.lose(group.done, group.rows, detail);
                 self.first_row = self.first_row.saturating_add(group.rows);
                 return;
             }
         };
-        // A required column has no definition levels: every row has a value.
-        let present: Vec<bool> = if self.full_level == 0 {
-            vec![true; texts.len()]
-        } else {
-            levels.iter().map(|&level| level == self.full_level).collect()
-        };
-        if present.is_empty() {
+        if texts.is_empty() {
             if group.done < group.rows {
                 self.lose(group.done, group.rows, "the column ends early".to_string());
             }
             self.first_row = self.first_row.saturating_add(group.rows);
             return;
         }
-        let mut texts = texts.into_iter();
-        for has_text in present {
+        for (i, text) in texts.iter().enumerate() {
             group.done += 1;
             let row = self.first_row.saturating_add(group.done);
-            let text = if has_text { texts.next() } else { None };
-            self.ready.push_back(self.row(text, row));
+            let mut columns = Columns::new();
+            for (values, column) in others.iter().zip(&self.others) {
+                let value =
+                    values.get(i).and_then(Option::as_ref).and_then(|v| std::str::from_utf8(v.data()).ok());
+                columns.extend(value.map(|value| (column.name.clone(), value.to_string())));
+            }
+            self.ready.push_back(self.row(text.as_ref().map(ByteArray::data), columns, row));
         }
         self.group = Some(group);
     }
 
-    fn row(&self, value: Option<&[u8]>, row: u64) -> Step {
+    fn row(&self, value: Option<&[u8]>, columns: Columns, row: u64) -> Step {
         let lost = |reason, bytes: usize, detail| {
             let place = format!("row {row}");
             Step::Lost(Loss { reason, records: 1, bytes: bytes as u64, place, detail })
@@ -144,7 +175,10 @@ impl Rows {
             return lost(Reason::TooLarge, value.len(), detail);
         }
         match std::str::from_utf8(value) {
-            Ok(text) => Step::Record { text: text.to_string(), number: Some(row) },
+            Ok(text) => {
+                let content = Content::Text(text.to_string());
+                Step::Record(Raw { content, number: Some(row), columns })
+            }
             Err(error) => lost(Reason::InvalidUtf8, value.len(), error.to_string()),
         }
     }
@@ -163,6 +197,30 @@ impl Records for Rows {
             }
         }
     }
+}
+
+/// The next values of a column, at most `count` rows of it; `None` for null.
+fn read_cells(
+    cells: &mut Cells,
+    column: &Column,
+    count: usize,
+) -> parquet::errors::Result<Vec<Option<ByteArray>>> {
+    let (mut levels, mut values) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    // One call may stop at the end of a page.
+    while rows.len() < count {
+        levels.clear();
+        values.clear();
+        let (read, _, _) = cells.read_records(count - rows.len(), Some(&mut levels), None, &mut values)?;
+        if read == 0 {
+            break;
+        }
+        let mut values = values.drain(..);
+        // A required column has no definition levels: every row has a value.
+        let present = |i: usize| column.full_level == 0 || levels.get(i) == Some(&column.full_level);
+        rows.extend((0..read).map(|i| if present(i) { values.next() } else { None }));
+    }
+    Ok(rows)
 }
 
 /// Runs one call of the decoder; its errors and panics become text.

@@ -1,16 +1,16 @@
 //! Files that are one text: plain ones, cut into parts where they exceed the limit, and HTML pages.
 
-use std::fs::File;
 use std::io::{self, Read};
 
-use super::{Loss, Records, Step, html_to_text};
+use super::record::{Columns, Content};
+use super::{Loss, Raw, Records, Step, html_to_text};
 use crate::counters::Reason;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A plain text file in parts of at most `limit` bytes.
 pub(super) struct Parts {
-    file: File,
+    file: Box<dyn Read + Send>,
     limit: usize,
     /// Bytes read beyond the last cut.
     carry: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn new(file: File, limit: usize) -> Parts {
+    pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> Parts {
         Parts { file, limit, carry: Vec::new(), offset: 0, part: 0, finished: false }
     }
 
@@ -64,21 +64,34 @@ impl Records for Parts {
         self.part += 1;
         let whole = self.finished && self.part == 1;
         match utf8(bytes, start) {
-            Ok(text) => Step::Record { text, number: (!whole).then_some(self.part) },
+            Ok(text) => Step::Record(Raw::text(text, (!whole).then_some(self.part))),
             Err(loss) => Step::Lost(loss),
         }
     }
 }
 
-/// An HTML page, read as a whole and stripped of its tags.
+/// An HTML page, read as a whole.
 pub(super) struct Page {
-    file: Option<File>,
+    /// What is made of it.
+    make: fn(Vec<u8>) -> Result<Content, Loss>,
+    file: Option<Box<dyn Read + Send>>,
     limit: usize,
 }
 
 impl Page {
-    pub(super) fn new(file: File, limit: usize) -> Page {
-        Page { file: Some(file), limit }
+    pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> Page {
+        Page {
+            make: |bytes| utf8(bytes, 0).map(|page| Content::Text(html_to_text(&page))),
+            file: Some(file),
+            limit,
+        }
+    }
+}
+
+impl Page {
+    /// The page as it is, for extraction.
+    pub(super) fn raw(file: Box<dyn Read + Send>, limit: usize) -> Page {
+        Page { make: |bytes| Ok(Content::Page { bytes, content_type: None }), file: Some(file), limit }
     }
 }
 
@@ -100,8 +113,8 @@ impl Records for Page {
                 detail,
             });
         }
-        match utf8(bytes, 0) {
-            Ok(page) => Step::Record { text: html_to_text(&page), number: None },
+        match (self.make)(bytes) {
+            Ok(content) => Step::Record(Raw { content, number: None, columns: Columns::new() }),
             Err(loss) => Step::Lost(loss),
         }
     }

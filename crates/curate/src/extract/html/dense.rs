@@ -1,0 +1,307 @@
+//! Main content by structure and density: linear in the page, no third-party tree.
+//!
+//! Four steps. (1) What is around the content by its element or its name is pruned, unless that would take most of the
+//! text. (2) The container is chosen: an element named as the body of an article, else `article`, else `main`, else the
+//! page; of several the one with the most good text, if it holds a fair part of the page's. (3) Lists and boxes made of
+//! links are dropped inside it. (4) Single blocks are kept or dropped by length, link density and their neighbours.
+//! The idea of steps 1 to 3 is that of trafilatura (Barbaresi, ACL 2021), that of step 4 of jusText (Pomikalek, 2011).
+
+use super::blocks::{Block, Blocks, Kind};
+use super::dom::Dom;
+use super::marks::Marks;
+use super::tag::Tag;
+use super::{phrases, text};
+use crate::extract::Refusal;
+
+/// Below so many visible characters a container is not believed.
+const ENOUGH: u32 = 200;
+
+/// Extracts the main text, blocks on lines of their own.
+///
+/// # Errors
+/// [`Refusal::NoContent`] for a page without text.
+pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<String, Refusal> {
+    let dom = Dom::parse(page, limit)?;
+    let weights = weigh(&dom);
+    let pruned = prune(&dom, &weights, comments);
+    let all = Blocks::collect(&dom, &pruned);
+    let good = Sums::of(&all);
+    let container = choose(&dom, &all, &pruned, &good);
+    let mut keep = vec![false; all.blocks.len()];
+    for index in all.inside(&dom, container) {
+        keep[index] = true;
+    }
+    drop_link_boxes(&dom, &all, container, &mut keep);
+    judge(&all, &mut keep);
+    let kept = sum_kept(&all, &keep);
+    if kept < ENOUGH {
+        widen(&all, &mut keep);
+    }
+    let text = write(&dom, &all, &keep);
+    if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
+}
+
+/// Visible characters below each node, without what is never shown.
+fn weigh(dom: &Dom<'_>) -> Vec<u32> {
+    let mut weights = vec![0u32; dom.nodes.len()];
+    for (index, node) in dom.nodes.iter().enumerate().rev() {
+        if node.tag == Tag::Text {
+            weights[index] = text::count(&dom.page[node.start as usize..node.stop as usize]);
+        } else if matches!(node.tag, Tag::Hidden | Tag::Control) {
+            weights[index] = 0;
+        }
+        if index > 0 {
+            weights[node.parent as usize] += weights[index];
+        }
+    }
+    weights
+}
+
+/// Which nodes are left out with all below them.
+fn prune(dom: &Dom<'_>, weights: &[u32], comments: bool) -> Vec<bool> {
+    let all = weights[0];
+    let mut pruned = vec![false; dom.nodes.len()];
+    let mut inside_article = vec![false; dom.nodes.len()];
+    for index in 1..dom.nodes.len() {
+        let node = dom.nodes[index];
+        let parent = node.parent as usize;
+        let in_article = inside_article[parent]
+            || node.tag == Tag::Article
+            || node.marks.has(Marks::BODY | Marks::ARTICLE);
+        inside_article[index] = in_article;
+        if node.tag == Tag::Text {
+            continue;
+        }
+        let holds_body = node.marks.has(Marks::BODY) || matches!(node.tag, Tag::Body | Tag::Html | Tag::Main);
+        let most = u64::from(weights[index]) * 2 > u64::from(all);
+        pruned[index] = match node.tag {
+            Tag::Hidden | Tag::Control => true,
+            Tag::Around => !most,
+            Tag::Header => !in_article && !most,
+            Tag::Figure | Tag::Caption => !contains(dom, index, Tag::Table) && !most,
+            Tag::Noscript => !most,
+            _ if holds_body => false,
+            _ if node.marks.has(Marks::HIDDEN | Marks::BOILERPLATE | Marks::TEASER) => !most,
+            _ if node.marks.has(Marks::COMMENTS) => !comments && !most,
+            _ => false,
+        };
+    }
+    pruned
+}
+
+fn contains(dom: &Dom<'_>, node: usize, tag: Tag) -> bool {
+    dom.nodes[node + 1..dom.nodes[node].end as usize].iter().any(|n| n.tag == tag)
+}
+
+/// Sums of the good text in front of each block: what a container is worth is one subtraction.
+struct Sums(Vec<u32>);
+
+impl Sums {
+    fn of(all: &Blocks) -> Sums {
+        let mut sums = vec![0];
+        let mut sum = 0;
+        for block in &all.blocks {
+            sum += worth(block);
+            sums.push(sum);
+        }
+        Sums(sums)
+    }
+
+    fn inside(&self, range: std::ops::Range<usize>) -> u32 {
+        self.0[range.end].saturating_sub(self.0[range.start])
+    }
+}
+
+/// The good text of a block: none if it is short or mostly links.
+fn worth(block: &Block) -> u32 {
+    let plain = block.chars.saturating_sub(block.link_chars);
+    match block.kind {
+        Kind::Heading(_) => 0,
+        Kind::Paragraph | Kind::Pre | Kind::Quote if block.chars >= 25 && block.link_density() < 0.6 => plain,
+        _ if block.chars >= 50 && block.link_density() < 0.4 => plain,
+        _ => 0,
+    }
+}
+
+/// The element that holds the article.
+fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
+    let whole = good.inside(0..all.blocks.len());
+    // (does it match, least share of the page's good text)
+    type Tier = (fn(Tag, Marks) -> bool, f32);
+    let tiers: [Tier; 3] = [
+        (|_, marks| marks.has(Marks::BODY), 0.25),
+        (|tag, marks| tag == Tag::Article || marks.has(Marks::ARTICLE), 0.4),
+        (|tag, marks| tag == Tag::Main || marks.has(Marks::MAIN), 0.4),
+    ];
+    for (matches, share) in tiers {
+        let mut best = (0u32, 0u32);
+        let mut node = 1u32;
+        while (node as usize) < dom.nodes.len() {
+            let it = dom.nodes[node as usize];
+            if pruned[node as usize] {
+                node = it.end.max(node + 1);
+                continue;
+            }
+            if it.tag != Tag::Text && !it.tag.is_inline() && matches(it.tag, it.marks) {
+                let value = good.inside(all.inside(dom, node));
+                if value > best.0 {
+                    best = (value, node);
+                }
+            }
+            node += 1;
+        }
+        if best.0 >= ENOUGH && best.0 as f32 >= share * whole as f32 {
+            return best.1;
+        }
+    }
+    0
+}
+
+/// Drops elements inside the container that are lists of links or boxes around a few.
+fn drop_link_boxes(dom: &Dom<'_>, all: &Blocks, container: u32, keep: &mut [bool]) {
+    let end = dom.nodes[container as usize].end;
+    let mut node = container + 1;
+    while node < end {
+        let it = dom.nodes[node as usize];
+        let is_list = matches!(it.tag, Tag::Ul | Tag::Dl);
+        let is_box = matches!(it.tag, Tag::Div | Tag::Section | Tag::Table | Tag::Other | Tag::Details);
+        if !is_list && !is_box {
+            node += 1;
+            continue;
+        }
+        let range = all.inside(dom, node);
+        let (mut chars, mut links) = (0u32, 0u32);
+        for block in &all.blocks[range.clone()] {
+            chars += block.chars;
+            links += block.link_chars;
+        }
+        let density = links as f32 / chars.max(1) as f32;
+        let is_links = if is_list {
+            density > 0.65 && (chars as usize) < 60 * range.len().max(1)
+        } else {
+            (density > 0.5 && chars < 300) || (density > 0.8 && (chars as usize) < 80 * range.len().max(1))
+        };
+        if chars > 0 && is_links {
+            keep[range].fill(false);
+            node = it.end.max(node + 1);
+        } else {
+            node += 1;
+        }
+    }
+}
+
+/// Keeps or drops single blocks.
+fn judge(all: &Blocks, keep: &mut [bool]) {
+    let mut seen = std::collections::HashSet::new();
+    let sure: Vec<bool> = (0..keep.len()).map(|i| keep[i] && is_sure(&all.blocks[i])).collect();
+    let sure_near = |i: usize| {
+        let near = i.saturating_sub(2)..(i + 3).min(sure.len());
+        sure[near].iter().any(|&s| s)
+    };
+    for i in 0..keep.len() {
+        if !keep[i] {
+            continue;
+        }
+        let block = &all.blocks[i];
+        let text = all.of(block);
+        keep[i] = match block.kind {
+            _ if phrases::is_boilerplate(text) => false,
+            Kind::Heading(_) => block.link_density() < 0.9 || block.chars > 60,
+            Kind::Paragraph => {
+                !(block.link_density() > 0.8 && block.chars < 100) && !(block.meta && block.chars < 60)
+            }
+            Kind::Quote | Kind::Pre => block.link_density() < 0.8,
+            Kind::Item | Kind::Cell => block.link_density() < 0.7 || block.chars > 80,
+            Kind::Bare => {
+                !(block.meta && block.chars < 100)
+                    && block.link_density() < 0.5
+                    && (is_sure(block) || (block.chars >= 10 && sure_near(i)))
+            }
+        };
+        // The same long line twice is a teaser and its article, or a sloppy page.
+        if keep[i] && block.chars > 40 && !seen.insert(text) {
+            keep[i] = false;
+        }
+    }
+    drop_lonely_headings(all, keep);
+}
+
+fn is_sure(block: &Block) -> bool {
+    block.chars >= 60 && block.link_density() < 0.35 && !matches!(block.kind, Kind::Heading(_))
+}
+
+/// A heading without text before the next one of its level, or at the end, introduces something that was dropped.
+fn drop_lonely_headings(all: &Blocks, keep: &mut [bool]) {
+    let mut below: Option<u8> = Some(0);
+    for i in (0..keep.len()).rev() {
+        if !keep[i] {
+            continue;
+        }
+        match all.blocks[i].kind {
+            Kind::Heading(level) => {
+                // `below` is the level of the next kept line: a deeper heading counts as text.
+                if below.is_some_and(|next| next <= level) {
+                    keep[i] = false;
+                } else {
+                    below = Some(level);
+                }
+            }
+            _ => below = None,
+        }
+    }
+}
+
+fn sum_kept(all: &Blocks, keep: &[bool]) -> u32 {
+    all.blocks.iter().zip(keep).filter(|(_, k)| **k).map(|(b, _)| b.chars).sum()
+}
+
+/// With next to nothing found, takes every good block of the page; with none of those, everything that is no link.
+fn widen(all: &Blocks, keep: &mut [bool]) {
+    let mut found = sum_kept(all, keep);
+    let rules: [fn(&Block) -> bool; 2] = [|b| worth(b) > 0, |b| b.link_density() < 0.5];
+    for rule in rules {
+        if found >= ENOUGH {
+            return;
+        }
+        for (block, keep) in all.blocks.iter().zip(keep.iter_mut()) {
+            *keep |= rule(block) && !phrases::is_boilerplate(all.of(block));
+        }
+        found = sum_kept(all, keep);
+    }
+}
+
+/// The kept blocks as text: one a line, list items with a dash, the cells of a row on one line.
+fn write(dom: &Dom<'_>, all: &Blocks, keep: &[bool]) -> String {
+    let mut out = String::with_capacity(all.text.len() / 2);
+    let mut last_row = None;
+    for (block, _) in all.blocks.iter().zip(keep).filter(|(_, keep)| **keep) {
+        let row = row_of(dom, block);
+        if !out.is_empty() {
+            out.push_str(if row.is_some() && row == last_row { " | " } else { "\n" });
+        }
+        last_row = row;
+        if block.kind == Kind::Item {
+            out.push_str("- ");
+        }
+        out.push_str(all.of(block));
+    }
+    out
+}
+
+/// The row that a table cell with nothing but text belongs to.
+fn row_of(dom: &Dom<'_>, block: &Block) -> Option<u32> {
+    let holder = dom.nodes[block.holder as usize];
+    let row = dom.nodes[holder.parent as usize];
+    (holder.tag == Tag::Cell && row.tag == Tag::Row && block.chars < 200).then_some(holder.parent)
+}
+
+/// All text of a page, nothing pruned but what is never shown.
+///
+/// # Errors
+/// [`Refusal::TooManyElements`] beyond `limit` nodes.
+pub(super) fn whole_text(page: &str, limit: usize) -> Result<String, Refusal> {
+    let dom = Dom::parse(page, limit)?;
+    let pruned: Vec<bool> = dom.nodes.iter().map(|n| matches!(n.tag, Tag::Hidden | Tag::Control)).collect();
+    let all = Blocks::collect(&dom, &pruned);
+    Ok(write(&dom, &all, &vec![true; all.blocks.len()]))
+}

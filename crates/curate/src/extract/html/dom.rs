@@ -1,0 +1,283 @@
+//! A page as a flat tree: nodes in document order, each with its parent and the end of its subtree.
+//!
+//! It knows the rules of HTML that real pages rely on (elements that close others, void elements, table scopes), not
+//! all of them. Elements deeper than [`MAX_DEPTH`] are flattened into the last allowed one, so that nothing that walks
+//! the tree can be driven into the ground.
+
+use memchr::memmem;
+
+use super::marks::{Marks, marks_of};
+use super::scan::{Scanner, Token};
+use super::tag::Tag;
+use crate::extract::Refusal;
+
+/// Deeper elements are flattened. The deepest real pages have about 100 levels; parsers in use cut at 256 to 512.
+pub(super) const MAX_DEPTH: usize = 200;
+
+/// One element or run of text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub tag: Tag,
+    pub marks: Marks,
+    pub parent: u32,
+    /// The index behind the last node of the subtree.
+    pub end: u32,
+    /// Place in the page: of the text, or of the start tag.
+    pub start: u32,
+    pub stop: u32,
+}
+
+/// The tree of one page.
+pub(super) struct Dom<'a> {
+    pub page: &'a str,
+    pub nodes: Vec<Node>,
+}
+
+struct Open {
+    tag: Tag,
+    /// The name as far as tags share a kind, to match end tags.
+    name: [u8; 8],
+    node: u32,
+}
+
+struct Builder<'a> {
+    dom: Dom<'a>,
+    open: Vec<Open>,
+    link: bool,
+    limit: usize,
+}
+
+impl<'a> Dom<'a> {
+    /// Builds the tree; node 0 stands for the page.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyElements`] beyond `limit` nodes.
+    pub(super) fn parse(page: &'a str, limit: usize) -> Result<Dom<'a>, Refusal> {
+        let root = Node { tag: Tag::Html, marks: Marks::default(), parent: 0, end: 0, start: 0, stop: 0 };
+        let mut nodes = Vec::with_capacity(page.len() / 40 + 16);
+        nodes.push(root);
+        let dom = Dom { page, nodes };
+        let mut builder = Builder { dom, open: Vec::new(), link: false, limit };
+        let mut data = false;
+        for token in Scanner::new(page) {
+            match token {
+                Token::Text { start, end } => builder.text(start, end)?,
+                Token::Start { name, attributes, start, end } => {
+                    data = name.eq_ignore_ascii_case(b"script")
+                        && memmem::find(attributes, b"ld+json").is_some();
+                    builder.start(name, attributes, (start, end))?;
+                }
+                Token::End { name, .. } => builder.end(name),
+                Token::Raw { start, end } if data => builder.text(start, end)?,
+                Token::Raw { .. } | Token::Comment { .. } => {}
+            }
+        }
+        builder.close_to(0);
+        let end = builder.dom.nodes.len() as u32;
+        builder.dom.nodes[0].end = end;
+        Ok(builder.dom)
+    }
+
+    fn close(&mut self, node: u32) {
+        let end = self.nodes.len() as u32;
+        self.nodes[node as usize].end = end;
+    }
+
+    /// The level of a heading, 1 to 6; 0 for other elements.
+    pub(super) fn heading_level(&self, node: u32) -> u8 {
+        let node = &self.nodes[node as usize];
+        let digit = self.page.as_bytes().get(node.start as usize + 2);
+        if node.tag == Tag::Heading { digit.map_or(0, |d| d.saturating_sub(b'0')) } else { 0 }
+    }
+
+    /// The page again as HTML that any parser reads the same way: properly nested, of bounded depth, without scripts
+    /// (but with JSON-LD), styles and drawings.
+    pub(super) fn to_html(&self) -> String {
+        let mut out = String::with_capacity(self.page.len());
+        let mut open: Vec<u32> = Vec::new();
+        let mut index = 1u32;
+        while (index as usize) < self.nodes.len() {
+            while open.last().is_some_and(|&o| self.nodes[o as usize].end <= index) {
+                self.write_end(&mut out, open.pop());
+            }
+            let node = self.nodes[index as usize];
+            let raw = &self.page[node.start as usize..node.stop as usize];
+            let dropped = node.tag == Tag::Hidden && node.end == index + 1 && !Tag::is_void(self.name(index));
+            let drawing = matches!(self.name(index), b"svg" | b"SVG");
+            if node.tag != Tag::Text && (dropped || drawing) {
+                index = node.end.max(index + 1);
+                continue;
+            }
+            out.extend(raw.chars().filter(|&c| c != '\0'));
+            if node.tag != Tag::Text && !Tag::is_void(self.name(index)) {
+                open.push(index);
+            }
+            index += 1;
+        }
+        while !open.is_empty() {
+            self.write_end(&mut out, open.pop());
+        }
+        out
+    }
+
+    /// The name of an element as written.
+    fn name(&self, node: u32) -> &[u8] {
+        let node = &self.nodes[node as usize];
+        let tag = &self.page.as_bytes()[node.start as usize..node.stop as usize];
+        let tag = tag.get(1..).unwrap_or(&[]);
+        let end = tag.iter().position(|b| matches!(b, b'>' | b'/') || b.is_ascii_whitespace());
+        &tag[..end.unwrap_or(tag.len())]
+    }
+
+    fn write_end(&self, out: &mut String, node: Option<u32>) {
+        let Some(node) = node else { return };
+        out.push_str("</");
+        out.push_str(&String::from_utf8_lossy(self.name(node)));
+        out.push('>');
+    }
+}
+
+impl Builder<'_> {
+    fn parent(&self) -> u32 {
+        self.open.last().map_or(0, |o| o.node)
+    }
+
+    fn push(&mut self, node: Node) -> Result<u32, Refusal> {
+        let index = self.dom.nodes.len();
+        if index >= self.limit {
+            return Err(Refusal::TooManyElements);
+        }
+        self.dom.nodes.push(node);
+        Ok(index as u32)
+    }
+
+    fn text(&mut self, start: usize, stop: usize) -> Result<(), Refusal> {
+        let mut marks = Marks::default();
+        if self.link {
+            marks.insert(Marks::LINK);
+        }
+        let end = self.dom.nodes.len() as u32 + 1;
+        let parent = self.parent();
+        self.push(Node { tag: Tag::Text, marks, parent, end, start: start as u32, stop: stop as u32 })?;
+        Ok(())
+    }
+
+    /// Closes open elements down to and with position `at`.
+    fn close_to(&mut self, at: usize) {
+        while self.open.len() > at {
+            if let Some(open) = self.open.pop() {
+                // A flattened element shares its node with its parent, which stays open.
+                if self.open.last().is_none_or(|below| below.node != open.node) && open.node != 0 {
+                    self.dom.close(open.node);
+                }
+            }
+        }
+    }
+
+    /// Closes the nearest open element that `wanted` picks, unless one that `scope` picks lies above it.
+    fn close_nearest(&mut self, wanted: impl Fn(&Open) -> bool, scope: impl Fn(Tag) -> bool) -> bool {
+        // Real pages find it near the top; a bound keeps hostile ones linear.
+        const FAR: usize = 2 * MAX_DEPTH;
+        for at in (self.open.len().saturating_sub(FAR)..self.open.len()).rev() {
+            let open = &self.open[at];
+            if wanted(open) {
+                self.close_to(at);
+                return true;
+            }
+            if scope(open.tag) {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn start(&mut self, name: &[u8], attributes: &[u8], place: (usize, usize)) -> Result<(), Refusal> {
+        let tag = Tag::of(name);
+        self.close_implied(tag);
+        let (marks, has_href) = marks_of(tag, attributes);
+        let parent = self.parent();
+        let index = self.dom.nodes.len() as u32;
+        if tag == Tag::A {
+            self.link = has_href;
+        }
+        let flat = self.open.len() >= MAX_DEPTH;
+        let is_void = Tag::is_void(name);
+        let node = if flat && !is_void {
+            parent
+        } else {
+            let (start, stop) = (place.0 as u32, place.1 as u32);
+            self.push(Node { tag, marks, parent, end: index + 1, start, stop })?
+        };
+        if !is_void {
+            self.open.push(Open { tag, name: short(name), node });
+        }
+        Ok(())
+    }
+
+    /// What a start tag closes: a paragraph before a block, an item before an item, a cell before a cell.
+    fn close_implied(&mut self, tag: Tag) {
+        let cell = |t: Tag| matches!(t, Tag::Cell | Tag::Table | Tag::Caption);
+        match tag {
+            Tag::Li => {
+                self.close_nearest(|o| o.tag == Tag::Li, |t| t == Tag::Ul || cell(t));
+            }
+            Tag::Dt | Tag::Dd => {
+                self.close_nearest(|o| matches!(o.tag, Tag::Dt | Tag::Dd), |t| t == Tag::Dl || cell(t));
+            }
+            Tag::Cell => {
+                self.close_nearest(|o| o.tag == Tag::Cell, |t| matches!(t, Tag::Row | Tag::Table));
+            }
+            Tag::Row => {
+                self.close_nearest(|o| o.tag == Tag::Row, |t| t == Tag::Table);
+            }
+            Tag::TablePart => {
+                self.close_nearest(|o| o.tag == Tag::TablePart, |t| t == Tag::Table);
+            }
+            Tag::Body => {
+                self.close_nearest(|o| &o.name[..4] == b"head", |t| t == Tag::Body);
+            }
+            _ => {}
+        }
+        if !tag.is_inline() && !matches!(tag, Tag::Control | Tag::Hidden | Tag::Noscript | Tag::Other) {
+            self.close_nearest(|o| o.tag == Tag::P, |t| !t.is_inline());
+            // The head ends with the first element that cannot be in it.
+            if tag != Tag::Html {
+                self.close_nearest(|o| &o.name == b"head\0\0\0\0", |t| t != Tag::Hidden);
+            }
+        }
+    }
+
+    fn end(&mut self, name: &[u8]) {
+        let tag = Tag::of(name);
+        if tag == Tag::A {
+            self.link = false;
+        }
+        let wanted = short(name);
+        let cell = |t: Tag| matches!(t, Tag::Cell | Tag::Table | Tag::Caption);
+        match tag {
+            Tag::Html | Tag::Body => {}
+            Tag::Table | Tag::Row | Tag::TablePart | Tag::Cell => {
+                self.close_nearest(|o| o.name == wanted, |t| t == Tag::Table && tag != Tag::Table);
+            }
+            // An inline end tag does not close the block around it.
+            _ if tag.is_inline() => {
+                self.close_nearest(|o| o.name == wanted, |t| !t.is_inline());
+            }
+            Tag::Heading => {
+                self.close_nearest(|o| o.tag == Tag::Heading, cell);
+            }
+            _ => {
+                self.close_nearest(|o| o.name == wanted, cell);
+            }
+        }
+    }
+}
+
+/// The first eight bytes of a name in lower case: enough to tell elements apart.
+fn short(name: &[u8]) -> [u8; 8] {
+    let mut out = [0; 8];
+    let count = name.len().min(8);
+    out[..count].copy_from_slice(&name[..count]);
+    out.make_ascii_lowercase();
+    out
+}

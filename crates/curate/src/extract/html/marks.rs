@@ -1,0 +1,251 @@
+//! What the attributes of an element say about its content: the words of `class`, `id`, `role` and their like.
+//!
+//! Names are cut into words (`post-meta`, `sharedaddy`, `EntryBody`), and words are looked up; parts of words would mistake
+//! `navigation` in `navigational-history` and `ad` in `head`.
+
+use super::scan::attributes;
+use super::tag::Tag;
+
+/// A set of properties of an element.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(u16);
+
+impl Marks {
+    /// The text is a link.
+    pub(super) const LINK: u16 = 1;
+    /// Not shown.
+    pub(super) const HIDDEN: u16 = 2;
+    /// Around the content: navigation, sharing, advertising ...
+    pub(super) const BOILERPLATE: u16 = 4;
+    /// Readers' comments.
+    pub(super) const COMMENTS: u16 = 8;
+    /// The body of an article by its name (`articleBody`, `entry-content`).
+    pub(super) const BODY: u16 = 16;
+    /// Probably contains the article (`post`, `article`, `story`).
+    pub(super) const ARTICLE: u16 = 32;
+    /// The main region of the page (`main`, `content`).
+    pub(super) const MAIN: u16 = 64;
+    /// A line about the article, not of it: author, date, tags.
+    pub(super) const META: u16 = 128;
+    /// A short introduction to another article.
+    pub(super) const TEASER: u16 = 256;
+
+    pub(super) fn has(self, mark: u16) -> bool {
+        self.0 & mark != 0
+    }
+
+    pub(super) fn insert(&mut self, mark: u16) {
+        self.0 |= mark;
+    }
+}
+
+/// The marks of an element, and whether it has an `href`.
+pub(super) fn marks_of(tag: Tag, raw: &[u8]) -> (Marks, bool) {
+    let (mut marks, mut has_href) = (Marks::default(), false);
+    if raw.len() < 4 {
+        return (marks, false);
+    }
+    attributes(raw, |name, value| match name.to_ascii_lowercase().as_slice() {
+        b"class" | b"id" => {
+            if !tag.is_inline() || matches!(tag, Tag::Span | Tag::A | Tag::Inline) {
+                names(value, &mut marks);
+            }
+        }
+        b"itemprop" | b"property" => match value {
+            b"articleBody" | b"schema:articleBody" | b"content:encoded" | b"text" => {
+                marks.insert(Marks::BODY)
+            }
+            b"author" | b"datePublished" | b"dateModified" | b"publisher" | b"keywords" => {
+                marks.insert(Marks::META)
+            }
+            b"comment" | b"comments" => marks.insert(Marks::COMMENTS),
+            _ => {}
+        },
+        b"role" => match value.to_ascii_lowercase().as_slice() {
+            b"main" => marks.insert(Marks::MAIN),
+            b"article" => marks.insert(Marks::ARTICLE),
+            b"navigation" | b"complementary" | b"contentinfo" | b"search" | b"menu" | b"menubar"
+            | b"toolbar" | b"dialog" | b"alertdialog" | b"banner" | b"tablist" | b"listbox" => {
+                marks.insert(Marks::BOILERPLATE)
+            }
+            _ => {}
+        },
+        b"hidden" => marks.insert(Marks::HIDDEN),
+        b"aria-hidden" if value.eq_ignore_ascii_case(b"true") => marks.insert(Marks::HIDDEN),
+        b"style" => {
+            let style: Vec<u8> =
+                value.iter().filter(|b| !b.is_ascii_whitespace()).map(u8::to_ascii_lowercase).collect();
+            if contains(&style, b"display:none") || contains(&style, b"visibility:hidden") {
+                marks.insert(Marks::HIDDEN);
+            }
+        }
+        b"href" => has_href = !value.is_empty() || tag != Tag::A,
+        _ => {}
+    });
+    (marks, has_href)
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    memchr::memmem::find(text, part).is_some()
+}
+
+/// Longer names are generated and say nothing.
+const LONGEST_NAME: usize = 80;
+
+/// The names in a `class` or `id`.
+fn names(value: &[u8], marks: &mut Marks) {
+    for name in value.split(u8::is_ascii_whitespace).filter(|n| !n.is_empty() && n.len() <= LONGEST_NAME) {
+        let mut lower = [0u8; LONGEST_NAME];
+        let lower = &mut lower[..name.len()];
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        whole_name(lower, marks);
+        let first_word = words(name).next().map(<[u8]>::to_ascii_lowercase);
+        // `has-sidebar` says something about another element; utility classes say nothing.
+        if first_word.is_some_and(|w| {
+            matches!(w.as_slice(), b"has" | b"with" | b"no" | b"is" | b"wp" | b"js" | b"not")
+        }) && !contains(lower, b"hidden")
+        {
+            continue;
+        }
+        for word in words(name) {
+            let mut lower = [0u8; LONGEST_NAME];
+            let lower = &mut lower[..word.len()];
+            lower.copy_from_slice(word);
+            lower.make_ascii_lowercase();
+            one_word(lower, marks);
+        }
+    }
+}
+
+/// Cuts `postMeta-box_2` into `post`, `Meta`, `box`, `2`.
+fn words(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = name;
+    std::iter::from_fn(move || {
+        let start = rest.iter().position(|b| b.is_ascii_alphanumeric() || *b >= 0x80)?;
+        rest = &rest[start..];
+        let mut end = 1;
+        while end < rest.len()
+            && (rest[end].is_ascii_alphanumeric() || rest[end] >= 0x80)
+            && !(rest[end].is_ascii_uppercase() && rest[end - 1].is_ascii_lowercase())
+        {
+            end += 1;
+        }
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
+}
+
+/// Names that only mean something as a whole.
+fn whole_name(name: &[u8], marks: &mut Marks) {
+    const BODY: [&[u8]; 34] = [
+        b"articlebody",
+        b"article-body",
+        b"article_body",
+        b"article-content",
+        b"article_content",
+        b"articlecontent",
+        b"article-text",
+        b"article_text",
+        b"articletext",
+        b"article__body",
+        b"article__content",
+        b"entry-content",
+        b"entry_content",
+        b"entrycontent",
+        b"entry-body",
+        b"post-content",
+        b"post_content",
+        b"postcontent",
+        b"post-body",
+        b"post_body",
+        b"postbody",
+        b"post-text",
+        b"post_text",
+        b"story-body",
+        b"story_body",
+        b"storybody",
+        b"story-content",
+        b"storycontent",
+        b"td-post-content",
+        b"field-name-body",
+        b"field--name-body",
+        b"mw-parser-output",
+        b"markdown-body",
+        b"single-content",
+    ];
+    let starts = |prefix: &[u8]| name.starts_with(prefix);
+    if BODY.contains(&name) || starts(b"article-body") || starts(b"articlebody") || starts(b"article__body") {
+        marks.insert(Marks::BODY);
+    }
+    match name {
+        b"main" | b"content" | b"maincontent" | b"main-content" | b"main_content" | b"page-content"
+        | b"primary" | b"contentmain" | b"content-main" | b"content_main" | b"inhalt" | b"contenu"
+        | b"contenido" | b"bodycontent" | b"mw-content-text" | b"site-content" | b"content-area"
+        | b"site-main" => marks.insert(Marks::MAIN),
+        b"post" | b"hentry" | b"article" | b"entry" | b"story" | b"blogpost" | b"blog-post"
+        | b"single-post" | b"news-article" | b"newsarticle" | b"artikel" | b"post-single" => {
+            marks.insert(Marks::ARTICLE)
+        }
+        b"d-none"
+        | b"sr-only"
+        | b"visually-hidden"
+        | b"visuallyhidden"
+        | b"screen-reader-text"
+        | b"hidden"
+        | b"hide"
+        | b"noprint"
+        | b"element-invisible"
+        | b"screenreader"
+        | b"offscreen" => marks.insert(Marks::HIDDEN),
+        b"respond" | b"disqus_thread" | b"reader-comments" | b"livefyre" | b"dsq-content" => {
+            marks.insert(Marks::COMMENTS);
+        }
+        b"link-list" | b"see-also" | b"more-news" | b"read-more" | b"readmore" | b"read-next"
+        | b"up-next" | b"next-post" | b"prev-post" | b"post-navigation" | b"nav-links" | b"tag-links"
+        | b"cat-links" | b"sign-up" | b"log-in" | b"jp-relatedposts" | b"yarpp" | b"addtoany"
+        | b"sharedaddy" | b"addthis" | b"mod-list" | b"most-read" | b"skip-link" | b"back-to-top"
+        | b"site-header" | b"page-header-top" | b"masthead" | b"nocontent" | b"author-box"
+        | b"author-bio" | b"about-author" | b"authorbox" | b"author-info" | b"author_info"
+        | b"mw-editsection" | b"mw-jump-link" | b"catlinks" | b"navbox" | b"toc" | b"table-of-contents"
+        | b"printfooter" | b"entry-footer" | b"entry-meta" | b"post-meta" | b"post-footer" => {
+            marks.insert(Marks::BOILERPLATE)
+        }
+        _ => {}
+    }
+}
+
+/// Words that mean something in any name.
+fn one_word(word: &[u8], marks: &mut Marks) {
+    match word {
+        b"comment" | b"comments" | b"commentlist" | b"kommentare" | b"kommentar" | b"commentaires"
+        | b"comentarios" | b"disqus" | b"replies" | b"trackback" | b"trackbacks" | b"pingback"
+        | b"usercomments" => {
+            marks.insert(Marks::COMMENTS);
+        }
+        b"nav" | b"navi" | b"navbar" | b"navigation" | b"menu" | b"submenu" | b"footer" | b"sidebar"
+        | b"sidebars" | b"breadcrumb" | b"breadcrumbs" | b"share" | b"sharing" | b"shares" | b"social"
+        | b"socials" | b"socialmedia" | b"related" | b"recommended" | b"recommendation"
+        | b"recommendations" | b"recommend" | b"newsletter" | b"subscribe" | b"subscription" | b"advert"
+        | b"adverts" | b"advertisement" | b"advertising" | b"ads" | b"adsbygoogle" | b"sponsor"
+        | b"sponsored" | b"promo" | b"promotion" | b"cookie" | b"cookies" | b"consent" | b"gdpr"
+        | b"popup" | b"modal" | b"lightbox" | b"pagination" | b"pager" | b"pagenavi" | b"widget"
+        | b"widgets" | b"login" | b"signin" | b"signup" | b"outbrain" | b"taboola" | b"toolbar"
+        | b"searchform" | b"searchbox" | b"tagcloud" | b"tags" | b"taglist" | b"trending" | b"paywall"
+        | b"donate" | b"donation" | b"print" | b"topbar" | b"copyright" | b"disclaimer" | b"sitemap"
+        | b"feedback" | b"bookmark" | b"bookmarks" | b"zergnet" | b"dropdown" | b"carousel" | b"slider"
+        | b"popular" | b"mostread" | b"sidenav" | b"skyscraper" | b"whatsapp" | b"facebook" | b"twitter"
+        | b"pinterest" | b"linkedin" | b"instagram" | b"ratings" | b"rating" | b"vote" | b"voting"
+        | b"countdown" | b"marketing" | b"shopping" | b"cart" | b"banner" => {
+            marks.insert(Marks::BOILERPLATE);
+        }
+        b"teaser" | b"teasers" => marks.insert(Marks::TEASER),
+        b"byline" | b"dateline" | b"timestamp" | b"credit" | b"credits" | b"caption" | b"meta"
+        | b"metadata" | b"pubdate" | b"postmetadata" | b"author" | b"authors" | b"autor" | b"postmeta"
+        | b"entrymeta" | b"datum" | b"date" => {
+            marks.insert(Marks::META);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,174 @@
+//! The main content of a web page.
+//!
+//! Three ways: [`Method::Dense`], our own linear pass over a flat tree; [`Method::Trafilatura`] and [`Method::Justext`], the
+//! crates of these names behind a guard, since they meet pages from anywhere: they see the page rebuilt with bounded
+//! depth and size, and a panic of theirs is a refusal of the page.
+
+mod blocks;
+mod dense;
+mod dom;
+mod marks;
+mod phrases;
+mod scan;
+mod tag;
+mod text;
+mod third_party;
+
+use serde::{Deserialize, Serialize};
+
+use super::Refusal;
+use crate::error::Error;
+
+/// Which algorithm finds the main content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Structure and density in one linear pass.
+    #[default]
+    Dense,
+    /// The crate `trafilatura`, a port of the Python package.
+    Trafilatura,
+    /// The crate `justext`: paragraphs by stop words, length and links.
+    Justext,
+}
+
+/// How pages become text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HtmlOptions {
+    /// The algorithm.
+    pub method: Method,
+    /// Keeps readers' comments.
+    pub comments: bool,
+    /// `trafilatura` only: compares with other algorithms where it finds little; better and slower.
+    pub fallback: bool,
+    /// Larger pages are refused, in bytes of text.
+    pub max_page_bytes: usize,
+    /// Pages with more elements and runs of text are refused. The two crates are not linear and get a tenth of it.
+    pub max_elements: usize,
+    /// Texts of fewer characters are refused. 0 keeps everything.
+    pub min_chars: usize,
+    /// Drops lines with a smaller share of stop words; 0 keeps all. NeMo Curator has .32 for trafilatura and resiliparse, and
+    /// switches it off for Chinese, Japanese, Korean and Thai, as here.
+    pub min_stop_words: f64,
+    /// Language of the stop words where the caller knows none, as a word of the crate `justext` (`English`).
+    pub stop_words: String,
+    /// jusText: paragraphs shorter than this, in characters, are short (published default 70).
+    pub length_low: usize,
+    /// jusText: longer paragraphs can be good by themselves (200).
+    pub length_high: usize,
+    /// jusText: share of stop words from which a paragraph is near good (.30).
+    pub stopwords_low: f64,
+    /// jusText: share of stop words from which a paragraph is good (.32).
+    pub stopwords_high: f64,
+    /// jusText: paragraphs with a larger share of links are bad (.2).
+    pub max_link_density: f64,
+    /// jusText: characters between a heading and good text (200).
+    pub max_heading_distance: usize,
+}
+
+impl Default for HtmlOptions {
+    fn default() -> Self {
+        HtmlOptions {
+            method: Method::Dense,
+            comments: false,
+            fallback: true,
+            max_page_bytes: 16 << 20,
+            max_elements: 1 << 20,
+            min_chars: 0,
+            min_stop_words: 0.0,
+            stop_words: "English".to_string(),
+            length_low: 70,
+            length_high: 200,
+            stopwords_low: 0.30,
+            stopwords_high: 0.32,
+            max_link_density: 0.2,
+            max_heading_distance: 200,
+        }
+    }
+}
+
+impl HtmlOptions {
+    /// The limits of NeMo Curator: jusText with its published values, or 250 characters and lines with 32 % stop words.
+    pub fn curator(method: Method) -> HtmlOptions {
+        let options = HtmlOptions { method, ..HtmlOptions::default() };
+        match method {
+            Method::Justext => options,
+            Method::Dense | Method::Trafilatura => {
+                HtmlOptions { min_chars: 250, min_stop_words: 0.32, ..options }
+            }
+        }
+    }
+}
+
+/// Options made ready once, for any number of pages.
+#[derive(Debug)]
+pub struct Html {
+    options: HtmlOptions,
+    crates: third_party::Crates,
+}
+
+impl Default for Html {
+    /// With the default options.
+    fn default() -> Self {
+        let options = HtmlOptions::default();
+        let crates = third_party::Crates::without_words(&options);
+        Html { options, crates }
+    }
+}
+
+impl Html {
+    /// Checks the options and loads the stop words.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a language without stop words.
+    pub fn new(options: &HtmlOptions) -> Result<Html, Error> {
+        let crates = third_party::Crates::new(options)?;
+        Ok(Html { options: options.clone(), crates })
+    }
+
+    /// The main text of a page, blocks on lines of their own.
+    ///
+    /// # Errors
+    /// The reason why the page gives no text.
+    pub fn extract(&self, page: &str) -> Result<String, Refusal> {
+        self.extract_in(page, None)
+    }
+
+    /// [`Html::extract`] where the language is known, as an ISO 639-1 code; it decides on the stop words.
+    ///
+    /// # Errors
+    /// The reason why the page gives no text.
+    pub fn extract_in(&self, page: &str, language: Option<&str>) -> Result<String, Refusal> {
+        let options = &self.options;
+        if page.len() > options.max_page_bytes.min(u32::MAX as usize) {
+            return Err(Refusal::PageTooLarge);
+        }
+        let text = match options.method {
+            Method::Dense => dense::main_text(page, options.comments, options.max_elements)?,
+            Method::Trafilatura => self.crates.trafilatura(page, options)?,
+            Method::Justext => self.crates.justext(page, options, language)?,
+        };
+        let text = match options.min_stop_words {
+            share if share > 0.0 => self.crates.lines_with_stop_words(&text, share, language),
+            _ => text,
+        };
+        if text.trim().is_empty() {
+            return Err(Refusal::NoContent);
+        }
+        if text.chars().count() < options.min_chars {
+            return Err(Refusal::TooShort);
+        }
+        Ok(text)
+    }
+}
+
+/// Plain text of all that a page shows, for what the crates give as HTML.
+fn all_text(page: &str, limit: usize) -> Result<String, Refusal> {
+    dense::whole_text(page, limit)
+}
+
+/// Appends `raw` with its character references decoded, white space as it is.
+pub(crate) fn decode_entities(out: &mut String, raw: &str) {
+    text::append(out, raw, true);
+}

@@ -1,0 +1,149 @@
+//! Text of a page: entities decoded, white space joined.
+
+use markup5ever::data::NAMED_ENTITIES;
+
+/// Appends `raw` to `out` with character references decoded and runs of white space as one space (as they are with
+/// `verbatim`). A space is written first if `out` does not end with white space and `raw` starts with it.
+pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
+    let mut rest = raw;
+    while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
+        spaced(out, &rest[..at], verbatim);
+        let (decoded, used) = reference(&rest[at..]);
+        match decoded {
+            Decoded::One(c) if c.is_whitespace() => spaced(out, " ", verbatim),
+            Decoded::One(c) => out.push(c),
+            Decoded::Two(c, '\0') if c.is_whitespace() => spaced(out, " ", verbatim),
+            Decoded::Two(c, second) => {
+                out.push(c);
+                out.extend(Some(second).filter(|&c| c != '\0'));
+            }
+            Decoded::Nothing => out.push_str(&rest[at..at + used]),
+        }
+        rest = &rest[at + used..];
+    }
+    spaced(out, rest, verbatim);
+}
+
+fn spaced(out: &mut String, text: &str, verbatim: bool) {
+    if verbatim {
+        out.extend(text.chars().filter(|c| !matches!(c, '\0' | '\r')));
+        return;
+    }
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        // White space beyond ASCII (no-break spaces and their like) starts with C2, E2 or E3.
+        let plain = |b: &u8| *b > b' ' && !matches!(b, 0xc2 | 0xe2 | 0xe3);
+        let word = bytes[at..].iter().position(|b| !plain(b)).unwrap_or(bytes.len() - at);
+        out.push_str(&text[at..at + word]);
+        at += word;
+        let Some(c) = text[at..].chars().next() else { return };
+        at += c.len_utf8();
+        match c {
+            '\0'..='\u{8}' | '\u{e}'..='\u{1f}' | '\u{ad}' | '\u{200b}' => {}
+            c if c.is_whitespace() => {
+                if !out.is_empty() && !out.ends_with([' ', '\n']) {
+                    out.push(' ');
+                }
+            }
+            c => out.push(c),
+        }
+    }
+}
+
+enum Decoded {
+    One(char),
+    /// The second is NUL where there is none.
+    Two(char, char),
+    Nothing,
+}
+
+/// Decodes the character reference at the start of `text`, which starts with `&`; also how many bytes it takes.
+fn reference(text: &str) -> (Decoded, usize) {
+    let bytes = text.as_bytes();
+    if bytes.get(1) == Some(&b'#') {
+        let (radix, from) = if matches!(bytes.get(2), Some(b'x' | b'X')) { (16, 3) } else { (10, 2) };
+        let digits =
+            bytes[from.min(bytes.len())..].iter().take_while(|b| (**b as char).is_digit(radix)).count();
+        let end = from + digits;
+        if digits == 0 {
+            return (Decoded::Nothing, 1);
+        }
+        let used = end + usize::from(bytes.get(end) == Some(&b';'));
+        let code = u32::from_str_radix(&text[from..end], radix).unwrap_or(u32::MAX);
+        return (Decoded::One(numbered(code)), used);
+    }
+    const LONGEST: usize = 32;
+    let length = bytes[1..].iter().take(LONGEST).take_while(|b| b.is_ascii_alphanumeric()).count();
+    let name = &text[1..1 + length];
+    if bytes.get(1 + length) == Some(&b';')
+        && let Some(&(first, second)) = NAMED_ENTITIES.get(&text[1..length + 2])
+        && let (Some(first), Some(second)) = (char::from_u32(first), char::from_u32(second))
+        && first != '\0'
+    {
+        return (Decoded::Two(first, second), length + 2);
+    }
+    // A few old names are decoded without the semicolon, also in front of other letters.
+    const OLD: [(&str, char); 10] = [
+        ("nbsp", ' '),
+        ("amp", '&'),
+        ("lt", '<'),
+        ("gt", '>'),
+        ("quot", '"'),
+        ("copy", '©'),
+        ("reg", '®'),
+        ("auml", 'ä'),
+        ("ouml", 'ö'),
+        ("uuml", 'ü'),
+    ];
+    match OLD.iter().find(|(old, _)| name.starts_with(old)) {
+        Some((old, found)) => (Decoded::One(*found), old.len() + 1),
+        None => (Decoded::Nothing, 1),
+    }
+}
+
+/// The character of a number: the standard's table for C1 controls (which pages mean as windows-1252), U+FFFD for
+/// surrogates and what is no character.
+fn numbered(code: u32) -> char {
+    const C1: [char; 32] = [
+        '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}',
+        '\u{90}', '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',
+    ];
+    match code {
+        0 => char::REPLACEMENT_CHARACTER,
+        0x80..=0x9f => C1[(code - 0x80) as usize],
+        _ => char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER),
+    }
+}
+
+/// Visible characters, as a measure of length: bytes that start one and are no white space.
+pub(super) fn count(raw: &str) -> u32 {
+    raw.bytes().filter(|&b| b > b' ' && (b as i8) >= -0x40).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(raw: &str, text: &str) {
+        let mut out = "x".to_string();
+        append(&mut out, raw, false);
+        assert_eq!(out, format!("x{text}"), "for {raw:?}");
+    }
+
+    #[test]
+    fn text_is_decoded_and_spaced() {
+        check("  a\n\tb ", " a b ");
+        check("&amp;&lt;&eacute;&hellip;&#233;&#xe9;&#x80;", "&<é…éé€");
+        check("&nbsp;&nbsp;a\u{a0}\u{2003}b", " a b");
+        check("AT&T &unknown; & &; &#; &#x;", "AT&T &unknown; & &; &#; &#x;");
+        check("&ampx &copy2020", "&x ©2020");
+        check("&#xd800;&#9999999999;&#0;", "\u{fffd}\u{fffd}\u{fffd}");
+        check("so\u{ad}ft\0", "soft");
+        check("日本 語", "日本 語");
+        let mut out = String::new();
+        append(&mut out, " a  b\r\n&lt;", true);
+        assert_eq!(out, " a  b\n<");
+    }
+}

@@ -1,0 +1,165 @@
+//! The crates `trafilatura` and `justext` behind a guard.
+
+use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::dom::Dom;
+use super::{HtmlOptions, Method, all_text};
+use crate::error::Error;
+use crate::extract::Refusal;
+
+/// What the crates need, made once.
+pub(super) struct Crates {
+    trafilatura: trafilatura::Options,
+    justext: justext::Config,
+    /// Stop words by the crate's name of the language.
+    stop_words: BTreeMap<String, HashSet<String>>,
+    /// The language where none is known.
+    usual: String,
+}
+
+impl std::fmt::Debug for Crates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Crates({})", self.usual)
+    }
+}
+
+/// Languages by ISO 639-1 code that have stop words.
+const LANGUAGES: [(&str, &str); 36] = [
+    ("af", "Afrikaans"),
+    ("ar", "Arabic"),
+    ("bg", "Bulgarian"),
+    ("bn", "Bengali"),
+    ("ca", "Catalan"),
+    ("cs", "Czech"),
+    ("da", "Danish"),
+    ("de", "German"),
+    ("el", "Greek"),
+    ("en", "English"),
+    ("eo", "Esperanto"),
+    ("es", "Spanish"),
+    ("et", "Estonian"),
+    ("fa", "Persian"),
+    ("fi", "Finnish"),
+    ("fr", "French"),
+    ("he", "Hebrew"),
+    ("hi", "Hindi"),
+    ("hr", "Croatian"),
+    ("hu", "Hungarian"),
+    ("id", "Indonesian"),
+    ("it", "Italian"),
+    ("lt", "Lithuanian"),
+    ("lv", "Latvian"),
+    ("nl", "Dutch"),
+    ("no", "Norwegian_Bokmal"),
+    ("pl", "Polish"),
+    ("pt", "Portuguese"),
+    ("ro", "Romanian"),
+    ("ru", "Russian"),
+    ("sk", "Slovak"),
+    ("sl", "Slovenian"),
+    ("sv", "Swedish"),
+    ("tr", "Turkish"),
+    ("uk", "Ukrainian"),
+    ("vi", "Vietnamese"),
+];
+
+/// Written without spaces between words: stop words cannot be counted.
+const WITHOUT_SPACES: [&str; 4] = ["zh", "ja", "th", "ko"];
+
+impl Crates {
+    /// Loads the stop words if the options need them.
+    pub(super) fn new(options: &HtmlOptions) -> Result<Crates, Error> {
+        let mut crates = Crates::without_words(options);
+        if options.method != Method::Justext && options.min_stop_words <= 0.0 {
+            return Ok(crates);
+        }
+        let names = LANGUAGES.iter().map(|(_, name)| *name).chain([options.stop_words.as_str()]);
+        for name in names {
+            if let Ok(words) = justext::get_stoplist(name) {
+                crates.stop_words.insert(name.to_string(), words);
+            }
+        }
+        if !crates.stop_words.contains_key(&options.stop_words) {
+            return Err(Error::Setting {
+                key: "stop_words",
+                found: format!("`{}`", options.stop_words),
+                advice: format!("languages with stop words: {}", justext::available_languages().join(", ")),
+            });
+        }
+        Ok(crates)
+    }
+
+    /// For extraction that counts no stop words.
+    pub(super) fn without_words(options: &HtmlOptions) -> Crates {
+        let trafilatura = trafilatura::Options::default()
+            .with_fallback(options.fallback)
+            .with_exclude_comments(!options.comments)
+            .with_html_date_mode(trafilatura::HtmlDateMode::Disabled);
+        let justext = justext::Config::default()
+            .with_length_low(options.length_low)
+            .with_length_high(options.length_high)
+            .with_stopwords_low(options.stopwords_low)
+            .with_stopwords_high(options.stopwords_high)
+            .with_max_link_density(options.max_link_density)
+            .with_max_heading_distance(options.max_heading_distance);
+        Crates { trafilatura, justext, stop_words: BTreeMap::new(), usual: options.stop_words.clone() }
+    }
+
+    fn words(&self, language: Option<&str>) -> Option<&HashSet<String>> {
+        let name =
+            language.and_then(|code| LANGUAGES.iter().find(|(c, _)| *c == code)).map(|(_, name)| *name);
+        self.stop_words.get(name.unwrap_or(self.usual.as_str()))
+    }
+
+    pub(super) fn trafilatura(&self, page: &str, options: &HtmlOptions) -> Result<String, Refusal> {
+        let html = rebuilt(page, options.max_elements / 10)?;
+        let result = guarded(|| trafilatura::extract(&html, &self.trafilatura))?;
+        let mut result = result.map_err(|_| Refusal::NoContent)?;
+        if options.comments && !result.comments_html.is_empty() {
+            result.content_html.push_str(&result.comments_html);
+        }
+        all_text(&result.content_html, options.max_elements)
+    }
+
+    pub(super) fn justext(
+        &self,
+        page: &str,
+        options: &HtmlOptions,
+        language: Option<&str>,
+    ) -> Result<String, Refusal> {
+        let html = rebuilt(page, options.max_elements / 10)?;
+        let words = self.words(language).ok_or(Refusal::NoContent)?;
+        let paragraphs = guarded(|| justext::justext(&html, words, &self.justext))?;
+        let good: Vec<String> =
+            paragraphs.into_iter().filter(|p| !p.is_boilerplate()).map(|p| p.text).collect();
+        Ok(good.join("\n"))
+    }
+
+    /// The lines of `text` with at least `share` stop words; all of them in languages without spaces.
+    pub(super) fn lines_with_stop_words(&self, text: &str, share: f64, language: Option<&str>) -> String {
+        if language.is_some_and(|code| WITHOUT_SPACES.contains(&code)) {
+            return text.to_string();
+        }
+        let Some(words) = self.words(language) else { return text.to_string() };
+        let dense = |line: &&str| {
+            let (mut all, mut stops) = (0usize, 0usize);
+            for word in line.split_whitespace() {
+                all += 1;
+                stops += usize::from(words.contains(&word.to_lowercase()));
+            }
+            all > 0 && stops as f64 >= share * all as f64
+        };
+        text.lines().filter(dense).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The page as the crates may see it.
+fn rebuilt(page: &str, max_elements: usize) -> Result<String, Refusal> {
+    Ok(Dom::parse(page, max_elements)?.to_html())
+}
+
+/// Runs code that is not ours; its panic is a refusal.
+fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Refusal> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| Refusal::ExtractorFailed)
+}

@@ -1,0 +1,222 @@
+//! LaTeX papers to text: sections as headings, equations kept, macros of the paper expanded, comments, floats and
+//! bibliography left out.
+//!
+//! It reads TeX as papers use it, with arguments and braces, and is no TeX: catcodes, counters and conditionals
+//! (but `\iffalse`) are beyond it. Expansion is bounded in depth, number and size.
+
+mod input;
+mod macros;
+mod render;
+mod symbols;
+mod writer;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Refusal;
+use crate::read::LatexFile;
+
+/// How papers become text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LatexOptions {
+    /// Ends the text at the bibliography or the appendix, whichever comes first.
+    pub cut_appendix: bool,
+    /// Refuses papers without a `\section` or the like, as NeMo Curator does.
+    pub require_sections: bool,
+    /// Expansion of macros may read so many times the size of the source.
+    pub max_expansion: usize,
+    /// Longer equations are cut: their end is missing.
+    pub max_equation_bytes: usize,
+    /// Larger papers, all files together, are refused, in bytes.
+    pub max_paper_bytes: usize,
+}
+
+impl Default for LatexOptions {
+    fn default() -> Self {
+        LatexOptions {
+            cut_appendix: true,
+            require_sections: true,
+            max_expansion: 32,
+            max_equation_bytes: 64 << 10,
+            max_paper_bytes: 32 << 20,
+        }
+    }
+}
+
+/// Options made ready once, for any number of papers.
+#[derive(Clone, Debug, Default)]
+pub struct Latex {
+    options: LatexOptions,
+}
+
+/// Files inside files.
+const MAX_INCLUDES: usize = 500;
+
+impl Latex {
+    /// Takes the options.
+    pub fn new(options: &LatexOptions) -> Latex {
+        Latex { options: options.clone() }
+    }
+
+    /// The text of a paper from its sources.
+    ///
+    /// # Errors
+    /// [`Refusal::NoDocument`] where no file is a paper, [`Refusal::PageTooLarge`], [`Refusal::ExpansionTooLarge`] and
+    /// [`Refusal::NoContent`] as their names say.
+    pub fn extract(&self, files: &[LatexFile]) -> Result<String, Refusal> {
+        let limit = self.options.max_paper_bytes;
+        if files.iter().map(|f| f.text.len()).sum::<usize>() > limit {
+            return Err(Refusal::PageTooLarge);
+        }
+        let sources: BTreeMap<&str, String> =
+            files.iter().map(|f| (f.path.as_str(), without_comments(&f.text))).collect();
+        let main = main_file(&sources).ok_or(Refusal::NoDocument)?;
+        let mut whole = String::new();
+        let mut includes = 0;
+        include(&sources, main, &mut Vec::new(), &mut includes, limit, &mut whole)?;
+        let has_sections =
+            ["\\section", "\\chapter", "\\subsection", "\\paragraph"].iter().any(|s| whole.contains(s));
+        if self.options.require_sections && !has_sections {
+            return Err(Refusal::NoDocument);
+        }
+        let preamble = whole.contains("\\begin{document}");
+        let text = render::Render::new(&self.options, whole, preamble).run()?;
+        if text.trim().is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
+    }
+}
+
+/// The file that is the paper: the one with a document, of several the largest; else the largest TeX file.
+fn main_file<'a>(sources: &BTreeMap<&'a str, String>) -> Option<&'a str> {
+    let is_tex = |path: &str| ![".sty", ".cls", ".def"].iter().any(|end| path.to_lowercase().ends_with(end));
+    let largest = |wanted: &dyn Fn(&str) -> bool| {
+        let candidates = sources.iter().filter(|(path, text)| is_tex(path) && wanted(text));
+        // Of equally large ones the first by name, whatever the archive's order.
+        candidates.max_by_key(|(path, text)| (text.len(), std::cmp::Reverse(**path))).map(|(path, _)| *path)
+    };
+    let has_class = |text: &str| text.contains("\\documentclass") || text.contains("\\documentstyle");
+    largest(&|text| has_class(text) && text.contains("\\begin{document}"))
+        .or_else(|| largest(&|text| text.contains("\\begin{document}")))
+        .or_else(|| largest(&|text| text.contains('\\')))
+}
+
+/// Writes file `path` with the files it includes.
+fn include<'a>(
+    sources: &'a BTreeMap<&str, String>,
+    path: &'a str,
+    inside: &mut Vec<&'a str>,
+    includes: &mut usize,
+    limit: usize,
+    out: &mut String,
+) -> Result<(), Refusal> {
+    let Some(text) = sources.get(path) else { return Ok(()) };
+    inside.push(path);
+    let mut rest = text.as_str();
+    while let Some((before, wanted, after)) = next_include(rest) {
+        out.push_str(before);
+        rest = after;
+        let found = resolve(sources, wanted).filter(|found| !inside.contains(found));
+        if let Some(found) = found
+            && *includes < MAX_INCLUDES
+        {
+            *includes += 1;
+            include(sources, found, inside, includes, limit, out)?;
+            out.push('\n');
+        }
+        if out.len() > limit {
+            return Err(Refusal::ExpansionTooLarge);
+        }
+    }
+    out.push_str(rest);
+    inside.pop();
+    Ok(())
+}
+
+/// The next `\input{file}` or its like: what is before, the name, what is behind.
+fn next_include(text: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    while let Some(found) = text[from..].find('\\') {
+        let at = from + found;
+        let rest = &text[at + 1..];
+        from = at + 1;
+        for command in ["input", "include", "subfile", "subimport", "import"] {
+            let Some(behind) = rest.strip_prefix(command) else { continue };
+            let name = behind.trim_start_matches([' ', '\t']);
+            let (name, after) = if let Some(inner) = name.strip_prefix('{') {
+                let Some(close) = inner.find(['}', '\n']) else { continue };
+                (&inner[..close], &inner[close + 1..])
+            } else if command == "input" && name.len() < behind.len() {
+                // Plain TeX: \input file
+                let end = name.find(char::is_whitespace).unwrap_or(name.len());
+                (&name[..end], &name[end..])
+            } else {
+                continue;
+            };
+            if command.ends_with("import")
+                && let Some(inner) = after.trim_start().strip_prefix('{')
+                && let Some(close) = inner.find('}')
+            {
+                // The folder does not matter: `resolve` looks at the ends of paths.
+                return Some((&text[..at], &inner[..close], &inner[close + 1..]));
+            }
+            return Some((&text[..at], name, after));
+        }
+        from += rest.chars().next().map_or(0, char::len_utf8);
+    }
+    None
+}
+
+/// The file that a name stands for: as it is, with `.tex`, or by its last part.
+fn resolve<'a>(sources: &'a BTreeMap<&str, String>, wanted: &str) -> Option<&'a str> {
+    let wanted = wanted.trim().trim_matches('"').trim_start_matches("./");
+    if wanted.is_empty() {
+        return None;
+    }
+    let with_extension = format!("{wanted}.tex");
+    let last = |path: &str| path.rsplit('/').next().unwrap_or(path).to_string();
+    let names = [wanted.to_string(), with_extension.clone()];
+    let whole = names.iter().find_map(|name| sources.get_key_value(name.as_str()));
+    whole
+        .or_else(|| {
+            sources.iter().find(|(path, _)| last(path) == last(&with_extension) || last(path) == last(wanted))
+        })
+        .map(|(path, _)| *path)
+}
+
+/// Cuts `%` comments. A comment takes its line end along, as in TeX, so that it joins lines; a line that is only a
+/// comment goes as a whole.
+fn without_comments(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut verbatim = false;
+    for line in source.lines() {
+        let line = line.trim_end_matches('\r');
+        verbatim |=
+            ["\\begin{verbatim", "\\begin{lstlisting", "\\begin{minted"].iter().any(|b| line.contains(b));
+        let cut = if verbatim { None } else { comment_start(line) };
+        match cut {
+            None => {
+                out.push_str(line);
+                out.push('\n');
+            }
+            Some(at) => out.push_str(&line[..at]),
+        }
+        verbatim &= !["\\end{verbatim", "\\end{lstlisting", "\\end{minted"].iter().any(|e| line.contains(e));
+    }
+    out
+}
+
+/// The first `%` that no backslash escapes.
+fn comment_start(line: &str) -> Option<usize> {
+    let bytes = line.as_bytes();
+    let mut from = 0;
+    while let Some(found) = memchr::memchr(b'%', &bytes[from..]) {
+        let at = from + found;
+        let slashes = bytes[..at].iter().rev().take_while(|&&b| b == b'\\').count();
+        if slashes % 2 == 0 {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+    None
+}

@@ -1,0 +1,108 @@
+//! Wikitext to plain text: templates, references, files and categories left out, links as their text, headings and
+//! lists as lines.
+//!
+//! One pass resolves what nests (templates, links, tables), one goes over the lines. Nesting is bounded and every byte
+//! is looked at a bounded number of times. Templates are not expanded, but a few that only format their text.
+
+mod inline;
+mod lines;
+mod tables;
+
+use serde::{Deserialize, Serialize};
+
+use super::Refusal;
+
+/// How wiki pages become text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WikitextOptions {
+    /// Keeps tables as rows of cells.
+    pub tables: bool,
+    /// Sections with these headings are left out with all below them; case does not matter.
+    pub cut_sections: Vec<String>,
+    /// Larger pages are refused, in bytes.
+    pub max_page_bytes: usize,
+}
+
+impl Default for WikitextOptions {
+    fn default() -> Self {
+        const CUT: [&str; 25] = [
+            "see also",
+            "references",
+            "external links",
+            "notes",
+            "further reading",
+            "bibliography",
+            "sources",
+            "footnotes",
+            "citations",
+            "notes and references",
+            "weblinks",
+            "einzelnachweise",
+            "siehe auch",
+            "literatur",
+            "quellen",
+            "anmerkungen",
+            "liens externes",
+            "voir aussi",
+            "notes et références",
+            "enlaces externos",
+            "referencias",
+            "véase también",
+            "collegamenti esterni",
+            "note",
+            "примечания",
+        ];
+        WikitextOptions {
+            tables: false,
+            cut_sections: CUT.iter().map(ToString::to_string).collect(),
+            max_page_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Options made ready once, for any number of pages.
+#[derive(Clone, Debug, Default)]
+pub struct Wikitext {
+    options: WikitextOptions,
+}
+
+impl Wikitext {
+    /// Takes the options.
+    pub fn new(options: &WikitextOptions) -> Wikitext {
+        Wikitext { options: options.clone() }
+    }
+
+    /// The text of a page from its source.
+    ///
+    /// # Errors
+    /// [`Refusal::Redirect`] for a page that points to another, [`Refusal::PageTooLarge`] and [`Refusal::NoContent`].
+    pub fn extract(&self, source: &str) -> Result<String, Refusal> {
+        if source.len() > self.options.max_page_bytes {
+            return Err(Refusal::PageTooLarge);
+        }
+        if is_redirect(source) {
+            return Err(Refusal::Redirect);
+        }
+        let flat = inline::flatten(source, self.options.tables);
+        let text = lines::render(&flat, &self.options.cut_sections);
+        if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
+    }
+}
+
+/// `#REDIRECT [[other]]`, also in the languages of larger wikis.
+fn is_redirect(source: &str) -> bool {
+    const WORDS: [&str; 8] = [
+        "redirect",
+        "weiterleitung",
+        "redirection",
+        "redirección",
+        "rinvia",
+        "перенаправление",
+        "doorverwijzing",
+        "patrz",
+    ];
+    let Some(rest) = source.trim_start().strip_prefix('#') else { return false };
+    let start: String = rest.trim_start().chars().take(20).collect::<String>().to_lowercase();
+    WORDS.iter().any(|word| start.starts_with(word))
+}

@@ -1,0 +1,117 @@
+//! Common Crawl by snapshot: which files a crawl has, and which of them are wanted.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::packed::{Codec, Expansion, Packed};
+use super::remote::{Remote, RemoteOptions, is_remote};
+use crate::error::Error;
+
+/// The files of a crawl.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CrawlFiles {
+    /// Responses with their HTML.
+    #[default]
+    Warc,
+    /// Text that Common Crawl extracted.
+    Wet,
+}
+
+/// A choice of the files of one crawl.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Snapshot {
+    /// `CC-MAIN-2024-10` or `2024-10` (year and week); news crawls are `CC-NEWS-2024-03` (year and month).
+    pub name: String,
+    /// Responses or extracted text.
+    pub files: CrawlFiles,
+    /// Files in front that are passed over.
+    pub skip: usize,
+    /// Then every so manieth file is taken.
+    pub stride: usize,
+    /// At most so many files; `None` for all.
+    pub first: Option<usize>,
+    /// Where the crawls lie: an address, `s3://commoncrawl`, or a local copy with the same folders.
+    pub base: String,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot {
+            name: String::new(),
+            files: CrawlFiles::Warc,
+            skip: 0,
+            stride: 1,
+            first: None,
+            base: "https://data.commoncrawl.org".to_string(),
+        }
+    }
+}
+
+/// A listing is a few megabytes.
+const LARGEST_LISTING: u64 = 256 << 20;
+
+impl Snapshot {
+    /// The folder of the snapshot below the base.
+    fn folder(&self) -> Result<String, Error> {
+        let wrong = || Error::Setting {
+            key: "snapshot",
+            found: format!("`{}`", self.name),
+            advice: "it is named like CC-MAIN-2024-10 (year and week) or CC-NEWS-2024-03 (year and month)"
+                .to_string(),
+        };
+        let (folder, date) = match self.name.strip_prefix("CC-NEWS-") {
+            Some(date) => (format!("crawl-data/CC-NEWS/{}", date.replace('-', "/")), date),
+            None => {
+                let date = self.name.strip_prefix("CC-MAIN-").unwrap_or(&self.name);
+                (format!("crawl-data/CC-MAIN-{date}"), date)
+            }
+        };
+        let digits =
+            |part: &str, count: usize| part.len() == count && part.bytes().all(|b| b.is_ascii_digit());
+        let (year, part) = date.split_once('-').ok_or_else(wrong)?;
+        if !digits(year, 4) || !digits(part, 2) {
+            return Err(wrong());
+        }
+        if self.name.starts_with("CC-NEWS-") && self.files == CrawlFiles::Wet {
+            return Err(Error::Setting {
+                key: "files",
+                found: "`wet`".to_string(),
+                advice: "news crawls have WARC files only".to_string(),
+            });
+        }
+        Ok(folder)
+    }
+
+    /// The locations of the chosen files, in the order of the crawl's listing.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a name that is none, [`Error::Remote`] or [`Error::Read`] where the listing cannot be read.
+    pub fn locations(&self, options: &RemoteOptions) -> Result<Vec<String>, Error> {
+        let kind = match self.files {
+            CrawlFiles::Warc => "warc",
+            CrawlFiles::Wet => "wet",
+        };
+        let base = self.base.trim_end_matches('/');
+        let listing = format!("{base}/{}/{kind}.paths.gz", self.folder()?);
+        let input: Box<dyn Read + Send> = if is_remote(&listing) {
+            Box::new(Remote::open(&listing, options)?)
+        } else {
+            let path = Path::new(&listing);
+            Box::new(std::fs::File::open(path).map_err(|e| Error::read(path, e))?)
+        };
+        let lines =
+            BufReader::new(Packed::new(input, Codec::Gzip, Expansion::default()).take(LARGEST_LISTING))
+                .lines();
+        let stride = self.stride.max(1);
+        let chosen = lines.skip(self.skip).step_by(stride).take(self.first.unwrap_or(usize::MAX));
+        chosen
+            .map(|line| line.map(|path| format!("{base}/{}", path.trim())))
+            .filter(|path| !path.as_ref().is_ok_and(|p| p.len() <= base.len() + 1))
+            .collect::<Result<_, _>>()
+            .map_err(|e| Error::read(Path::new(&listing), e))
+    }
+}

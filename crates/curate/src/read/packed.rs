@@ -1,0 +1,436 @@
+//! Compressed files as a stream of bytes that survives damage.
+//!
+//! A gzip, zstd or bzip2 file is a row of members (frames, streams); a Common Crawl file has one a record. When one is
+//! broken, the reader reports it once and [`Packed::resync`] goes on at the next member, found by its magic bytes.
+//! A member that expands without measure is given up. Memory holds one member's last bytes, never a whole file.
+
+use std::io::{self, BufRead, Read};
+
+use flate2::bufread::GzDecoder;
+
+/// Bytes read or decoded at once.
+const CHUNK: usize = 128 << 10;
+/// So much of a member is kept compressed, to look for the next member behind a place that turned out broken.
+const REPLAY: usize = 4 << 20;
+/// Bytes that may be looked at twice beyond the size of the file; keeps resynchronising linear.
+const SECOND_LOOKS: u64 = 64 << 20;
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codec {
+    Plain,
+    Gzip,
+    Zstd,
+    Bzip2,
+}
+
+impl Codec {
+    /// By the last extension of a lower-case name; the rest of the name comes back too.
+    pub(crate) fn split(name: &str) -> (Codec, &str) {
+        for (end, codec) in
+            [(".gz", Codec::Gzip), (".zst", Codec::Zstd), (".zstd", Codec::Zstd), (".bz2", Codec::Bzip2)]
+        {
+            if let Some(stem) = name.strip_suffix(end) {
+                return (codec, stem);
+            }
+        }
+        (Codec::Plain, name)
+    }
+
+    fn magic(self) -> &'static [u8] {
+        match self {
+            Codec::Plain => b"",
+            Codec::Gzip => b"\x1f\x8b\x08",
+            Codec::Zstd => b"\x28\xb5\x2f\xfd",
+            Codec::Bzip2 => b"BZh",
+        }
+    }
+}
+
+/// When decompression is a bomb rather than data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expansion {
+    /// A member may always expand to so many bytes.
+    pub floor: u64,
+    /// Beyond the floor it may be so many times as large as it was compressed.
+    pub ratio: u64,
+}
+
+impl Default for Expansion {
+    fn default() -> Self {
+        Expansion { floor: 256 << 20, ratio: 100 }
+    }
+}
+
+/// A decompressing reader over one file.
+pub(crate) struct Packed {
+    codec: Codec,
+    expansion: Expansion,
+    stage: Stage,
+    out: Vec<u8>,
+    at: usize,
+    /// Decoded bytes in front of `out`.
+    passed: u64,
+    member: u64,
+    member_start: u64,
+    member_bytes: u64,
+    dictionary: Vec<u8>,
+}
+
+enum Stage {
+    Between(Marked),
+    Gzip(Box<GzDecoder<Marked>>),
+    Zstd(zstd::Decoder<'static, Marked>),
+    Bzip2(Box<bzip2::bufread::BzDecoder<Marked>>),
+    /// The end, or taken out for a moment.
+    Gone,
+}
+
+impl Packed {
+    pub(crate) fn new(input: Box<dyn Read + Send>, codec: Codec, expansion: Expansion) -> Packed {
+        Packed {
+            codec,
+            expansion,
+            stage: Stage::Between(Marked::new(input)),
+            out: Vec::new(),
+            at: 0,
+            passed: 0,
+            member: 0,
+            member_start: 0,
+            member_bytes: 0,
+            dictionary: Vec::new(),
+        }
+    }
+
+    /// The number of the member that the bytes of the last `fill_buf` came from; always 0 for plain files.
+    pub(crate) fn member(&self) -> u64 {
+        self.member
+    }
+
+    /// Whether errors are damage of compressed data.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.codec != Codec::Plain
+    }
+
+    /// A place in the file: where the current member starts, or the offset itself in plain files.
+    pub(crate) fn offset(&self) -> u64 {
+        if self.is_packed() { self.member_start } else { self.passed + self.at as u64 }
+    }
+
+    /// The offset in the decoded stream.
+    pub(crate) fn decoded(&self) -> u64 {
+        self.passed + self.at as u64
+    }
+
+    /// After an error of `fill_buf`: moves behind the broken member. False if no further member is found.
+    pub(crate) fn resync(&mut self) -> io::Result<bool> {
+        self.passed += self.out.len() as u64;
+        self.out.clear();
+        self.at = 0;
+        let Stage::Between(input) = &mut self.stage else { return Ok(false) };
+        input.back_to_mark(1);
+        input.find(self.codec.magic())
+    }
+
+    /// Fills `out`; leaves it empty at the end.
+    fn decode(&mut self) -> io::Result<()> {
+        self.passed += self.out.len() as u64;
+        self.at = 0;
+        self.out.resize(CHUNK, 0);
+        loop {
+            let read = match &mut self.stage {
+                Stage::Gone => Ok(0),
+                Stage::Between(input) if self.codec == Codec::Plain => input.read(&mut self.out),
+                Stage::Between(_) => {
+                    if self.open_member()? {
+                        continue;
+                    }
+                    Ok(0)
+                }
+                Stage::Gzip(decoder) => decoder.read(&mut self.out),
+                Stage::Zstd(decoder) => decoder.read(&mut self.out),
+                Stage::Bzip2(decoder) => decoder.read(&mut self.out),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(0) if !matches!(self.stage, Stage::Between(_) | Stage::Gone) => self.close_member(),
+                Ok(count) => {
+                    self.out.truncate(count);
+                    return self.check_expansion(count);
+                }
+                Err(error) => {
+                    self.out.clear();
+                    self.close_member();
+                    return Err(self.told(error));
+                }
+            }
+        }
+    }
+
+    /// An error of the file stays what it is; one of the decoder becomes damage.
+    fn told(&mut self, error: io::Error) -> io::Error {
+        if let Stage::Between(input) = &mut self.stage
+            && let Some(failure) = input.failure.take()
+        {
+            return failure;
+        }
+        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+    }
+
+    fn check_expansion(&mut self, count: usize) -> io::Result<()> {
+        if !self.is_packed() {
+            return Ok(());
+        }
+        self.member_bytes += count as u64;
+        let packed = match &self.stage {
+            Stage::Gzip(d) => d.get_ref().offset(),
+            Stage::Zstd(d) => d.get_ref().offset(),
+            Stage::Bzip2(d) => d.get_ref().offset(),
+            Stage::Between(_) | Stage::Gone => return Ok(()),
+        };
+        let packed = packed.saturating_sub(self.member_start).max(1);
+        let Expansion { floor, ratio } = self.expansion;
+        if self.member_bytes > floor && self.member_bytes / packed > ratio {
+            self.out.clear();
+            self.close_member();
+            let message = format!(
+                "{packed} bytes expand to more than {}; the limit is {ratio} times",
+                self.member_bytes
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(())
+    }
+
+    fn close_member(&mut self) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Gone) {
+            Stage::Gzip(decoder) => Stage::Between(decoder.into_inner()),
+            Stage::Zstd(decoder) => Stage::Between(decoder.finish()),
+            Stage::Bzip2(decoder) => Stage::Between(decoder.into_inner()),
+            other => other,
+        };
+    }
+
+    /// Starts the next member; false at the end of the file.
+    fn open_member(&mut self) -> io::Result<bool> {
+        let Stage::Between(mut input) = std::mem::replace(&mut self.stage, Stage::Gone) else {
+            return Ok(false);
+        };
+        let more = if self.codec == Codec::Gzip {
+            input.skip_zeros()
+        } else {
+            input.fill_buf().map(|b| !b.is_empty())
+        };
+        match more {
+            Ok(true) => {}
+            Ok(false) => {
+                self.out.clear();
+                return Ok(false);
+            }
+            Err(error) => {
+                self.out.clear();
+                self.stage = Stage::Between(input);
+                return Err(error);
+            }
+        }
+        if self.codec == Codec::Zstd && self.member == 0 {
+            self.dictionary = dictionary(&mut input)?;
+        }
+        input.mark();
+        self.member += 1;
+        self.member_start = input.offset();
+        self.member_bytes = 0;
+        self.stage = match self.codec {
+            Codec::Plain => Stage::Between(input),
+            Codec::Gzip => Stage::Gzip(Box::new(GzDecoder::new(input))),
+            Codec::Bzip2 => Stage::Bzip2(Box::new(bzip2::bufread::BzDecoder::new(input))),
+            Codec::Zstd => {
+                Stage::Zstd(zstd::Decoder::with_dictionary(input, &self.dictionary)?.single_frame())
+            }
+        };
+        Ok(true)
+    }
+}
+
+impl Read for Packed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let ready = self.fill_buf()?;
+        let count = ready.len().min(into.len());
+        into[..count].copy_from_slice(&ready[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Packed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at >= self.out.len() {
+            self.decode()?;
+        }
+        Ok(&self.out[self.at..])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.out.len());
+    }
+}
+
+/// The dictionary that a `.warc.zst` file carries in its first, skippable frame; empty without one.
+fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
+    const FRAME: &[u8] = b"\x5d\x2a\x4d\x18";
+    const LARGEST: u32 = 16 << 20;
+    let head = input.peek(8)?;
+    if head.len() < 8 || !head.starts_with(FRAME) {
+        return Ok(Vec::new());
+    }
+    let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+    if length > LARGEST {
+        return Ok(Vec::new());
+    }
+    input.consume(8);
+    let mut bytes = Vec::new();
+    input.take(u64::from(length)).read_to_end(&mut bytes)?;
+    if bytes.starts_with(Codec::Zstd.magic()) {
+        let mut plain = Vec::new();
+        zstd::Decoder::new(bytes.as_slice())?.take(u64::from(LARGEST)).read_to_end(&mut plain)?;
+        return Ok(plain);
+    }
+    Ok(bytes)
+}
+
+/// A buffered file that can go back to a mark as long as it is not far away.
+struct Marked {
+    inner: Box<dyn Read + Send>,
+    buffer: Vec<u8>,
+    at: usize,
+    /// Offset in the file of `buffer[0]`.
+    start: u64,
+    mark: u64,
+    /// Bytes gone back over so far.
+    second_looks: u64,
+    /// The last error of the file itself.
+    failure: Option<io::Error>,
+}
+
+impl Marked {
+    fn new(inner: Box<dyn Read + Send>) -> Marked {
+        Marked { inner, buffer: Vec::new(), at: 0, start: 0, mark: 0, second_looks: 0, failure: None }
+    }
+
+    fn offset(&self) -> u64 {
+        self.start + self.at as u64
+    }
+
+    fn mark(&mut self) {
+        self.mark = self.offset();
+    }
+
+    /// Goes back to `skip` bytes behind the mark if those bytes are still there and the budget of second looks allows.
+    fn back_to_mark(&mut self, skip: u64) {
+        let (here, target) = (self.offset(), self.mark + skip);
+        let distance = here.saturating_sub(target);
+        if target >= self.start && target < here && self.second_looks + distance <= here + SECOND_LOOKS {
+            self.second_looks += distance;
+            self.at = (target - self.start) as usize;
+        }
+    }
+
+    /// Reads one more chunk behind the buffer; false at the end of the file.
+    fn more(&mut self) -> io::Result<bool> {
+        let keep = self.mark.saturating_sub(self.start).min(self.at as u64) as usize;
+        let drop = if self.buffer.len() - keep > REPLAY { self.at } else { keep };
+        if drop > 0 {
+            self.buffer.drain(..drop);
+            self.at -= drop;
+            self.start += drop as u64;
+        }
+        let filled = self.buffer.len();
+        self.buffer.resize(filled + CHUNK, 0);
+        let read = loop {
+            match self.inner.read(&mut self.buffer[filled..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.buffer.truncate(filled + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(count) => Ok(count > 0),
+            Err(error) => {
+                let told = io::Error::new(error.kind(), error.to_string());
+                self.failure = Some(error);
+                Err(told)
+            }
+        }
+    }
+
+    /// The next bytes, at least `count` unless the file ends before.
+    fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
+        while self.buffer.len() - self.at < count && self.more()? {}
+        Ok(&self.buffer[self.at..])
+    }
+
+    /// Moves to the next place where `magic` stands; false if the file ends before.
+    fn find(&mut self, magic: &[u8]) -> io::Result<bool> {
+        // What was searched need not be kept for another look.
+        self.mark = self.offset();
+        loop {
+            let ahead = self.peek(magic.len())?;
+            if ahead.len() < magic.len() {
+                let rest = ahead.len();
+                self.consume(rest);
+                return Ok(false);
+            }
+            if let Some(found) = memchr::memmem::find(ahead, magic) {
+                self.consume(found);
+                return Ok(true);
+            }
+            let searched = ahead.len() - magic.len() + 1;
+            self.consume(searched);
+            self.mark = self.offset();
+        }
+    }
+
+    /// Skips zero bytes, with which some writers pad; true if anything else follows.
+    fn skip_zeros(&mut self) -> io::Result<bool> {
+        loop {
+            let ahead = self.fill_buf()?;
+            if ahead.is_empty() {
+                return Ok(false);
+            }
+            match ahead.iter().position(|&b| b != 0) {
+                Some(zeros) => {
+                    self.consume(zeros);
+                    return Ok(true);
+                }
+                None => {
+                    let zeros = ahead.len();
+                    self.consume(zeros);
+                    self.mark = self.offset();
+                }
+            }
+        }
+    }
+}
+
+impl Read for Marked {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let ready = self.fill_buf()?;
+        let count = ready.len().min(into.len());
+        into[..count].copy_from_slice(&ready[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Marked {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at >= self.buffer.len() {
+            self.more()?;
+        }
+        Ok(&self.buffer[self.at..])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.buffer.len());
+    }
+}

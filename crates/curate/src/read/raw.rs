@@ -1,0 +1,185 @@
+//! Files as rows of [`RawRecord`]s: the beginning of a pipeline.
+//!
+//! [`input_files`] says which files there are, in an order that only names decide; each opens on its own, so that files can
+//! be shared out among threads and machines.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use super::record::RawRecord;
+use super::remote::{Remote, RemoteOptions, is_remote, list};
+use super::{Records, Step, parquet, stream_records, text};
+use crate::counters::{Counters, Reason};
+use crate::error::Error;
+use crate::files::{Kind, below};
+
+/// How raw records are read.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawOptions {
+    /// The field (JSON) or column (Parquet) that holds the text; a nested column is named `outer.inner`.
+    pub field: String,
+    /// Further fields or columns of strings to hand out with each record, where they are there.
+    pub columns: Vec<String>,
+    /// Bytes of the largest record. It bounds the memory of a reader.
+    pub max_document_bytes: usize,
+    /// For locations with `https://` and `s3://`.
+    pub remote: RemoteOptions,
+}
+
+impl Default for RawOptions {
+    fn default() -> Self {
+        let remote = RemoteOptions::default();
+        RawOptions { field: "text".to_string(), columns: Vec::new(), max_document_bytes: 32 << 20, remote }
+    }
+}
+
+/// One file that can be read.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    name: String,
+    place: Place,
+    kind: Kind,
+    bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Local(PathBuf),
+    Remote,
+}
+
+/// The files that `locations` stand for: paths of files and folders, `https://` files, `s3://` files and prefixes that end
+/// with `/`. Folders are walked in the order of names, files without a reader are counted.
+///
+/// # Errors
+/// [`Error::Read`] and [`Error::Remote`] for what cannot be listed, [`Error::UnknownExtension`] for a named file without
+/// a reader.
+pub fn input_files(locations: &[String], options: &RawOptions) -> Result<(Vec<InputFile>, Counters), Error> {
+    let (mut files, mut counters) = (Vec::new(), Counters::default());
+    let kind_of = |name: &str| Kind::of_any(name.as_ref());
+    let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(name) };
+    for location in locations {
+        if is_remote(location) {
+            let whole_prefix = location.ends_with('/');
+            let names = if whole_prefix { list(location, &options.remote)? } else { vec![location.clone()] };
+            for name in names {
+                match kind_of(&name) {
+                    Some(kind) => files.push(InputFile { name, place: Place::Remote, kind, bytes: None }),
+                    None if whole_prefix => counters.drop_documents(Reason::NoReader, 1, 0),
+                    None => return Err(unknown(&name)),
+                }
+            }
+            continue;
+        }
+        let path = PathBuf::from(location);
+        let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
+        if metadata.is_dir() {
+            for file in below(&path, true, |_| false, Kind::of_any, &mut counters)? {
+                let name = path.join(&file.relative).display().to_string();
+                let (place, kind, bytes) = (Place::Local(file.path), file.kind, Some(file.bytes));
+                files.push(InputFile { name, place, kind, bytes });
+            }
+        } else {
+            let kind = kind_of(location).ok_or_else(|| unknown(location))?;
+            let (name, place) = (location.clone(), Place::Local(path));
+            files.push(InputFile { name, place, kind, bytes: Some(metadata.len()) });
+        }
+    }
+    Ok((files, counters))
+}
+
+impl InputFile {
+    /// The path or address, the part of every `id` before `#`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The size, where it is known without asking a server.
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// [`Error::Read`], [`Error::Remote`], [`Error::BadFile`] and [`Error::NoTextColumn`] where it cannot be opened.
+    pub fn open(&self, options: &RawOptions) -> Result<RawRecords, Error> {
+        let limit = options.max_document_bytes.max(1);
+        let (field, columns) = (options.field.as_str(), options.columns.as_slice());
+        let records = match &self.place {
+            Place::Local(path) => {
+                let file = File::open(path).map_err(|e| Error::read(path, e))?;
+                if self.kind == Kind::Parquet {
+                    Box::new(parquet::Rows::open(path, file, field, columns, limit)?)
+                } else {
+                    self.stream(Box::new(file), options)
+                }
+            }
+            Place::Remote if self.kind == Kind::Parquet => {
+                return Err(Error::Remote {
+                    location: self.name.clone(),
+                    detail: "Parquet needs random access".to_string(),
+                    advice: "download the file and name its path".to_string(),
+                });
+            }
+            Place::Remote => self.stream(Box::new(Remote::open(&self.name, &options.remote)?), options),
+        };
+        let (name, counters) = (self.name.clone(), Counters::default());
+        Ok(RawRecords { name, records, counters, ended: false })
+    }
+
+    fn stream(&self, input: Box<dyn Read + Send>, options: &RawOptions) -> Box<dyn Records> {
+        let limit = options.max_document_bytes.max(1);
+        match self.kind {
+            Kind::Html => Box::new(text::Page::raw(input, limit)),
+            kind => stream_records(kind, input, &options.field, &options.columns, limit),
+        }
+    }
+}
+
+/// The records of one file, one in memory at a time.
+///
+/// Damaged records are counted; the iterator gives an error only where the file itself can no longer be read, and ends
+/// behind it.
+pub struct RawRecords {
+    name: String,
+    records: Box<dyn Records>,
+    counters: Counters,
+    ended: bool,
+}
+
+impl RawRecords {
+    /// What was handed on and what was lost so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl Iterator for RawRecords {
+    type Item = Result<RawRecord, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            match self.records.step() {
+                Step::Record(raw) => {
+                    self.counters.read_documents += 1;
+                    self.counters.read_bytes += raw.content.len() as u64;
+                    let id = match raw.number {
+                        Some(number) => format!("{}#{number}", self.name),
+                        None => self.name.clone(),
+                    };
+                    return Some(Ok(RawRecord { id, content: raw.content, columns: raw.columns }));
+                }
+                Step::Lost(loss) => loss.count(&self.name, &mut self.counters),
+                Step::Failed(source) => {
+                    self.ended = true;
+                    return Some(Err(Error::read(self.name.as_ref(), source)));
+                }
+                Step::End => self.ended = true,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,291 @@
+//! Files behind `https://` and `s3://`: read by ranges, one range ahead, failed ranges tried again.
+//!
+//! The network lives on threads of its own; a reader is an ordinary blocking [`Read`], usable from any thread.
+
+use std::fmt;
+use std::io::{self, Cursor, Read};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures::StreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use url::Url;
+
+use crate::error::Error;
+
+/// How remote files are read.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteOptions {
+    /// Bytes of one request.
+    pub range_bytes: u64,
+    /// A range that fails is asked for so many times more, after 1, 2, 4 ... seconds.
+    pub retries: u32,
+    /// Seconds after which one request has failed.
+    pub timeout_seconds: u64,
+    /// Settings of the S3 client by their usual names (`aws_access_key_id`, `aws_region`, `aws_endpoint`,
+    /// `aws_skip_signature` ...). This crate does not look at the environment; the command line passes `AWS_*` on.
+    pub s3: Vec<(String, String)>,
+    /// Allows `http://`, for stores in one's own network.
+    pub allow_http: bool,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        let (range_bytes, retries, timeout_seconds) = (8 << 20, 5, 60);
+        RemoteOptions { range_bytes, retries, timeout_seconds, s3: Vec::new(), allow_http: false }
+    }
+}
+
+impl fmt::Debug for RemoteOptions {
+    /// Without the values of the S3 settings, which are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.s3.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("RemoteOptions")
+            .field("range_bytes", &self.range_bytes)
+            .field("retries", &self.retries)
+            .field("timeout_seconds", &self.timeout_seconds)
+            .field("s3", &names)
+            .field("allow_http", &self.allow_http)
+            .finish()
+    }
+}
+
+/// Whether a location is an address and not a path.
+pub fn is_remote(location: &str) -> bool {
+    location.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|b| b.is_ascii_alphanumeric()))
+}
+
+/// Threads of the network, started by the first remote file.
+static NETWORK: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("network").enable_all().build()
+});
+
+fn network() -> io::Result<&'static Runtime> {
+    NETWORK.as_ref().map_err(|e| io::Error::new(e.kind(), format!("no threads for the network: {e}")))
+}
+
+/// A store and a place in it.
+#[derive(Clone)]
+struct Place {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+}
+
+fn refused(location: &str, detail: impl fmt::Display, advice: &str) -> Error {
+    Error::Remote { location: location.to_string(), detail: detail.to_string(), advice: advice.to_string() }
+}
+
+const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket; \
+     Common Crawl is open without an account at https://data.commoncrawl.org/";
+
+impl Place {
+    fn of(location: &str, options: &RemoteOptions) -> Result<Place, Error> {
+        let url = Url::parse(location).map_err(|e| refused(location, e, "give a whole address"))?;
+        let client = ClientOptions::new()
+            .with_timeout(Duration::from_secs(options.timeout_seconds.max(1)))
+            .with_connect_timeout(Duration::from_secs(options.timeout_seconds.clamp(1, 20)))
+            .with_allow_http(options.allow_http);
+        // Ranges are tried again here, where also the body counts; the client's own retries would only multiply.
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        if url.query().is_some() {
+            return Err(refused(location, "an address with a query", "download the file and name its path"));
+        }
+        let path = Path::from_url_path(url.path()).map_err(|e| refused(location, e, "check the address"))?;
+        let store: Arc<dyn ObjectStore> = match url.scheme() {
+            "https" | "http" if url.scheme() == "https" || options.allow_http => {
+                let origin = &url[..url::Position::BeforePath];
+                let builder =
+                    HttpBuilder::new().with_url(origin).with_client_options(client).with_retry(retry);
+                Arc::new(builder.build().map_err(|e| refused(location, e, "check the address"))?)
+            }
+            "s3" => {
+                require_credentials(location, &options.s3)?;
+                let mut builder = AmazonS3Builder::new().with_url(location).with_retry(retry);
+                for (name, value) in &options.s3 {
+                    if let Ok(key) = name.to_ascii_lowercase().parse() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+                let built = builder.with_client_options(client).build();
+                Arc::new(built.map_err(|e| refused(location, e, CREDENTIALS))?)
+            }
+            scheme => {
+                return Err(refused(
+                    location,
+                    format!("no reader for `{scheme}://`"),
+                    "use https:// or s3://",
+                ));
+            }
+        };
+        Ok(Place { store, path })
+    }
+}
+
+/// Without any credentials the client would ask a metadata service that outside of AWS nobody answers.
+fn require_credentials(location: &str, settings: &[(String, String)]) -> Result<(), Error> {
+    const ENOUGH: [&str; 6] = [
+        "access_key_id",
+        "skip_signature",
+        "web_identity_token_file",
+        "container_credentials_relative_uri",
+        "container_credentials_full_uri",
+        "metadata_endpoint",
+    ];
+    let known = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ENOUGH.contains(&name.strip_prefix("aws_").unwrap_or(&name))
+    };
+    if settings.iter().any(|(name, value)| known(name) && !value.is_empty()) {
+        return Ok(());
+    }
+    Err(refused(location, "no credentials for S3", CREDENTIALS))
+}
+
+/// The bytes of a range and the size of the whole object.
+type Answer = Result<(Vec<u8>, u64), object_store::Error>;
+
+/// One range and, from the first answer on, the size of the object.
+async fn fetch(place: &Place, from: u64, options: &RemoteOptions) -> Answer {
+    let mut pause = Duration::from_secs(1);
+    let mut left = options.retries;
+    loop {
+        match fetch_once(place, from, options.range_bytes.max(1)).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if left == 0 || is_final(&error) => return Err(error),
+            Err(_) => {
+                left -= 1;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+            }
+        }
+    }
+}
+
+async fn fetch_once(place: &Place, from: u64, count: u64) -> Answer {
+    let range = Some(GetRange::Bounded(from..from.saturating_add(count)));
+    let answer = place.store.get_opts(&place.path, GetOptions { range, ..GetOptions::default() }).await?;
+    let size = answer.meta.size;
+    Ok((answer.bytes().await?.into(), size))
+}
+
+fn is_final(error: &object_store::Error) -> bool {
+    use object_store::Error::{NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated};
+    matches!(
+        error,
+        NotFound { .. }
+            | NotImplemented { .. }
+            | NotSupported { .. }
+            | PermissionDenied { .. }
+            | Unauthenticated { .. }
+    )
+}
+
+/// A remote file as a reader.
+pub(crate) struct Remote {
+    place: Place,
+    options: RemoteOptions,
+    now: Cursor<Vec<u8>>,
+    /// The offset behind `now`.
+    next: u64,
+    size: u64,
+    coming: Option<Receiver<Answer>>,
+}
+
+impl Remote {
+    /// Asks for the first range, so that a missing file or right is known at once.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] with what the server said.
+    pub(crate) fn open(location: &str, options: &RemoteOptions) -> Result<Remote, Error> {
+        let place = Place::of(location, options)?;
+        let (options, now) = (options.clone(), Cursor::default());
+        let mut remote = Remote { place, options, now, next: 0, size: u64::MAX, coming: None };
+        let first = remote.ask().and_then(|answer| remote.receive(answer));
+        first.map_err(|error| {
+            let advice =
+                if location.starts_with("s3:") { CREDENTIALS } else { "check the address and the network" };
+            refused(location, error, advice)
+        })?;
+        Ok(remote)
+    }
+
+    /// Starts the request for the next range.
+    fn ask(&self) -> io::Result<Receiver<Answer>> {
+        let (sender, receiver) = sync_channel(1);
+        let (place, from, options) = (self.place.clone(), self.next, self.options.clone());
+        network()?.spawn(async move {
+            // Nobody waits any more if this fails.
+            let _ = sender.send(fetch(&place, from, &options).await);
+        });
+        Ok(receiver)
+    }
+
+    /// Waits for a range and asks for the one behind it.
+    fn receive(&mut self, answer: Receiver<Answer>) -> io::Result<()> {
+        let received = answer.recv().map_err(|_| io::Error::other("the network's thread ended"))?;
+        let (bytes, size) = received.map_err(|e| io::Error::other(e.to_string()))?;
+        if bytes.is_empty() && self.next < size {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server sent an empty range"));
+        }
+        self.next += bytes.len() as u64;
+        self.size = size;
+        self.now = Cursor::new(bytes);
+        if self.next < size {
+            self.coming = Some(self.ask()?);
+        }
+        Ok(())
+    }
+}
+
+impl Read for Remote {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.now.position() == self.now.get_ref().len() as u64
+            && let Some(answer) = self.coming.take()
+        {
+            self.receive(answer)?;
+        }
+        self.now.read(into)
+    }
+}
+
+/// The files below an `s3://` prefix that ends with `/`, sorted.
+///
+/// # Errors
+/// [`Error::Remote`] with what the server said; `https://` has no listing.
+pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<String>, Error> {
+    let place = Place::of(location, options)?;
+    if !location.starts_with("s3://") {
+        return Err(refused(location, "https has no listing", "name the files, or a file of paths"));
+    }
+    let bucket_end = location["s3://".len()..].find('/').map_or(location.len(), |at| at + "s3://".len());
+    let bucket = location[..bucket_end].to_string();
+    let (sender, receiver) = sync_channel(1);
+    let spawned = network().map(|runtime| {
+        runtime.spawn(async move {
+            let mut names = Vec::new();
+            let mut stream = place.store.list(Some(&place.path));
+            while let Some(found) = stream.next().await {
+                match found {
+                    Ok(meta) => names.push(format!("{bucket}/{}", meta.location)),
+                    Err(error) => {
+                        let _ = sender.send(Err(error.to_string()));
+                        return;
+                    }
+                }
+            }
+            let _ = sender.send(Ok(names));
+        });
+    });
+    spawned.map_err(|e| refused(location, e, CREDENTIALS))?;
+    let answer = receiver.recv().unwrap_or_else(|_| Err("the network's thread ended".to_string()));
+    let mut names = answer.map_err(|e| refused(location, e, CREDENTIALS))?;
+    names.sort();
+    Ok(names)
+}
