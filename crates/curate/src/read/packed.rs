@@ -129,6 +129,10 @@ impl Packed {
         self.at = 0;
         let Stage::Between(input) = &mut self.stage else { return Ok(false) };
         input.back_to_mark(1);
+        if input.offset() <= self.member_start && self.member > 0 {
+            input.fill_buf()?;
+            input.consume(1);
+        }
         input.find(self.codec.magic())
     }
 
@@ -153,7 +157,10 @@ impl Packed {
             };
             match read {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Ok(0) if !matches!(self.stage, Stage::Between(_) | Stage::Gone) => self.close_member(),
+                Ok(0) if !matches!(self.stage, Stage::Between(_) | Stage::Gone) => {
+                    self.close_member();
+                    self.check_progress()?;
+                }
                 Ok(count) => {
                     self.out.truncate(count);
                     return self.check_expansion(count);
@@ -165,6 +172,17 @@ impl Packed {
                 }
             }
         }
+    }
+
+    /// A decoder that took nothing in would be asked for ever.
+    fn check_progress(&mut self) -> io::Result<()> {
+        if let Stage::Between(input) = &self.stage
+            && input.offset() <= self.member_start
+        {
+            self.out.clear();
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "nothing can be decoded here"));
+        }
+        Ok(())
     }
 
     /// An error of the file stays what it is; one of the decoder becomes damage.
@@ -234,7 +252,15 @@ impl Packed {
             }
         }
         if self.codec == Codec::Zstd && self.member == 0 {
-            self.dictionary = dictionary(&mut input)?;
+            match dictionary(&mut input) {
+                Ok(found) => self.dictionary = found,
+                Err(error) => {
+                    self.member += 1;
+                    self.out.clear();
+                    self.stage = Stage::Between(input);
+                    return Err(self.told(error));
+                }
+            }
         }
         input.mark();
         self.member += 1;

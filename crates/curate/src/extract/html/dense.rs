@@ -31,6 +31,7 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
     for index in all.inside(&dom, container) {
         keep[index] = true;
     }
+    add_lead(&all, &mut keep);
     drop_link_boxes(&dom, &all, container, &mut keep);
     judge(&all, &mut keep);
     let kept = sum_kept(&all, &keep);
@@ -41,27 +42,62 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
     if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
 }
 
-/// Visible characters below each node, without what is never shown.
-fn weigh(dom: &Dom<'_>) -> Vec<u32> {
-    let mut weights = vec![0u32; dom.nodes.len()];
+/// What text lies below each node.
+struct Weights {
+    /// Visible characters, without what is never shown.
+    chars: Vec<u32>,
+    /// Of those, outside of links and inside paragraphs.
+    prose: Vec<u32>,
+    /// Of those, inside links.
+    links: Vec<u32>,
+}
+
+fn weigh(dom: &Dom<'_>) -> Weights {
+    let mut weights = Weights {
+        chars: vec![0; dom.nodes.len()],
+        prose: vec![0; dom.nodes.len()],
+        links: vec![0; dom.nodes.len()],
+    };
     for (index, node) in dom.nodes.iter().enumerate().rev() {
         if node.tag == Tag::Text {
-            weights[index] = text::count(&dom.page[node.start as usize..node.stop as usize]);
+            weights.chars[index] = text::count(&dom.page[node.start as usize..node.stop as usize]);
+            if node.marks.has(Marks::LINK) {
+                weights.links[index] = weights.chars[index];
+            }
         } else if matches!(node.tag, Tag::Hidden | Tag::Control) {
-            weights[index] = 0;
+            (weights.chars[index], weights.prose[index], weights.links[index]) = (0, 0, 0);
+        } else if matches!(node.tag, Tag::P | Tag::Pre | Tag::Blockquote) {
+            weights.prose[index] = weights.chars[index] - weights.links[index];
         }
         if index > 0 {
-            weights[node.parent as usize] += weights[index];
+            let parent = node.parent as usize;
+            weights.chars[parent] += weights.chars[index];
+            weights.prose[parent] += weights.prose[index];
+            weights.links[parent] += weights.links[index];
         }
     }
     weights
 }
 
+impl Weights {
+    /// Whether a node holds so much of the page's prose (of all its text where the page has hardly any prose) that it
+    /// cannot be beside the content.
+    fn is_most(&self, node: usize) -> bool {
+        const PROSE: u32 = 400;
+        let (part, all, percent) = if self.prose[0] >= PROSE {
+            (self.prose[node], self.prose[0], 40)
+        } else {
+            (self.chars[node], self.chars[0], 50)
+        };
+        u64::from(part) * 100 > u64::from(all) * percent
+    }
+}
+
 /// Which nodes are left out with all below them.
-fn prune(dom: &Dom<'_>, weights: &[u32], comments: bool) -> Vec<bool> {
-    let all = weights[0];
+fn prune(dom: &Dom<'_>, weights: &Weights, comments: bool) -> Vec<bool> {
     let mut pruned = vec![false; dom.nodes.len()];
     let mut inside_article = vec![false; dom.nodes.len()];
+    let holds_body = holders_of_body(dom, weights);
     for index in 1..dom.nodes.len() {
         let node = dom.nodes[index];
         let parent = node.parent as usize;
@@ -72,21 +108,42 @@ fn prune(dom: &Dom<'_>, weights: &[u32], comments: bool) -> Vec<bool> {
         if node.tag == Tag::Text {
             continue;
         }
-        let holds_body = node.marks.has(Marks::BODY) || matches!(node.tag, Tag::Body | Tag::Html | Tag::Main);
-        let most = u64::from(weights[index]) * 2 > u64::from(all);
-        pruned[index] = match node.tag {
-            Tag::Hidden | Tag::Control => true,
-            Tag::Around => !most,
-            Tag::Header => !in_article && !most,
-            Tag::Figure | Tag::Caption => !contains(dom, index, Tag::Table) && !most,
-            Tag::Noscript => !most,
-            _ if holds_body => false,
-            _ if node.marks.has(Marks::HIDDEN | Marks::BOILERPLATE | Marks::TEASER) => !most,
-            _ if node.marks.has(Marks::COMMENTS) => !comments && !most,
+        let (chars, links) = (weights.chars[index], weights.links[index]);
+        let beside = match node.tag {
+            Tag::Hidden | Tag::Control => {
+                pruned[index] = true;
+                continue;
+            }
+            Tag::Around | Tag::Noscript => true,
+            // The head of the site has links, that of an article a title and an introduction.
+            Tag::Header if in_article => links * 3 > chars * 2,
+            Tag::Header => links * 3 > chars || chars < 60,
+            Tag::Figure | Tag::Caption => !contains(dom, index, Tag::Table),
+            _ if holds_body[index] || matches!(node.tag, Tag::Body | Tag::Html | Tag::Main) => false,
+            // Embedded posts of social networks are quotes.
+            Tag::Blockquote => false,
+            _ if node.marks.has(Marks::HIDDEN | Marks::BOILERPLATE) => true,
+            _ if node.marks.has(Marks::WIDGET) => !in_article,
+            _ if node.marks.has(Marks::TEASER) => links * 10 > chars || !in_article,
+            _ if node.marks.has(Marks::CAPTION) => chars < 150,
+            _ if node.marks.has(Marks::COMMENTS) => !comments,
             _ => false,
         };
+        pruned[index] = beside && !weights.is_most(index);
     }
     pruned
+}
+
+/// Which nodes are or hold the body of an article by its name, with some text in it.
+fn holders_of_body(dom: &Dom<'_>, weights: &Weights) -> Vec<bool> {
+    const SOME: u32 = 200;
+    let mut holds = vec![false; dom.nodes.len()];
+    for index in (1..dom.nodes.len()).rev() {
+        let node = dom.nodes[index];
+        holds[index] |= node.marks.has(Marks::BODY) && weights.chars[index] >= SOME;
+        holds[node.parent as usize] |= holds[index];
+    }
+    holds
 }
 
 fn contains(dom: &Dom<'_>, node: usize, tag: Tag) -> bool {
@@ -134,27 +191,69 @@ fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
         (|tag, marks| tag == Tag::Main || marks.has(Marks::MAIN), 0.4),
     ];
     for (matches, share) in tiers {
-        let mut best = (0u32, 0u32);
-        let mut node = 1u32;
-        while (node as usize) < dom.nodes.len() {
-            let it = dom.nodes[node as usize];
-            if pruned[node as usize] {
-                node = it.end.max(node + 1);
-                continue;
-            }
-            if it.tag != Tag::Text && !it.tag.is_inline() && matches(it.tag, it.marks) {
-                let value = good.inside(all.inside(dom, node));
-                if value > best.0 {
-                    best = (value, node);
-                }
-            }
-            node += 1;
-        }
-        if best.0 >= ENOUGH && best.0 as f32 >= share * whole as f32 {
-            return best.1;
+        let found = outermost(dom, pruned, matches, |node| good.inside(all.inside(dom, node)));
+        let sum: u32 = found.iter().map(|(value, _)| value).sum();
+        let Some(&best) = found.iter().max_by_key(|(value, node)| (*value, std::cmp::Reverse(*node))) else {
+            continue;
+        };
+        // Posts of a thread are many of about the same size: the content is what holds them all.
+        let many = found.len() > 1 && f64::from(best.0) < 0.6 * f64::from(sum);
+        let (value, node) = if many {
+            let node = common_ancestor(dom, found[0].1, found[found.len() - 1].1);
+            (good.inside(all.inside(dom, node)), node)
+        } else {
+            best
+        };
+        if value >= ENOUGH && value as f32 >= share * whole as f32 {
+            return node;
         }
     }
     0
+}
+
+/// The outermost nodes that match and hold good text, with its amount.
+fn outermost(
+    dom: &Dom<'_>,
+    pruned: &[bool],
+    matches: fn(Tag, Marks) -> bool,
+    value: impl Fn(u32) -> u32,
+) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    let mut node = 1u32;
+    while (node as usize) < dom.nodes.len() {
+        let it = dom.nodes[node as usize];
+        let is_element = it.tag != Tag::Text && !it.tag.is_inline();
+        let skip = pruned[node as usize] || is_element && matches(it.tag, it.marks);
+        if skip && !pruned[node as usize] {
+            let value = value(node);
+            if value > 50 {
+                found.push((value, node));
+            }
+        }
+        node = if skip { it.end.max(node + 1) } else { node + 1 };
+    }
+    found
+}
+
+fn common_ancestor(dom: &Dom<'_>, first: u32, last: u32) -> u32 {
+    let mut node = first;
+    while node > 0 && dom.nodes[node as usize].end <= last {
+        node = dom.nodes[node as usize].parent;
+    }
+    node
+}
+
+/// Takes in the paragraphs between the title and the container: introductions often stand outside of it.
+fn add_lead(all: &Blocks, keep: &mut [bool]) {
+    const NEAR: usize = 12;
+    let Some(first) = keep.iter().position(|&k| k) else { return };
+    let before = first.saturating_sub(NEAR)..first;
+    let is_title = |i: &usize| matches!(all.blocks[*i].kind, Kind::Heading(1));
+    let Some(title) = before.clone().rev().find(is_title) else { return };
+    for i in title + 1..first {
+        let block = &all.blocks[i];
+        keep[i] = block.chars >= 60 && block.link_density() < 0.2 && !block.meta;
+    }
 }
 
 /// Drops elements inside the container that are lists of links or boxes around a few.
@@ -215,11 +314,18 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
             Kind::Bare => {
                 !(block.meta && block.chars < 100)
                     && block.link_density() < 0.5
-                    && (is_sure(block) || (block.chars >= 10 && sure_near(i)))
+                    && (is_sure(block) || (block.chars >= 3 && sure_near(i)))
             }
         };
         // The same long line twice is a teaser and its article, or a sloppy page.
         if keep[i] && block.chars > 40 && !seen.insert(text) {
+            keep[i] = false;
+        }
+    }
+    for i in 0..keep.len() {
+        let announces = all.blocks[i].chars < 80 && all.of(&all.blocks[i]).ends_with(':');
+        // What a line announces was dropped, so the line goes too.
+        if keep[i] && announces && i + 1 < keep.len() && !keep[i + 1] {
             keep[i] = false;
         }
     }
@@ -238,7 +344,8 @@ fn drop_lonely_headings(all: &Blocks, keep: &mut [bool]) {
             continue;
         }
         match all.blocks[i].kind {
-            Kind::Heading(level) => {
+            // A long heading is a paragraph in large letters.
+            Kind::Heading(level) if all.blocks[i].chars < 80 => {
                 // `below` is the level of the next kept line: a deeper heading counts as text.
                 if below.is_some_and(|next| next <= level) {
                     keep[i] = false;

@@ -29,6 +29,10 @@ impl Marks {
     pub(super) const META: u16 = 128;
     /// A short introduction to another article.
     pub(super) const TEASER: u16 = 256;
+    /// A box of a content management system, beside the article or inside it.
+    pub(super) const WIDGET: u16 = 1024;
+    /// A line under a picture.
+    pub(super) const CAPTION: u16 = 512;
 
     pub(super) fn has(self, mark: u16) -> bool {
         self.0 & mark != 0
@@ -100,11 +104,15 @@ fn names(value: &[u8], marks: &mut Marks) {
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         whole_name(lower, marks);
+        // `main--no-sidebar`: what it lacks is no property of its content.
+        if contains(lower, b"no-") && contains(lower, b"sidebar") {
+            continue;
+        }
         let first_word = words(name).next().map(<[u8]>::to_ascii_lowercase);
         // `has-sidebar` says something about another element; utility classes say nothing.
-        if first_word.is_some_and(|w| {
-            matches!(w.as_slice(), b"has" | b"with" | b"no" | b"is" | b"wp" | b"js" | b"not")
-        }) && !contains(lower, b"hidden")
+        if first_word
+            .is_some_and(|w| matches!(w.as_slice(), b"has" | b"with" | b"no" | b"is" | b"js" | b"not"))
+            && !contains(lower, b"hidden")
         {
             continue;
         }
@@ -179,6 +187,17 @@ fn whole_name(name: &[u8], marks: &mut Marks) {
     if BODY.contains(&name) || starts(b"article-body") || starts(b"articlebody") || starts(b"article__body") {
         marks.insert(Marks::BODY);
     }
+    // `elementor-widget` holds articles, `widget_recent_entries` and `widget-area` do not.
+    if starts(b"widget") || name.ends_with(b"-widget") && !starts(b"elementor") {
+        marks.insert(Marks::WIDGET);
+    }
+    let about: [&[u8]; 8] = [b"box", b"bio", b"info", b"card", b"section", b"about", b"desc", b"profile"];
+    if contains(name, b"author") && about.iter().any(|part| contains(name, part)) {
+        marks.insert(Marks::BOILERPLATE);
+    }
+    if contains(name, b"caption") || contains(name, b"bildunter") || contains(name, b"disclosure") {
+        marks.insert(Marks::CAPTION);
+    }
     match name {
         b"main" | b"content" | b"maincontent" | b"main-content" | b"main_content" | b"page-content"
         | b"primary" | b"contentmain" | b"content-main" | b"content_main" | b"inhalt" | b"contenu"
@@ -224,20 +243,20 @@ fn one_word(word: &[u8], marks: &mut Marks) {
         | b"usercomments" => {
             marks.insert(Marks::COMMENTS);
         }
-        b"nav" | b"navi" | b"navbar" | b"navigation" | b"menu" | b"submenu" | b"footer" | b"sidebar"
-        | b"sidebars" | b"breadcrumb" | b"breadcrumbs" | b"share" | b"sharing" | b"shares" | b"social"
-        | b"socials" | b"socialmedia" | b"related" | b"recommended" | b"recommendation"
-        | b"recommendations" | b"recommend" | b"newsletter" | b"subscribe" | b"subscription" | b"advert"
-        | b"adverts" | b"advertisement" | b"advertising" | b"ads" | b"adsbygoogle" | b"sponsor"
-        | b"sponsored" | b"promo" | b"promotion" | b"cookie" | b"cookies" | b"consent" | b"gdpr"
-        | b"popup" | b"modal" | b"lightbox" | b"pagination" | b"pager" | b"pagenavi" | b"widget"
-        | b"widgets" | b"login" | b"signin" | b"signup" | b"outbrain" | b"taboola" | b"toolbar"
-        | b"searchform" | b"searchbox" | b"tagcloud" | b"tags" | b"taglist" | b"trending" | b"paywall"
-        | b"donate" | b"donation" | b"print" | b"topbar" | b"copyright" | b"disclaimer" | b"sitemap"
-        | b"feedback" | b"bookmark" | b"bookmarks" | b"zergnet" | b"dropdown" | b"carousel" | b"slider"
-        | b"popular" | b"mostread" | b"sidenav" | b"skyscraper" | b"whatsapp" | b"facebook" | b"twitter"
-        | b"pinterest" | b"linkedin" | b"instagram" | b"ratings" | b"rating" | b"vote" | b"voting"
-        | b"countdown" | b"marketing" | b"shopping" | b"cart" | b"banner" => {
+        b"aside" | b"likes" | b"nav" | b"navi" | b"navbar" | b"navigation" | b"menu" | b"submenu"
+        | b"footer" | b"sidebar" | b"sidebars" | b"breadcrumb" | b"breadcrumbs" | b"share" | b"sharing"
+        | b"shares" | b"social" | b"socials" | b"socialmedia" | b"related" | b"recommended"
+        | b"recommendation" | b"recommendations" | b"recommend" | b"newsletter" | b"subscribe"
+        | b"subscription" | b"advert" | b"adverts" | b"advertisement" | b"advertising" | b"ads"
+        | b"adsbygoogle" | b"sponsor" | b"sponsored" | b"promo" | b"promotion" | b"cookie" | b"cookies"
+        | b"consent" | b"gdpr" | b"popup" | b"modal" | b"lightbox" | b"pagination" | b"pager"
+        | b"pagenavi" | b"login" | b"signin" | b"signup" | b"outbrain" | b"taboola" | b"toolbar"
+        | b"searchform" | b"searchbox" | b"tagcloud" | b"tags" | b"taglist" | b"trending" | b"donate"
+        | b"donation" | b"topbar" | b"copyright" | b"disclaimer" | b"sitemap" | b"feedback" | b"bookmark"
+        | b"bookmarks" | b"zergnet" | b"dropdown" | b"carousel" | b"slider" | b"popular" | b"mostread"
+        | b"sidenav" | b"skyscraper" | b"whatsapp" | b"facebook" | b"twitter" | b"pinterest"
+        | b"linkedin" | b"instagram" | b"ratings" | b"rating" | b"vote" | b"voting" | b"countdown"
+        | b"marketing" | b"shopping" | b"cart" | b"banner" => {
             marks.insert(Marks::BOILERPLATE);
         }
         b"teaser" | b"teasers" => marks.insert(Marks::TEASER),

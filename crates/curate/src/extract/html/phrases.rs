@@ -4,7 +4,7 @@
 const LONGEST: usize = 120;
 
 /// Whole lines, in lower case and without punctuation at the ends.
-const LINES: [&str; 66] = [
+const LINES: &[&str] = &[
     "advertisement",
     "advertising",
     "anzeige",
@@ -74,7 +74,7 @@ const LINES: [&str; 66] = [
 ];
 
 /// Beginnings of short lines.
-const STARTS: [&str; 34] = [
+const STARTS: &[&str] = &[
     "©",
     "copyright ©",
     "copyright (c)",
@@ -103,6 +103,26 @@ const STARTS: [&str; 34] = [
     "tagged:",
     "your email address will not be published",
     "required fields are marked",
+    "weitere artikel",
+    "weitere informationen",
+    "das könnte dich auch",
+    "das könnte sie auch",
+    "das könnte ihnen auch",
+    "dowiedz się więcej",
+    "related coverage",
+    "le puede interesar",
+    "te puede interesar",
+    "lea también",
+    "lire aussi",
+    "à lire aussi",
+    "view comments",
+    "view all ",
+    "mehr dazu",
+    "auch interessant",
+    "read next",
+    "more from ",
+    "more on this",
+    "download our app",
     "save my name, email",
     "you must be logged in",
     "please log in",
@@ -118,7 +138,12 @@ pub(super) fn is_boilerplate(line: &str) -> bool {
     }
     let lower = line.to_lowercase();
     let bare = lower.trim_matches(|c: char| !c.is_alphanumeric() && c != '©');
-    bare.is_empty() || LINES.contains(&bare) || STARTS.iter().any(|start| bare.starts_with(start))
+    let invites = ["anmelden", "abonnieren", "sign up", "subscribe", "inbox", "inscri"];
+    let is_newsletter = bare.contains("newsletter") && invites.iter().any(|word| bare.contains(word));
+    is_newsletter
+        || bare.is_empty()
+        || LINES.contains(&bare)
+        || STARTS.iter().any(|start| bare.starts_with(start))
 }
 
 #[cfg(test)]

@@ -122,7 +122,6 @@ fn include<'a>(
         {
             *includes += 1;
             include(sources, found, inside, includes, limit, out)?;
-            out.push('\n');
         }
         if out.len() > limit {
             return Err(Refusal::ExpansionTooLarge);

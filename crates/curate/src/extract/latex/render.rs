@@ -187,6 +187,7 @@ impl<'a> Render<'a> {
             }
             "iffalse" => {
                 self.input.take_through("\\fi");
+                while self.input.take(" ") {}
                 Ok(())
             }
             "url" | "path" | "nolinkurl" => {

@@ -137,7 +137,7 @@ impl<'a> Flattener<'a> {
             let text = frame.text.replace(BAR, "|");
             // A template that was never closed is markup up to the end of its line.
             let text = match frame.open {
-                Open::Template => text.split_once('\n').map_or("", |(_, after)| after).to_string(),
+                Open::Template => text.find('\n').map_or("", |end| &text[end..]).to_string(),
                 _ => text,
             };
             self.put(&text);
