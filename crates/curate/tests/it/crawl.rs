@@ -148,7 +148,7 @@ const DUMP: &str = "<mediawiki><siteinfo><sitename>W</sitename></siteinfo>\n\
   <text bytes=\"5\" xml:space=\"preserve\">A &lt;b&gt; &amp;amp; &quot;c&quot;</text></revision></page>\n\
   <page><title>Two</title><ns>0</ns><id>8</id><redirect title=\"One\" /><revision><text>#REDIRECT [[One]]</text></revision></page>\n\
   <page><title>Talk:One</title><ns>1</ns><id>9</id><revision><text>talk</text></revision></page>\n\
-  <page><title>Bad</title><ns>0</ns><revision><text <</text></revision></page>\n\
+  <page><title>Bad</title><ns>0</ns><!-- never closed </page>\n\
   <page><title>Three</title><ns>0</ns><id>10</id><revision><text>old</text></revision><revision><text>new</text></revision></page>\n\
   </mediawiki>";
 
