@@ -83,13 +83,26 @@ pub(crate) struct Found {
     pub bytes: u64,
 }
 
+/// [`below_of`] for the kinds that [`Kind::of`] knows.
+///
+/// # Errors
+/// [`Error::Read`] if `root` itself cannot be listed.
+pub(crate) fn below(
+    root: &Path,
+    links: bool,
+    skip: fn(&str) -> bool,
+    counters: &mut Counters,
+) -> Result<Vec<Found>, Error> {
+    below_of(root, links, skip, Kind::of, counters)
+}
+
 /// Every file below `root` that has a `kind`, sorted by name folder by folder; hidden names and those that `skip`
 /// refuses are left out with all below them. Symbolic links are followed only with `links`; a loop of them and
 /// anything that cannot be listed is counted.
 ///
 /// # Errors
 /// [`Error::Read`] if `root` itself cannot be listed.
-pub(crate) fn below(
+pub(crate) fn below_of(
     root: &Path,
     links: bool,
     skip: fn(&str) -> bool,

@@ -112,7 +112,7 @@ struct Crate {
 impl Crate {
     /// The crate in `folder`, `None` if it has no text.
     fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
-        let mut files = below(folder, false, skip, Kind::of, counters)?;
+        let mut files = below(folder, false, skip, counters)?;
         files.retain(|file| {
             let reason = match file.kind {
                 Kind::Text | Kind::Html if file.bytes <= MAX_FILE_BYTES => return true,

@@ -137,7 +137,7 @@ pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error
         let name = path.display().to_string();
         let group = group_of(&name);
         if metadata.is_dir() {
-            for file in below(path, true, |_| false, Kind::of, &mut counters)? {
+            for file in below(path, true, |_| false, &mut counters)? {
                 let name = path.join(&file.relative).display().to_string();
                 entries.push(Entry {
                     path: file.path,
@@ -169,6 +169,12 @@ impl Documents {
         let extraction = Extraction::default();
         let (current, ended) = (None, false);
         Documents { looked_at, num_files, files, current, options, extraction, screen, counters, ended }
+    }
+
+    /// Makes text of pages, papers and wiki pages by these options instead of the default ones.
+    pub fn with_extraction(mut self, extraction: Extraction) -> Documents {
+        self.extraction = extraction;
+        self
     }
 
     /// What was handed on and what was dropped so far.

@@ -12,7 +12,7 @@ use super::remote::{Remote, RemoteOptions, is_remote, list};
 use super::{Records, Step, parquet, stream_records, text};
 use crate::counters::{Counters, Reason};
 use crate::error::Error;
-use crate::files::{Kind, below};
+use crate::files::{Kind, below_of};
 
 /// How raw records are read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -76,7 +76,7 @@ pub fn input_files(locations: &[String], options: &RawOptions) -> Result<(Vec<In
         let path = PathBuf::from(location);
         let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
         if metadata.is_dir() {
-            for file in below(&path, true, |_| false, Kind::of_any, &mut counters)? {
+            for file in below_of(&path, true, |_| false, Kind::of_any, &mut counters)? {
                 let name = path.join(&file.relative).display().to_string();
                 let (place, kind, bytes) = (Place::Local(file.path), file.kind, Some(file.bytes));
                 files.push(InputFile { name, place, kind, bytes });
@@ -128,6 +128,22 @@ impl InputFile {
         };
         let (name, counters) = (self.name.clone(), Counters::default());
         Ok(RawRecords { name, records, counters, ended: false })
+    }
+
+    /// The records of `input` as if it were a file of this name; for what does not lie in a file. Parquet needs one.
+    ///
+    /// # Errors
+    /// [`Error::UnknownExtension`] for a name without a reader, also `.parquet`.
+    pub fn read_from(
+        name: &str,
+        input: Box<dyn Read + Send>,
+        options: &RawOptions,
+    ) -> Result<RawRecords, Error> {
+        let kind = Kind::of_any(name.as_ref()).filter(|kind| *kind != Kind::Parquet);
+        let kind = kind.ok_or_else(|| Error::UnknownExtension { path: PathBuf::from(name) })?;
+        let file = InputFile { name: name.to_string(), place: Place::Remote, kind, bytes: None };
+        let records = file.stream(input, options);
+        Ok(RawRecords { name: file.name, records, counters: Counters::default(), ended: false })
     }
 
     fn stream(&self, input: Box<dyn Read + Send>, options: &RawOptions) -> Box<dyn Records> {

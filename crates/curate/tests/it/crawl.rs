@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use fathom_curate::{Content, Counters, RawOptions, RawRecord, Reason, input_files};
+use fathom_curate::{Content, Counters, InputFile, RawOptions, RawRecord, Reason, input_files};
 
 use crate::{dropped, folder};
 
@@ -252,4 +252,104 @@ fn tables_hand_out_columns() {
     let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
     assert_eq!(records[0].columns, [pair("url", "u"), pair("score", "0.5")]);
     assert!(records[1].columns.is_empty());
+}
+
+#[test]
+fn a_line_of_a_gigabyte_is_passed_over() {
+    let long = std::io::Cursor::new(b"{\"text\":\"a\"}\n{\"text\":\"".to_vec())
+        .chain(std::io::repeat(b'x').take(1 << 30))
+        .chain(std::io::Cursor::new(b"\"}\n{\"text\":\"b\"}\n".to_vec()));
+    let options = RawOptions { max_document_bytes: 1 << 20, ..RawOptions::default() };
+    let mut records = InputFile::read_from("x.jsonl", Box::new(long), &options).unwrap();
+    let texts: Vec<Content> = records.by_ref().map(|r| r.unwrap().content).collect();
+    assert_eq!(texts, [Content::Text("a".into()), Content::Text("b".into())]);
+    assert_eq!(dropped(records.counters(), Reason::TooLarge), 1);
+    assert!(InputFile::read_from("x.parquet", Box::new(std::io::empty()), &options).is_err());
+    let lines = std::io::repeat(b'x').take(300 << 20);
+    let mut records = InputFile::read_from("x.warc", Box::new(lines), &options).unwrap();
+    assert_eq!((records.by_ref().count(), dropped(records.counters(), Reason::BrokenRecord)), (0, 1));
+}
+
+#[test]
+fn crawls_are_listed_by_snapshot() {
+    use fathom_curate::{CrawlFiles, RemoteOptions, Snapshot};
+    let paths: String =
+        (0..10).map(|i| format!("crawl-data/CC-MAIN-2024-10/segments/{i}.warc.gz\n")).collect();
+    let dir = folder(&[("crawl-data/CC-MAIN-2024-10/warc.paths.gz", &gzip(paths.as_bytes()))]);
+    let base = dir.path().display().to_string();
+    let snapshot = Snapshot { name: "2024-10".into(), base: base.clone(), ..Snapshot::default() };
+    let found = |snapshot: &Snapshot| snapshot.locations(&RemoteOptions::default());
+    assert_eq!(found(&snapshot).unwrap().len(), 10);
+    let some = Snapshot { skip: 1, stride: 4, first: Some(2), ..snapshot.clone() };
+    let names: Vec<String> = found(&some).unwrap();
+    assert!(
+        names[0].ends_with("/1.warc.gz") && names[1].ends_with("/5.warc.gz") && names.len() == 2,
+        "{names:?}"
+    );
+    for (name, files) in
+        [("2024-1", CrawlFiles::Warc), ("CC-NEWS-2024-03", CrawlFiles::Wet), ("", CrawlFiles::Warc)]
+    {
+        let wrong = Snapshot { name: name.into(), files, ..snapshot.clone() };
+        assert!(found(&wrong).unwrap_err().to_string().contains("CC") || name.contains("NEWS"), "{name}");
+    }
+}
+
+#[test]
+fn remote_files_need_what_they_need() {
+    let refused = |location: &str| {
+        let options = RawOptions::default();
+        let (files, _) = input_files(&[location.to_string()], &options).unwrap();
+        files[0].open(&options).err().unwrap().to_string()
+    };
+    assert!(refused("s3://commoncrawl/a.warc.gz").contains("AWS_ACCESS_KEY_ID"));
+    assert!(refused("gopher://x/a.warc.gz").contains("gopher"));
+    assert!(refused("https://example.org/a.warc.gz?key=1").contains("query"));
+}
+
+/// Serves one file over HTTP with ranges; every other answer breaks off.
+fn serve(bytes: Vec<u8>) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/a.warc.gz", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (turn, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 1024];
+            while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+                match stream.read(&mut buffer) {
+                    Ok(count) if count > 0 => request.extend_from_slice(&buffer[..count]),
+                    _ => break,
+                }
+            }
+            let request = String::from_utf8_lossy(&request).to_lowercase();
+            let Some(range) = request.split("range: bytes=").nth(1) else { continue };
+            let range = range.split("\r\n").next().unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let from: usize = from.parse().unwrap();
+            let to = to.trim().parse::<usize>().map_or(bytes.len(), |t| (t + 1).min(bytes.len()));
+            let part = &bytes[from..to];
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{}\r\n\
+                 Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: \"x\"\r\nConnection: close\r\n\r\n",
+                part.len(),
+                to - 1,
+                bytes.len()
+            );
+            let sent = if turn % 2 == 1 { part.len() / 2 } else { part.len() };
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&part[..sent]));
+        }
+    });
+    address
+}
+
+#[test]
+fn remote_files_are_read_by_ranges_with_retries() {
+    use fathom_curate::RemoteOptions;
+    let bytes: Vec<u8> = crawl().iter().flat_map(|r| gzip(r.as_bytes())).collect();
+    let range_bytes = bytes.len() as u64 / 2 + 1;
+    let remote = RemoteOptions { range_bytes, allow_http: true, ..RemoteOptions::default() };
+    let options = RawOptions { remote, ..RawOptions::default() };
+    let (files, _) = input_files(&[serve(bytes)], &options).unwrap();
+    let records: Vec<RawRecord> = files[0].open(&options).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(urls(&records), ["a", "b", "c"]);
 }

@@ -1,0 +1,8 @@
+//! Wikitext.
+#![no_main]
+
+use fathom_curate::Wikitext;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let _ = Wikitext::default().extract(&String::from_utf8_lossy(data));
+});
