@@ -1,7 +1,7 @@
 //! Evaluation sets from local files.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::Decontaminator;
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Kind, Packing, below};
+use crate::files::{Kind, below};
+use crate::read::packed::{Codec, Expansion, Packed};
 use crate::read::{ReadOptions, open};
 
 /// A JSON file that is one value, and a line of JSON lines, are at most so large.
@@ -77,7 +78,7 @@ impl Decontaminator {
             return Ok(());
         }
         match Kind::of(path) {
-            Some(Kind::Jsonl(packing)) => self.add_lines(set, path, packing, texts),
+            Some(Kind::Jsonl(codec)) => self.add_lines(set, path, codec, texts),
             Some(Kind::Parquet) => {
                 for (field, count) in set.fields.iter().zip(texts) {
                     *count += self.add_documents(set, path, field)?;
@@ -106,17 +107,11 @@ impl Decontaminator {
         &mut self,
         set: &EvaluationSet,
         path: &Path,
-        packing: Packing,
+        codec: Codec,
         texts: &mut [u64],
     ) -> Result<(), Error> {
         let file = File::open(path).map_err(|e| Error::read(path, e))?;
-        let mut input: Box<dyn BufRead> = match packing {
-            Packing::Plain => Box::new(BufReader::new(file)),
-            Packing::Gzip => Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
-            Packing::Zstd => {
-                Box::new(BufReader::new(zstd::Decoder::new(file).map_err(|e| Error::read(path, e))?))
-            }
-        };
+        let mut input = Packed::new(Box::new(file), codec, Expansion::default());
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();

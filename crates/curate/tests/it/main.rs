@@ -4,9 +4,9 @@
 mod adapters;
 mod cleaning;
 mod corpus;
+mod crawl;
 mod decontamination;
 mod dedup;
-mod crawl;
 mod extraction;
 mod filters;
 mod gathering;
