@@ -26,6 +26,8 @@ pub enum Verb {
     },
     /// Trains by a recipe. Run again on the same folder, it resumes.
     Train(Train),
+    /// Cleans, filters, deduplicates and tokenises text by a recipe. Run again on the same folder, it does what is missing.
+    Curate(Curate),
     /// Tells what a run will need, to the byte, without data or memory: the same program on the machine `meta`.
     Plan(Plan),
     /// Measures a model: bits per byte, loss by position, needle.
@@ -114,6 +116,60 @@ pub struct Train {
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
+}
+
+/// `fathom curate`.
+#[derive(Group)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Curate {
+    /// Something else than a run.
+    #[command(subcommand)]
+    pub verb: Option<CurateVerb>,
+    /// A shipped recipe's name, or a file.
+    #[arg(required = true)]
+    pub recipe: Option<String>,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// Number of this process among several on the same folder, from 0; a Slurm array's or Kubernetes index if not given.
+    #[arg(long)]
+    pub rank: Option<usize>,
+    /// Number of processes; a Slurm array's if not given.
+    #[arg(long)]
+    pub world_size: Option<usize>,
+    /// Seconds to wait for the other processes where a stage needs the whole table.
+    #[arg(long, default_value_t = 0.0)]
+    pub wait: f64,
+    /// Progress and result as JSON objects, one a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fathom curate VERB`.
+#[derive(Subcommand)]
+pub enum CurateVerb {
+    /// Asks the tables of a curation, named after its stages: select reason, count(*) from heuristics group by reason.
+    Sql {
+        /// The query.
+        query: String,
+        /// The folder of the curation.
+        #[arg(long, default_value = "out/curated")]
+        out: PathBuf,
+        /// One JSON object a row.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the stages that a recipe can use, or the options of one.
+    Stages {
+        /// A stage.
+        name: Option<String>,
+    },
+    /// Writes the report of a curation again from its stats.json.
+    Report {
+        /// The folder of the curation.
+        #[arg(default_value = "out/curated")]
+        out: PathBuf,
+    },
 }
 
 /// `fathom plan`.
@@ -283,6 +339,8 @@ pub enum Benchmark {
     Load,
     /// This machine's rates, as a plan wants them.
     Profile,
+    /// The pieces of a curation, on one thread.
+    Curate,
 }
 
 /// `fathom bench`.
@@ -402,6 +460,9 @@ pub struct Bench {
     /// decode, load: a model's folder; random weights if not given.
     #[arg(long)]
     pub model: Option<PathBuf>,
+    /// curate: only this piece (heuristics, minhash, tokenize, extract, unicode, fuzzy_dedup).
+    #[arg(long)]
+    pub stage: Option<String>,
     /// profile: a file for the rates.
     #[arg(long)]
     pub out: Option<PathBuf>,

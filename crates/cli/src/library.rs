@@ -30,6 +30,18 @@ const ENTRIES: &[(&str, &str)] = &[
 /// The library.
 pub const LIBRARY: Library<'static> = Library::new(ENTRIES);
 
+/// (name, text) of every shipped recipe of a curation.
+const CURATE_ENTRIES: &[(&str, &str)] = &[
+    ("common-crawl", include_str!("../../../recipes/curate/common-crawl.toml")),
+    ("code", include_str!("../../../recipes/curate/code.toml")),
+    ("books", include_str!("../../../recipes/curate/books.toml")),
+    ("wikipedia", include_str!("../../../recipes/curate/wikipedia.toml")),
+    ("arxiv", include_str!("../../../recipes/curate/arxiv.toml")),
+];
+
+/// The recipes of `fathom curate`.
+pub const CURATE: Library<'static> = Library::new(CURATE_ENTRIES);
+
 /// A named recipe or file with settings over it.
 pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {
     Layers::with_library(LIBRARY).recipe(name).sets(settings)

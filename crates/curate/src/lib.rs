@@ -30,6 +30,7 @@
 //!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
+pub mod bench;
 pub mod blend;
 pub mod clean;
 mod corpus;

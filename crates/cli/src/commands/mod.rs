@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod convert;
+mod curate;
 mod diff;
 mod doctor;
 mod eval;
@@ -24,6 +25,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.verb {
         Verb::Quickstart(args) => return train::quickstart(&args),
         Verb::Train(args) => return train::train(&args),
+        Verb::Curate(args) => return curate::run(&args),
         Verb::Recipes { action } => recipes::run(&action)?,
         Verb::Plan(args) => plan::run(&args)?,
         Verb::Eval(args) => eval::run(&args)?,

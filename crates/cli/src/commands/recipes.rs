@@ -3,15 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fathom_base::recipe::header;
+use fathom_base::recipe::{Layers, Recipe as Loaded, header};
+use fathom_curate::pipeline::Recipe as Curation;
 
 use crate::args::Recipes;
-use crate::library::{LIBRARY, layers, load};
+use crate::library::{CURATE, LIBRARY, layers, load};
 
 /// Runs the verb.
 pub fn run(action: &Recipes) -> Result<()> {
     match action {
         Recipes::Ls => list(),
+        Recipes::Show { name, settings } if CURATE.text(name).is_some() => {
+            let layers = Layers::with_library(CURATE).recipe(name).sets(settings);
+            print!("{}", Loaded::<Curation>::load(layers)?.text());
+            Ok(())
+        }
         Recipes::Show { name, settings } => {
             print!("{}", load(layers(name, settings))?.text());
             Ok(())
@@ -21,16 +27,18 @@ pub fn run(action: &Recipes) -> Result<()> {
 }
 
 fn list() -> Result<()> {
-    for name in LIBRARY.names() {
-        let text = LIBRARY.text(name).unwrap_or_default();
-        let about = header(name, text, "about")?.unwrap_or_default();
-        println!("{name:<18} {about}");
+    for (verb, library) in [("train", LIBRARY), ("curate", CURATE)] {
+        for name in library.names() {
+            let text = library.text(name).unwrap_or_default();
+            let about = header(name, text, "about")?.unwrap_or_default();
+            println!("{name:<18} {verb:<7} {about}");
+        }
     }
     Ok(())
 }
 
 fn copy(name: &str, file: Option<&Path>) -> Result<()> {
-    let Some(text) = LIBRARY.text(name) else {
+    let Some(text) = LIBRARY.text(name).or_else(|| CURATE.text(name)) else {
         bail!("no recipe `{name}`; `fathom recipes ls` lists them");
     };
     let file = file.map_or_else(|| PathBuf::from(format!("{name}.toml")), Path::to_path_buf);

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod curate;
 mod diff;
 #[cfg(target_os = "linux")]
 mod disk_full;

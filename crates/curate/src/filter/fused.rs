@@ -94,6 +94,11 @@ impl Filters {
         self.rules.iter().map(|r| r.filter.name()).collect()
     }
 
+    /// The lowest and highest value that a filter keeps; `None` for a filter that does not run.
+    pub fn limits(&self, name: &str) -> Option<(f64, f64)> {
+        self.rules.iter().find(|r| r.filter.name() == name).map(|r| (r.low, r.high))
+    }
+
     /// Asks the filters in order and stops at the first that refuses.
     pub fn check(&self, text: &str, scratch: &mut Scratch) -> Result<(), Refusal> {
         self.fits(text)?;

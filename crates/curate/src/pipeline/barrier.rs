@@ -77,39 +77,31 @@ impl Job<'_> {
     }
 
     /// The batches of the table in order, each with the number of its first document.
-    pub fn batches(&self) -> Batches<'_> {
-        Batches { job: self, next_part: 0, reader: None, next_number: 0 }
+    pub fn batches(&self) -> Batches {
+        let (parts, env) = (self.parts.to_vec(), self.env.clone());
+        Batches { parts, env, next_part: 0, reader: None, next_number: 0 }
+    }
+
+    /// The same; with more than one thread the next batches are read while the last one is worked on.
+    pub fn ahead(&self) -> Box<dyn Iterator<Item = Result<(u64, Batch), Error>> + Send> {
+        let mut batches = self.batches();
+        if self.env.threads <= 1 {
+            return Box::new(batches);
+        }
+        let (sender, receiver) = std::sync::mpsc::sync_channel(2);
+        // It ends when nobody receives any more.
+        std::thread::spawn(move || batches.try_for_each(|batch| sender.send(batch)));
+        Box::new(receiver.into_iter())
     }
 
     /// The documents of the table in order with their numbers; texts are shared, not copied.
-    pub fn documents(&self) -> Documents<'_> {
-        Documents { batches: self.batches(), texts: None, number: 0, row: 0 }
+    pub fn documents(&self) -> Documents {
+        Documents { batches: self.ahead(), texts: None, number: 0, row: 0 }
     }
 
     /// Tells the user something, such as how much memory a stage will need.
     pub fn say(&self, text: &str) {
         self.env.say(text);
-    }
-
-    /// Hands every batch of the table in order to `take`, with the number of its first document. With more than one
-    /// thread the next batches are read meanwhile.
-    ///
-    /// # Errors
-    /// A part that cannot be read, or what `take` says.
-    pub fn in_order(&self, take: &mut dyn FnMut(u64, Batch) -> Result<(), Error>) -> Result<(), Error> {
-        if self.env.threads <= 1 {
-            return self
-                .batches()
-                .try_for_each(|batch| batch.and_then(|(number, batch)| take(number, batch)));
-        }
-        std::thread::scope(|scope| {
-            let (sender, receiver) = std::sync::mpsc::sync_channel(2);
-            scope.spawn(move || {
-                // Nobody receives any more when `take` has failed.
-                self.batches().try_for_each(|batch| sender.send(batch))
-            });
-            receiver.iter().try_for_each(|batch| batch.and_then(|(number, batch)| take(number, batch)))
-        })
     }
 
     /// Runs `work` with the threads of this run as rayon's pool.
@@ -223,14 +215,15 @@ impl Job<'_> {
 pub type Change<'a> = dyn Fn(u64, Batch, &mut Tally) -> Result<Batch, Error> + Sync + 'a;
 
 /// The batches of a table, each with the number of its first document.
-pub struct Batches<'a> {
-    job: &'a Job<'a>,
+pub struct Batches {
+    parts: Vec<Part>,
+    env: Env,
     next_part: usize,
     reader: Option<PartReader>,
     next_number: u64,
 }
 
-impl Iterator for Batches<'_> {
+impl Iterator for Batches {
     type Item = Result<(u64, Batch), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -246,12 +239,12 @@ impl Iterator for Batches<'_> {
                     Err(error) => return Some(Err(error)),
                 }
             }
-            let part = self.job.parts.get(self.next_part)?;
+            let part = self.parts.get(self.next_part)?;
             self.next_part += 1;
-            match self.job.env.point("batch").and_then(|()| PartReader::open(&part.path)) {
+            match self.env.point("batch").and_then(|()| PartReader::open(&part.path)) {
                 Ok(reader) => self.reader = Some(reader),
                 Err(error) => {
-                    self.next_part = self.job.parts.len();
+                    self.next_part = self.parts.len();
                     return Some(Err(error));
                 }
             }
@@ -273,14 +266,14 @@ impl AsRef<str> for Text {
 }
 
 /// The documents of a table in order, each with its number.
-pub struct Documents<'a> {
-    batches: Batches<'a>,
+pub struct Documents {
+    batches: Box<dyn Iterator<Item = Result<(u64, Batch), Error>> + Send>,
     texts: Option<StringArray>,
     number: u64,
     row: usize,
 }
 
-impl Iterator for Documents<'_> {
+impl Iterator for Documents {
     type Item = Result<(u64, Text), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -195,22 +195,22 @@ fn table(schema: SchemaRef, columns: Vec<ArrayRef>) -> RecordBatch {
     }
 }
 
-/// Collects documents until a batch is full.
+/// Collects documents for a batch.
 pub(crate) struct Collector {
-    extra: &'static [&'static str],
+    extra: Vec<String>,
     ids: StringBuilder,
     texts: StringBuilder,
     sources: StringBuilder,
     columns: Vec<StringBuilder>,
-    text_bytes: usize,
 }
 
 impl Collector {
     /// For documents with text columns `extra` behind the common ones.
-    pub fn new(extra: &'static [&'static str]) -> Collector {
+    pub fn new(extra: &[&str]) -> Collector {
         let columns = extra.iter().map(|_| StringBuilder::new()).collect();
         let (ids, texts, sources) = (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
-        Collector { extra, ids, texts, sources, columns, text_bytes: 0 }
+        let extra = extra.iter().map(|name| (*name).to_owned()).collect();
+        Collector { extra, ids, texts, sources, columns }
     }
 
     /// Adds a document; `values` are those of the extra columns.
@@ -221,25 +221,14 @@ impl Collector {
         for (column, value) in self.columns.iter_mut().zip(values) {
             column.append_option(*value);
         }
-        self.text_bytes += text.len();
-    }
-
-    /// Whether it is time to [`Collector::take`].
-    pub fn is_full(&self) -> bool {
-        self.rows() >= Batch::MAX_ROWS || self.text_bytes >= Batch::MAX_TEXT_BYTES
-    }
-
-    /// Documents so far.
-    pub fn rows(&self) -> usize {
-        arrow::array::ArrayBuilder::len(&self.ids)
     }
 
     /// The batch so far; the collector is empty again.
     pub fn take(&mut self) -> Batch {
-        self.text_bytes = 0;
+        let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
         let common = [&mut self.ids, &mut self.texts, &mut self.sources];
         let all = common.into_iter().chain(self.columns.iter_mut());
         let columns: Vec<ArrayRef> = all.map(|column| Arc::new(column.finish()) as ArrayRef).collect();
-        Batch { table: table(Batch::schema(self.extra), columns) }
+        Batch { table: table(Batch::schema(&extra), columns) }
     }
 }

@@ -13,6 +13,7 @@ use super::stage::{Barrier, Work};
 use super::{RunOptions, units};
 use crate::counters::Counters;
 use crate::error::Error;
+use crate::extract::Extraction;
 use crate::stage::{Kind, kinds};
 
 /// One stage of the plan, for reports.
@@ -120,7 +121,9 @@ fn check_name(loaded: &Loaded<Recipe>, index: usize) -> Result<(), Error> {
         let message = format!("`{name}` cannot name a table; use lower-case letters, digits and _");
         return Err(loaded.refuse(&path, message).into());
     }
-    if name == "read" || stages[..index].iter().any(|other| other.shown() == name) {
+    if ["read", "extract"].contains(&name) && stages[index].kind != "extract"
+        || stages[..index].iter().any(|other| other.shown() == name)
+    {
         let message = format!("two stages are called `{name}`; give this one another `name`");
         return Err(loaded.refuse(&path, message).into());
     }
@@ -138,6 +141,10 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
         let key = if mistake.key.is_empty() { "use" } else { &mistake.key };
         loaded.refuse(&format!("stage.{index}.{key}"), mistake.message)
     })?;
+    if index > 0 && matches!(work, Work::Extract(_)) {
+        let message = "records become text at the beginning; make this the first stage";
+        return Err(loaded.refuse(&format!("stage.{index}.use"), message).into());
+    }
     let mut key = KeyHasher::new().with(kind.name).with(&options.to_string());
     for file in work.files() {
         key = key.with_file(&file)?;
@@ -153,13 +160,16 @@ pub fn stage_kinds() -> &'static [Kind] {
 fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let folder = |index: usize, name: &str| out.join(format!("{index:02}-{name}"));
-    let read = || StageName { name: "read".to_owned(), kind: "read".to_owned() };
-    let rows = |folder: PathBuf| SegmentWork::Rows(Rows { stages: Vec::new(), key: String::new(), folder });
+    let rows = |folder: PathBuf, extraction: Option<Extraction>| {
+        SegmentWork::Rows(Rows { extraction, stages: Vec::new(), key: String::new(), folder })
+    };
+    let named = |name: &str, kind: &str| StageName { name: name.to_owned(), kind: kind.to_owned() };
+    // Reading and extracting come first, whether the recipe says so or not.
     segments.push(Segment {
-        name: "read".to_owned(),
-        folder: folder(0, "read"),
-        stages: vec![read()],
-        work: rows(folder(0, "read")),
+        name: "extract".to_owned(),
+        folder: folder(0, "extract"),
+        stages: vec![named("read", "read"), named("extract", "extract")],
+        work: rows(folder(0, "extract"), Some(Extraction::default())),
     });
     // The segment of the next row-wise stage: the last one if that is row-wise and not to be saved.
     let mut open = true;
@@ -168,10 +178,21 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
         let stage = StageName { name: name.clone(), kind: spec.kind.clone() };
         let index = segments.len();
         match work {
+            Work::Extract(extraction) => {
+                let segment = &mut segments[0];
+                segment.stages[1] = stage;
+                (segment.name, segment.folder) = (name.clone(), folder(0, &name));
+                if let SegmentWork::Rows(rows) = &mut segment.work {
+                    rows.folder.clone_from(&segment.folder);
+                    rows.extraction = Some(*extraction);
+                    rows.key.push_str(&key);
+                }
+                open = !spec.save;
+            }
             Work::Rows(work) => {
                 if !open {
                     let folder = folder(index, &name);
-                    let work = rows(folder.clone());
+                    let work = rows(folder.clone(), None);
                     segments.push(Segment { name: name.clone(), folder, stages: Vec::new(), work });
                 }
                 let last = segments.len() - 1;

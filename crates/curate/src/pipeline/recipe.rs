@@ -30,6 +30,9 @@ fathom_base::recipe! {
         pub paths: Vec<String>,
         /// The field (JSON) or column (Parquet) that holds the text.
         pub field: String = "text".into(),
+        /// Further columns that the table gets from the reader where they are there: fields of JSON, columns of Parquet,
+        /// of crawls `url`, `date`, `warc_id`, of Wikipedia `title`, `page_id`, of arXiv `arxiv_id`.
+        pub columns: Vec<String> = vec!["url".into()],
         /// Longer records are dropped and counted, longer text files cut at a line end.
         pub max_document_bytes: u64 = 32 << 20,
         /// Small files are read together until they have so many bytes; each such unit gives one part.

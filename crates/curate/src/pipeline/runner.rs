@@ -16,12 +16,15 @@ use super::part::{PartReader, PartWriter};
 use super::recipe::Input;
 use super::stage::Stage;
 use super::tally::Tally;
-use super::units::{Unit, UnitReader};
+use super::units::{RawBatch, Unit, UnitReader};
 use crate::counters::Dropped;
 use crate::error::Error;
+use crate::extract::Extraction;
 
 /// Stages that run one after the other on each batch.
 pub(crate) struct Rows {
+    /// What makes text of records; nothing where the input is a table.
+    pub extraction: Option<Extraction>,
     /// Names and stages.
     pub stages: Vec<(String, Box<dyn Stage>)>,
     /// The stages with their options, as text.
@@ -80,22 +83,31 @@ enum Reader {
 }
 
 impl Reader {
-    fn next(&mut self) -> Result<Option<Batch>, Error> {
+    fn next(&mut self) -> Result<Option<Fresh>, Error> {
         match self {
-            Reader::Unit(unit) => unit.next(),
-            Reader::Part(part) => part.next(),
+            Reader::Unit(unit) => Ok(unit.next().map(Fresh::Records)),
+            Reader::Part(part) => Ok(part.next()?.map(Fresh::Batch)),
         }
     }
 
     /// A batch without documents, with the columns of all others.
-    fn empty(&self) -> Result<Batch, Error> {
-        let schema = match self {
-            Reader::Unit(_) => Batch::schema(&[]),
-            Reader::Part(part) => part.schema(),
-        };
-        let table = arrow::array::RecordBatch::new_empty(schema);
-        Batch::new(table).map_err(|detail| Error::Table { detail })
+    fn empty(&self) -> Result<Fresh, Error> {
+        match self {
+            Reader::Unit(unit) => Ok(Fresh::Records(unit.empty())),
+            Reader::Part(part) => {
+                let table = arrow::array::RecordBatch::new_empty(part.schema());
+                Batch::new(table).map(Fresh::Batch).map_err(|detail| Error::Table { detail })
+            }
+        }
     }
+}
+
+/// What a reader gives.
+enum Fresh {
+    /// Records whose text is yet to be found.
+    Records(RawBatch),
+    /// Documents.
+    Batch(Batch),
 }
 
 /// Runs the segment over those of `work` (number of the part, key, source) that are this process's and not done yet.
@@ -126,7 +138,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         let (index, key, source) = missing[lane];
         PartLane::open(rows, source, (*index, key), env, &tell)
     };
-    crew::run(env.limits(), missing.len(), &open, &|batch| process(&rows.stages, batch, env))
+    crew::run(env.limits(), missing.len(), &open, &|fresh| process(rows, fresh, env))
 }
 
 /// A batch behind all stages.
@@ -167,20 +179,20 @@ impl<'a> PartLane<'a> {
         manifest::forget(&path)?;
         let reader = source.open()?;
         // What columns the part has is asked from the stages, so that a part without documents has them too.
-        let schema = process(&rows.stages, reader.empty()?, env)?.batch.table().schema();
+        let schema = process(rows, reader.empty()?, env)?.batch.table().schema();
         let writer = PartWriter::create(&path, schema)?;
-        let tallies = vec![Tally::default(); rows.stages.len()];
-        let seconds = vec![0.0; rows.stages.len()];
+        let stages = rows.stages.len() + usize::from(matches!(reader, Reader::Unit(_)));
+        let (tallies, seconds) = (vec![Tally::default(); stages], vec![0.0; stages]);
         let (input, read_s) = (source.name(), 0.0);
         Ok(PartLane { index, path, input, key, reader, writer, tallies, seconds, read_s, env, tell })
     }
 }
 
 impl Lane for PartLane<'_> {
-    type Job = Batch;
+    type Job = Fresh;
     type Done = Processed;
 
-    fn next(&mut self) -> Result<Option<Batch>, Error> {
+    fn next(&mut self) -> Result<Option<Fresh>, Error> {
         self.env.point("batch")?;
         let begun = Instant::now();
         let batch = self.reader.next();
@@ -225,10 +237,9 @@ impl Lane for PartLane<'_> {
 
 /// Passes a batch through the stages. Where a stage panics on it, its documents are tried one by one, and those it panics
 /// on are dropped by name: what comes from a crawl must not end a run.
-fn process(stages: &[(String, Box<dyn Stage>)], batch: Batch, env: &Env) -> Result<Processed, Error> {
-    let (documents_in, bytes_in) = (batch.rows() as u64, batch.text_bytes());
-    let mut done = Processed { documents_in, bytes_in, batch, tallies: Vec::new(), seconds: Vec::new() };
-    for (_, stage) in stages {
+fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
+    let mut done = begin(rows, fresh)?;
+    for (_, stage) in &rows.stages {
         let begun = Instant::now();
         let mut tally = Tally {
             documents_in: done.batch.rows() as u64,
@@ -253,11 +264,32 @@ fn process(stages: &[(String, Box<dyn Stage>)], batch: Batch, env: &Env) -> Resu
         done.seconds.push(begun.elapsed().as_secs_f64());
     }
     // Only behind the last stage of the segment: that is the table that is written.
-    if let Some(last) = done.tallies.last_mut() {
+    if let (Some(last), false) = (done.tallies.last_mut(), rows.stages.is_empty()) {
         (0..done.batch.rows()).for_each(|row| last.lengths.add(done.batch.text(row).len() as f64));
     }
     env.point("stages")?;
     Ok(done)
+}
+
+/// The batch before the first stage: as it is, or extracted.
+fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
+    let begun = Instant::now();
+    let records = match fresh {
+        Fresh::Records(records) => records,
+        Fresh::Batch(batch) => {
+            let (documents_in, bytes_in) = (batch.rows() as u64, batch.text_bytes());
+            return Ok(Processed { documents_in, bytes_in, batch, tallies: Vec::new(), seconds: Vec::new() });
+        }
+    };
+    let Some(extraction) = &rows.extraction else {
+        return Err(Error::Table { detail: "records come where documents should".to_owned() });
+    };
+    let mut tally = Tally::default();
+    let batch = records.extract(extraction, &mut tally);
+    (tally.documents_out, tally.bytes_out) = (batch.rows() as u64, batch.text_bytes());
+    let (documents_in, bytes_in) = (tally.documents_in, tally.bytes_in);
+    let seconds = vec![begun.elapsed().as_secs_f64()];
+    Ok(Processed { documents_in, bytes_in, batch, tallies: vec![tally], seconds })
 }
 
 fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Batch, Error> {

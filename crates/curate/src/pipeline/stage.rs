@@ -6,6 +6,7 @@ use super::barrier::Job;
 use super::batch::Batch;
 use super::tally::Tally;
 use crate::error::Error;
+use crate::extract::Extraction;
 
 /// A row-wise stage: what it does to a document depends on that document alone. It has no state, so that batches can
 /// pass it on any thread in any order.
@@ -39,6 +40,8 @@ pub trait Barrier: Send + Sync {
 
 /// A stage of a recipe, ready to run.
 pub enum Work {
+    /// How records become text; only at the beginning.
+    Extract(Box<Extraction>),
     /// Row-wise; neighbours of this kind are fused.
     Rows(Box<dyn Stage>),
     /// Over the whole table, giving a new one.
@@ -51,6 +54,7 @@ impl Work {
     /// Files whose content decides what the stage does.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
+            Work::Extract(_) => Vec::new(),
             Work::Rows(stage) => stage.files(),
             Work::Table(stage) | Work::Sink(stage) => stage.files(),
         }

@@ -3,21 +3,23 @@
 //! A unit is the piece of work that is done or not done: one unit gives one part. Which files make a unit depends on
 //! names and sizes alone.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::batch::{Batch, Collector};
+use super::crew;
 use super::histogram::Histogram;
 use super::manifest::KeyHasher;
 use super::recipe::Input;
 use super::tally::Tally;
-use crate::counters::Counters;
-use crate::document::group_of;
+use crate::counters::{Counters, Damage, Dropped, Reason};
 use crate::error::Error;
-use crate::files::{Entry, Kind, below};
-use crate::read::{Documents, ReadOptions};
+use crate::extract::Extraction;
+use crate::read::{Content, InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote};
 
 /// A unit holds at most so many files: a million tiny ones should still be spread over threads.
 const MAX_FILES: usize = 4096;
+/// What is known of a remote file's size before it is read.
+const REMOTE_BYTES: u64 = 64 << 20;
 
 /// Some files that are read one after the other.
 #[derive(Clone, Debug)]
@@ -26,30 +28,46 @@ pub(crate) struct Unit {
     pub name: String,
     /// The source of its documents.
     pub source: String,
-    files: Vec<Entry>,
+    files: Vec<InputFile>,
     /// Bytes on disk.
     pub bytes: u64,
 }
 
 impl Unit {
-    /// Adds the files to a key, by name, size and time of change.
+    /// Adds the files to a key: local ones by name, size and time of change, remote ones by name.
     pub fn key(&self, mut key: KeyHasher) -> Result<KeyHasher, Error> {
         key = key.with(&self.source);
         for file in &self.files {
-            key = key.with(&file.name).with_file(&file.path)?;
+            key = key.with(file.name());
+            if !is_remote(file.name()) {
+                key = key.with_file(Path::new(file.name()))?;
+            }
         }
         Ok(key)
     }
 
     /// Starts reading.
     pub fn open(&self, input: &Input) -> UnitReader {
-        let options = ReadOptions {
-            field: input.field.clone(),
-            max_document_bytes: usize::try_from(input.max_document_bytes).unwrap_or(usize::MAX),
-        };
-        let documents =
-            Documents::new(self.name.clone(), self.files.clone(), options, |_, _| None, Counters::default());
-        UnitReader { documents, source: self.source.clone(), lengths: Histogram::default(), ended: false }
+        let mut files = self.files.clone();
+        files.reverse();
+        UnitReader {
+            options: raw_options(input),
+            columns: input.columns.clone(),
+            source: self.source.clone(),
+            files,
+            open: None,
+            tally: Tally::default(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+fn raw_options(input: &Input) -> RawOptions {
+    RawOptions {
+        field: input.field.clone(),
+        columns: input.columns.clone(),
+        max_document_bytes: usize::try_from(input.max_document_bytes).unwrap_or(usize::MAX),
+        ..RawOptions::default()
     }
 }
 
@@ -60,10 +78,12 @@ impl Unit {
 pub(crate) fn list(input: &Input) -> Result<(Vec<Unit>, Counters), Error> {
     let mut counters = Counters::default();
     let mut units = Vec::new();
+    let options = raw_options(input);
     for written in &input.paths {
-        let (source, path) = split_name(written);
-        let entries = entries(&path, &mut counters)?;
-        group(entries, &source, input.unit_bytes, &mut units);
+        let (source, location) = split_name(written);
+        let (files, unread) = input_files(&[location], &options)?;
+        counters = unread.then(&counters);
+        group(files, &source, input.unit_bytes, &mut units);
     }
     if let Some(most) = input.max_units {
         units.truncate(usize::try_from(most).unwrap_or(usize::MAX));
@@ -80,47 +100,30 @@ pub(crate) fn list(input: &Input) -> Result<(Vec<Unit>, Counters), Error> {
 }
 
 /// `name=path`, or a path that is its own name.
-fn split_name(written: &str) -> (String, PathBuf) {
-    if let Some((name, path)) = written.split_once('=') {
+fn split_name(written: &str) -> (String, String) {
+    if let Some((name, location)) = written.split_once('=') {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if !name.is_empty() && name.chars().all(plain) && !Path::new(written).exists() {
-            return (name.to_string(), PathBuf::from(path));
+            return (name.to_string(), location.to_string());
         }
     }
-    (written.to_string(), PathBuf::from(written))
+    (written.to_string(), written.to_string())
 }
 
-fn entries(path: &Path, counters: &mut Counters) -> Result<Vec<Entry>, Error> {
-    let metadata = std::fs::metadata(path).map_err(|e| Error::read(path, e))?;
-    let entry = |file: PathBuf, name: String, kind, bytes| {
-        // Not `named`: what cannot be read is counted with its place, and the run goes on.
-        Entry { path: file, group: group_of(&name), name, kind, bytes, named: false }
-    };
-    if metadata.is_dir() {
-        let found = below(path, true, |_| false, counters)?;
-        let all = found.into_iter().map(|file| {
-            let name = path.join(&file.relative).display().to_string();
-            entry(file.path, name, file.kind, file.bytes)
-        });
-        return Ok(all.collect());
-    }
-    let kind = Kind::of(path).ok_or_else(|| Error::UnknownExtension { path: path.to_path_buf() })?;
-    Ok(vec![entry(path.to_path_buf(), path.display().to_string(), kind, metadata.len())])
-}
-
-fn group(entries: Vec<Entry>, source: &str, unit_bytes: u64, units: &mut Vec<Unit>) {
+fn group(files: Vec<InputFile>, source: &str, unit_bytes: u64, units: &mut Vec<Unit>) {
     let first = units.len();
-    for entry in entries {
+    for file in files {
+        let bytes = file.bytes().unwrap_or(REMOTE_BYTES);
         match units[first..].last_mut() {
-            Some(unit) if unit.bytes + entry.bytes <= unit_bytes && unit.files.len() < MAX_FILES => {
-                unit.bytes += entry.bytes;
-                unit.files.push(entry);
+            Some(unit) if unit.bytes + bytes <= unit_bytes && unit.files.len() < MAX_FILES => {
+                unit.bytes += bytes;
+                unit.files.push(file);
             }
             _ => units.push(Unit {
-                name: entry.name.clone(),
+                name: file.name().to_owned(),
                 source: source.to_owned(),
-                bytes: entry.bytes,
-                files: vec![entry],
+                bytes,
+                files: vec![file],
             }),
         }
     }
@@ -131,36 +134,136 @@ fn group(entries: Vec<Entry>, source: &str, unit_bytes: u64, units: &mut Vec<Uni
     }
 }
 
-/// The batches of a unit.
-pub(crate) struct UnitReader {
-    documents: Documents,
+/// Records on their way to the threads that extract their text.
+pub(crate) struct RawBatch {
+    records: Vec<RawRecord>,
     source: String,
-    lengths: Histogram,
-    ended: bool,
+    columns: Vec<String>,
+}
+
+/// The records of a unit, as many at once as make a batch.
+pub(crate) struct UnitReader {
+    options: RawOptions,
+    columns: Vec<String>,
+    source: String,
+    /// Files to read, the next one last.
+    files: Vec<InputFile>,
+    open: Option<RawRecords>,
+    /// Files that could not be opened or read to their end.
+    tally: Tally,
+    /// What the files that are done gave.
+    counters: Counters,
 }
 
 impl UnitReader {
-    /// The next batch; `None` behind the last.
-    pub fn next(&mut self) -> Result<Option<Batch>, Error> {
-        let mut batch = Collector::new(&[]);
-        while !self.ended && !batch.is_full() {
-            match self.documents.next() {
-                Some(Ok(document)) => {
-                    // A file that is one document has no number; its id is its name.
-                    self.lengths.add(document.text.len() as f64);
-                    batch.push(&document.source, &document.text, &self.source, &[]);
+    /// The next records; `None` behind the last.
+    pub fn next(&mut self) -> Option<RawBatch> {
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        while records.len() < Batch::MAX_ROWS && bytes < Batch::MAX_TEXT_BYTES {
+            let Some(record) = self.record() else { break };
+            bytes += record.content.len();
+            records.push(record);
+        }
+        let (source, columns) = (self.source.clone(), self.columns.clone());
+        (!records.is_empty()).then_some(RawBatch { records, source, columns })
+    }
+
+    fn record(&mut self) -> Option<RawRecord> {
+        loop {
+            if let Some(file) = &mut self.open {
+                match file.next() {
+                    Some(Ok(record)) => return Some(record),
+                    Some(Err(error)) => self.lost_file(error.to_string(), Reason::Unreadable),
+                    None => {}
                 }
-                Some(Err(Error::EmptyCorpus { .. })) | None => self.ended = true,
-                Some(Err(error)) => return Err(error),
+                if let Some(file) = self.open.take() {
+                    add(&mut self.counters, file.counters());
+                }
+            }
+            let file = self.files.pop()?;
+            match file.open(&self.options) {
+                Ok(records) => self.open = Some(records),
+                Err(error) => {
+                    let reason = match error {
+                        Error::BadFile { .. } => Reason::BrokenArchive,
+                        Error::NoTextColumn { .. } => Reason::NoTextField,
+                        _ => Reason::Unreadable,
+                    };
+                    self.lost_file(error.to_string(), reason);
+                }
             }
         }
-        Ok((batch.rows() > 0).then(|| batch.take()))
+    }
+
+    fn lost_file(&mut self, detail: String, reason: Reason) {
+        let damage = Damage { file: self.source.clone(), place: String::new(), reason, detail };
+        self.tally.documents_in += 1;
+        self.tally.damaged(damage, Dropped { documents: 1, bytes: 0 });
     }
 
     /// What was read and what was lost.
     pub fn tally(&self) -> Tally {
-        let mut tally = Tally { lengths: self.lengths.clone(), ..Tally::default() };
-        tally.add_reader(self.documents.counters());
+        let mut tally = self.tally.clone();
+        tally.add_reader(&self.counters);
         tally
+    }
+
+    /// A batch without documents, with the columns of all others.
+    pub fn empty(&self) -> RawBatch {
+        RawBatch { records: Vec::new(), source: self.source.clone(), columns: self.columns.clone() }
+    }
+}
+
+/// Adds the counters of the next file.
+fn add(sum: &mut Counters, file: &Counters) {
+    let read = (sum.read_documents + file.read_documents, sum.read_bytes + file.read_bytes);
+    *sum = std::mem::take(sum).then(file);
+    (sum.read_documents, sum.read_bytes) = read;
+}
+
+impl RawBatch {
+    /// Makes text of the records; those that have none are counted.
+    pub fn extract(self, extraction: &Extraction, tally: &mut Tally) -> Batch {
+        let names: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let mut out = Collector::new(&names);
+        let mut lengths = Histogram::default();
+        for record in self.records {
+            let bytes = record.content.len() as u64;
+            tally.documents_in += 1;
+            tally.bytes_in += bytes;
+            let kind = match record.content {
+                Content::Text(_) => "text",
+                Content::Page { .. } => "page",
+                Content::Wikitext(_) => "wikitext",
+                Content::Latex(_) => "latex",
+            };
+            tally.count("content", kind, bytes);
+            // A parser of somebody else meets pages from anywhere.
+            let text = match crew::fenced(|| Ok(extraction.text(record.content))) {
+                Ok(Ok(extracted)) => extracted.text,
+                Ok(Err(refusal)) => {
+                    tally.drop(refusal.reason(), bytes);
+                    continue;
+                }
+                Err(error) => {
+                    let (file, place, reason) = (record.id, String::new(), Reason::Unreadable);
+                    tally.drop("extractor_panicked", bytes);
+                    tally.note(Damage { file, place, reason, detail: error.to_string() });
+                    continue;
+                }
+            };
+            if text.trim().is_empty() {
+                tally.drop("blank", bytes);
+                continue;
+            }
+            lengths.add(text.len() as f64);
+            let value = |name: &&str| {
+                record.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
+            };
+            let values: Vec<Option<&str>> = names.iter().map(value).collect();
+            out.push(&record.id, &text, &self.source, &values);
+        }
+        tally.lengths.merge(&lengths);
+        out.take()
     }
 }

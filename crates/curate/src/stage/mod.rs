@@ -1,7 +1,11 @@
 //! The stages that a recipe can name: thin types over what the rest of this crate does to one text or one table.
 
+mod corpus;
+mod dedup;
+mod extract;
+mod order;
 mod rows;
-mod tables;
+mod text;
 mod tokenize;
 mod write;
 
@@ -76,8 +80,7 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
             Ok(Err(Mistake { key: key.to_string(), message }))
         }
         Err(Error::Option { key, found, advice, .. }) => {
-            let message = format!("{found} cannot be; {advice}");
-            Ok(Err(Mistake { key, message }))
+            Ok(Err(Mistake { key, message: format!("{found} cannot be; {advice}") }))
         }
         Err(error) => Err(error),
     }
@@ -86,11 +89,50 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
 /// Every kind, in the order of a usual recipe.
 pub(crate) fn kinds() -> &'static [Kind] {
     const KINDS: &[Kind] = &[
+        Kind::of::<extract::Extract>(),
+        Kind::of::<text::Clean>(),
+        Kind::of::<text::Languages>(),
         Kind::of::<rows::Length>(),
+        Kind::of::<text::Heuristics>(),
+        Kind::of::<text::Code>(),
+        Kind::of::<text::Quality>(),
+        Kind::of::<text::Personal>(),
         Kind::of::<rows::Head>(),
-        Kind::of::<tables::Exact>(),
+        Kind::of::<dedup::Exact>(),
+        Kind::of::<dedup::Fuzzy>(),
+        Kind::of::<dedup::Bloom>(),
+        Kind::of::<dedup::Substrings>(),
+        Kind::of::<corpus::Decontaminate>(),
+        Kind::of::<corpus::BlendSources>(),
+        Kind::of::<order::Shuffle>(),
+        Kind::of::<corpus::SplitRows>(),
         Kind::of::<write::WriteFiles>(),
         Kind::of::<tokenize::Tokenize>(),
     ];
     KINDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_knows_its_options_and_reads_its_own_defaults() {
+        for kind in kinds() {
+            let defaults = kind.defaults();
+            let written = |(key, value): &(String, String)| {
+                let table: toml::Table = toml::from_str(&format!("x = {value}")).unwrap();
+                (key.clone(), table["x"].clone())
+            };
+            let built = (kind.build)(&defaults.iter().map(written).collect());
+            // A model that is not named cannot be loaded, and no weights blend nothing; everything else must stand.
+            match built {
+                Ok(Err(mistake)) => {
+                    assert!(["quality", "blend"].contains(&kind.name), "{}: {mistake:?}", kind.name)
+                }
+                Ok(Ok((_, table))) => assert!(table.len() <= defaults.len(), "{}: {table}", kind.name),
+                Err(error) => panic!("{}: {error}", kind.name),
+            }
+        }
+    }
 }

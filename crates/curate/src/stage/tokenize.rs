@@ -70,7 +70,8 @@ impl Barrier for Tokenize {
         let mut store = StoreWriter::create(job.folder().join(&self.0.prefix), header)?;
         let mut documents = Documents::create(&job.folder().join("documents.parquet"))?;
         let mut end = 0;
-        job.in_order(&mut |_, batch| {
+        for batch in job.ahead() {
+            let (_, batch) = batch?;
             let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
             let encoded = job.on_threads(|| tokenizer.encode_batch(&texts))??;
             let mut lines = Lines::default();
@@ -85,8 +86,8 @@ impl Barrier for Tokenize {
                 tally.score("tokens", ids.len() as f64);
                 tally.count("length_bucket", &format!("2^{bucket:02}"), meta.text_bytes);
             }
-            documents.write(&batch, lines)
-        })?;
+            documents.write(&batch, lines)?;
+        }
         documents.finish()?;
         store.finish()?;
         Ok(())

@@ -17,8 +17,8 @@ use datafusion::prelude::{ParquetReadOptions, SQLOptions, SessionConfig, Session
 use futures::StreamExt;
 use tokio::runtime::Runtime;
 
-pub use ops::{OrderKey, first_of_groups, quoted, shuffled, sorted, without};
-pub use show::{Shown, json_lines, text_table};
+pub use ops::{OrderKey, quoted, shuffled};
+pub use show::{json_lines, text_table};
 
 use crate::error::Error;
 

@@ -1,9 +1,9 @@
-//! What stages over the whole table ask of SQL: groups, sorts, joins, shuffles.
+//! What stages over the whole table ask of SQL.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
-use arrow::datatypes::{DataType, UInt64Type};
+use arrow::datatypes::DataType;
 use datafusion::error::{DataFusionError, Result as PlanResult};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
@@ -16,53 +16,6 @@ use crate::error::Error;
 /// A name as SQL quotes it.
 pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// The least `number` of every group of rows with the same `key`, ascending: which documents stay when the first of each
-/// group stays. `number` is a column of u64.
-///
-/// # Errors
-/// As [`Tables::stream`].
-pub fn first_of_groups(
-    tables: &Tables,
-    (table, key, number): (&str, &str, &str),
-    visit: &mut dyn FnMut(u64) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let (table, key, number) = (quoted(table), quoted(key), quoted(number));
-    let sql = format!("SELECT min({number}) AS first FROM {table} GROUP BY {key} ORDER BY first");
-    tables.stream(&sql, &mut |batch| numbers(&batch)?.values().iter().try_for_each(|n| visit(*n)))
-}
-
-/// The rows of a table in the order of `columns`, which are also what comes out: for bands, hashes and ids.
-///
-/// # Errors
-/// As [`Tables::stream`].
-pub fn sorted(
-    tables: &Tables,
-    table: &str,
-    columns: &[&str],
-    visit: &mut dyn FnMut(RecordBatch) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let columns = columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    let sql = format!("SELECT {columns} FROM {} ORDER BY {columns}", quoted(table));
-    tables.stream(&sql, visit)
-}
-
-/// The rows of `table` whose `id` is not in `removed`, in the order of their ids.
-///
-/// # Errors
-/// As [`Tables::stream`].
-pub fn without(
-    tables: &Tables,
-    (table, removed, id): (&str, &str, &str),
-    visit: &mut dyn FnMut(RecordBatch) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let (table, removed, id) = (quoted(table), quoted(removed), quoted(id));
-    let sql = format!(
-        "SELECT {table}.* FROM {table} LEFT ANTI JOIN {removed} ON {table}.{id} = {removed}.{id} \
-         ORDER BY {table}.{id}"
-    );
-    tables.stream(&sql, visit)
 }
 
 /// All rows of a table in an order that only `seed` and their ids decide.
@@ -79,12 +32,6 @@ pub fn shuffled(
     let seed = seed as i64;
     let sql = format!("SELECT * FROM {} ORDER BY order_key(id, {seed}), id", quoted(table));
     tables.stream(&sql, visit)
-}
-
-fn numbers(batch: &RecordBatch) -> Result<&UInt64Array, Error> {
-    batch.column(0).as_primitive_opt::<UInt64Type>().ok_or_else(|| Error::Table {
-        detail: format!("a column of document numbers holds {}", batch.column(0).data_type()),
-    })
 }
 
 /// The SQL function `order_key(text, seed)`: XXH3-64, a number that orders texts as a shuffled deck.

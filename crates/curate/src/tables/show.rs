@@ -9,15 +9,6 @@ use crate::error::Error;
 /// Characters of a cell in a text table.
 const CELL: usize = 60;
 
-/// How rows are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
-    /// Columns under each other.
-    Table,
-    /// One JSON object a line.
-    Json,
-}
-
 /// Rows as an aligned table; long cells are cut, line ends shown as spaces.
 ///
 /// # Errors

@@ -80,8 +80,9 @@ fn a_recipe_counts_what_every_stage_did() {
     let pipeline = pipeline(input.path(), out.path(), &[]).unwrap();
     let stats = run(&pipeline, &options(2)).unwrap();
     let names: Vec<&str> = stats.stages.iter().map(|stage| stage.name.as_str()).collect();
-    assert_eq!(names, ["read", "length", "exact", "slice"]);
-    let [read, length, exact, slice] = &stats.stages[..] else { panic!("four stages") };
+    assert_eq!(names, ["read", "extract", "length", "exact", "slice"]);
+    let [read, extract, length, exact, slice] = &stats.stages[..] else { panic!("five stages") };
+    assert_eq!(extract.tally.groups["content"]["text"].documents, 5502);
     assert_eq!(read.tally.documents_out, 5502);
     assert_eq!(read.tally.dropped["bad_json"].documents, 1);
     assert_eq!(read.tally.dropped["no_reader"].documents, 1);
@@ -217,4 +218,151 @@ fn the_resolved_recipe_loads_to_the_same() {
     let wanted = bytes_of(out.path());
     run(&again, &options(1)).unwrap();
     assert!(wanted == bytes_of(out.path()));
+}
+
+const WHOLE: &str = r#"
+memory = "96MiB"
+
+[[stage]]
+use = "clean"
+
+[[stage]]
+use = "language"
+min_score = 0.0
+max_bytes = 1000
+
+[[stage]]
+use = "heuristics"
+word_count = [5, 1000]
+without = ["common_english_words", "repeating_top_2grams", "repeating_top_3grams", "repeating_top_4grams"]
+
+[[stage]]
+use = "pii"
+
+[[stage]]
+use = "exact"
+
+[[stage]]
+use = "fuzzy"
+
+[[stage]]
+use = "paragraphs"
+expected_ngrams = 100000
+
+[[stage]]
+use = "shuffle"
+
+[[stage]]
+use = "write"
+format = "jsonl.gz"
+
+[[stage]]
+use = "tokenize"
+vocab = 300
+sample_bytes = 100000
+"#;
+
+/// Documents of made-up words, some of them nearly the same.
+fn prose() -> tempfile::TempDir {
+    let word = |n: u64| {
+        let syllables = ["ba", "den", "for", "il", "ka", "lum", "me", "no", "pra", "si", "tur", "ve"];
+        (0..2 + n % 3).map(|s| syllables[((n * 7 + s * 5 + n / 11) % 12) as usize]).collect::<String>()
+    };
+    let sentence = |n: u64| {
+        let words: Vec<String> = (0..9).map(|w| word((n * 31 + w * w * 17 + w) % 997)).collect();
+        format!("The {}.", words.join(" "))
+    };
+    let text = |n: u64| {
+        let sentences: Vec<String> = (0..6 + n % 9).map(|s| sentence(n * 13 + s)).collect();
+        sentences.join(" ")
+    };
+    let file = |from: u64, to: u64| -> String {
+        let line = |n: u64| {
+            // Every fifth text differs from the one before in one word.
+            let text = if n % 5 == 4 { text(n - 1).replacen("The", "Some", 1) } else { text(n) };
+            format!("{{\"text\":\"{text} Write to ann{n}@example.org.\"}}\n")
+        };
+        (from..to).map(line).collect()
+    };
+    folder(&[("a.jsonl", file(0, 700).as_bytes()), ("b.jsonl", file(600, 1200).as_bytes())])
+}
+
+fn whole(input: &Path, out: &Path) -> Pipeline {
+    let layers = Layers::new()
+        .text("whole", WHOLE)
+        .set(&format!("input.paths=[{:?}]", input))
+        .set("input.unit_bytes=100000")
+        .set(&format!("out={}", out.display()));
+    Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap()
+}
+
+#[test]
+fn all_stages_together_give_the_same_bytes_on_any_threads() {
+    let input = prose();
+    let [one, three] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let stats = run(&whole(input.path(), one.path()), &options(1)).unwrap();
+    let dropped = |stage: &str, reason: &str| {
+        let stage = stats.stages.iter().find(|s| s.name == stage).unwrap();
+        stage.tally.dropped.get(reason).map_or(0, |d| d.documents)
+    };
+    assert!(dropped("fuzzy", "near_duplicate") > 50, "{stats:#?}");
+    for stage in &stats.stages {
+        let tally = &stage.tally;
+        assert_eq!(tally.documents_in, tally.documents_out + tally.dropped_documents(), "{}", stage.name);
+    }
+    let last = stats.stages.last().unwrap();
+    assert!(last.name == "tokenize" && last.tally.documents_in > 100);
+    assert_eq!(last.tally.scores["tokens"].histogram.total(), last.tally.documents_in);
+    let store = fathom_text::store::Store::open(one.path().join("06-tokenize/train")).unwrap();
+    assert_eq!(store.num_documents() as u64, last.tally.documents_in);
+    run(&whole(input.path(), three.path()), &options(3)).unwrap();
+    let (a, b) = (bytes_of(one.path()), bytes_of(three.path()));
+    let differ: Vec<&String> = a.keys().filter(|key| a.get(*key) != b.get(*key)).collect();
+    assert!(differ.is_empty() && a.len() == b.len(), "{differ:?}");
+    let page = fathom_curate::pipeline::report_page(&stats);
+    for title in ["Funnel", "Reasons", "Lengths", "Scores", "Duplicates", "near_duplicate", "<svg"] {
+        assert!(page.contains(title), "{title}");
+    }
+}
+
+#[test]
+fn queries_see_the_tables() {
+    use fathom_curate::tables::{TableOptions, Tables, json_lines, text_table};
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let stats = run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(1)).unwrap();
+    let options = TableOptions { memory_bytes: 64 << 20, spill: out.path().join("spill"), threads: 2 };
+    let tables = Tables::new(&options).unwrap();
+    for table in &stats.tables {
+        tables.register(&table.name, &table.folder).unwrap();
+    }
+    let sql = "select count(*) as n, sum(character_length(text)) as chars from exact";
+    let rows = tables.query(sql).unwrap();
+    let row: serde_json::Value = serde_json::from_str(json_lines(&rows[0]).unwrap().trim()).unwrap();
+    assert_eq!(row["n"].as_u64(), Some(stats.tables[1].documents));
+    let shown =
+        text_table(&tables.query("select id, source from slice order by id limit 3").unwrap()).unwrap();
+    assert!(shown.starts_with("id ") && shown.lines().count() == 5, "{shown}");
+    let refused = tables.query("drop table exact").unwrap_err().to_string();
+    assert!(refused.contains("DDL"), "{refused}");
+    let unknown = tables.query("select nothing from exact").unwrap_err().to_string();
+    assert!(unknown.contains("nothing"), "{unknown}");
+}
+
+#[test]
+fn shipped_recipes_can_be_planned() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/curate");
+    let mut count = 0;
+    for entry in std::fs::read_dir(recipes).unwrap() {
+        let path = entry.unwrap().path();
+        let layers = Layers::new()
+            .file(&path)
+            .set(&format!("input.paths=[{:?}]", input.path()))
+            .set(&format!("out={}", out.path().display()));
+        let loaded = Loaded::<Recipe>::load(layers).unwrap();
+        let planned = Pipeline::new(&loaded).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(planned.resolved().contains("tokenize"), "{}", path.display());
+        count += 1;
+    }
+    assert_eq!(count, 5);
 }

@@ -4,6 +4,7 @@
 //! figure judges nothing.
 
 mod attention;
+mod curate;
 mod decode;
 mod gemm;
 mod load;
@@ -37,6 +38,7 @@ pub fn run(args: &Bench) -> Result<()> {
         Benchmark::Decode => decode::run(args),
         Benchmark::Load => load::run(args),
         Benchmark::Profile => profile::run(args),
+        Benchmark::Curate => curate::run(args),
     }
 }
 

@@ -1,0 +1,26 @@
+//! The pieces of a curation on generated text, one thread.
+
+use anyhow::{Result, bail};
+use fathom_curate::bench::{STAGES, run as measure};
+
+use super::row::Row;
+use super::watch::Watch;
+use crate::args::Bench;
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    let wanted: Vec<&str> = args.stage.as_deref().map_or(STAGES.to_vec(), |stage| vec![stage]);
+    for stage in wanted {
+        let watch = Watch::begin();
+        let Some(row) = measure(stage)? else {
+            bail!("--stage {stage}: there are {}", STAGES.join(", "));
+        };
+        Row::new(row.bench)
+            .with("stage", row.stage)
+            .figure("mb_per_s", row.mb_per_s)
+            .figure("docs_per_s", row.docs_per_s)
+            .with("threads", row.threads)
+            .print(watch.loaded());
+    }
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! Deduplication of a whole table: exact, fuzzy, by paragraphs and by substrings.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use fathom_base::human;
+use serde::{Deserialize, Serialize};
+
+use super::Maker;
+use crate::dedup::{
+    BloomOptions, Digest, Duplicates, Engine, FuzzyOptions, Needs, ParagraphFilter, Paragraphs,
+    SubstringOptions, exact, exact_needs, fuzzy, fuzzy_needs, substring_needs, substrings,
+};
+use crate::error::Error;
+use crate::pipeline::{Barrier, Batch, Job, RowSet, Tally, Work};
+
+/// Clusters whose text the report shows.
+const SHOWN_CLUSTERS: usize = 16;
+
+/// Options of `exact`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExactOptions {
+    /// What stands for a text: `xxh3`, or `md5` as Curator.
+    pub digest: Digest,
+}
+
+/// Keeps the first of all documents with the same text.
+pub(super) struct Exact(ExactOptions);
+
+impl Maker for Exact {
+    type Options = ExactOptions;
+    const NAME: &'static str = "exact";
+    const ABOUT: &'static str = "keeps the first of all documents with the same text";
+
+    fn make(options: ExactOptions) -> Result<Work, Error> {
+        Ok(Work::Table(Box::new(Exact(options))))
+    }
+}
+
+impl Barrier for Exact {
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
+        let engine_bytes = job.memory_bytes() / 2;
+        say(job, exact_needs(job.num_documents(), engine_bytes));
+        let found = with_engine(job, engine_bytes, |engine, work| {
+            exact(self.0.digest, job.documents(), work, engine)
+        })?;
+        remove(job, &found, "duplicate", tally)
+    }
+}
+
+/// Keeps the first of all documents that are nearly the same.
+pub(super) struct Fuzzy(FuzzyOptions);
+
+impl Maker for Fuzzy {
+    type Options = FuzzyOptions;
+    const NAME: &'static str = "fuzzy";
+    const ABOUT: &'static str =
+        "keeps the first of all documents that are nearly the same (MinHash, LSH, components)";
+
+    fn make(options: FuzzyOptions) -> Result<Work, Error> {
+        // The functions are drawn again when it runs; here only mistakes are looked for.
+        crate::dedup::Bands::new(&options)?;
+        Ok(Work::Table(Box::new(Fuzzy(options))))
+    }
+}
+
+impl Barrier for Fuzzy {
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
+        let engine_bytes = job.memory_bytes() / 2;
+        say(job, fuzzy_needs(&self.0, job.num_documents(), job.text_bytes(), engine_bytes));
+        let found = with_engine(job, engine_bytes, |engine, work| {
+            fuzzy(&self.0, || Ok(job.documents()), work, engine)
+        })?;
+        remove(job, &found, "near_duplicate", tally)
+    }
+}
+
+fn say(job: &Job<'_>, needs: Needs) {
+    let (memory, disk) = (human::bytes(needs.memory_bytes), human::bytes(needs.disk_bytes));
+    job.say(&format!("needs at most {memory} of memory and {disk} of disk in {}", job.spill().display()));
+}
+
+/// Runs `find` with an engine and an empty folder, on the threads of the run.
+fn with_engine<T: Send>(
+    job: &Job<'_>,
+    engine_bytes: u64,
+    find: impl FnOnce(&Engine, &std::path::Path) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let work = scratch(job)?;
+    let engine = Engine::new(engine_bytes, job.threads(), &work.join("sort"))?;
+    let found = job.on_threads(|| find(&engine, &work))??;
+    drop(engine);
+    std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;
+    Ok(found)
+}
+
+/// An empty folder for this stage below the spill folder.
+fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
+    let name = job.folder().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let work = job.spill().join(name);
+    if work.exists() {
+        std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;
+    }
+    std::fs::create_dir_all(&work).map_err(|e| Error::write("create", &work, e))?;
+    Ok(work)
+}
+
+/// Writes the table without all but the first of each cluster, and lists the largest clusters.
+fn remove(job: &Job<'_>, found: &Duplicates, reason: &'static str, tally: &mut Tally) -> Result<(), Error> {
+    let mut dropped = RowSet::new();
+    let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+    for (document, first) in found.pairs() {
+        dropped.insert(document);
+        *sizes.entry(first).or_insert(1) += 1;
+    }
+    for (size, clusters) in found.sizes() {
+        tally.score_many("cluster_size", size as f64, clusters);
+    }
+    let mut largest: Vec<(u64, u64)> = sizes.into_iter().map(|(first, size)| (size, first)).collect();
+    largest.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    largest.truncate(SHOWN_CLUSTERS);
+    let largest: BTreeMap<u64, u64> = largest.into_iter().map(|(size, first)| (first, size)).collect();
+    let change = |number: u64, batch: Batch, tally: &mut Tally| {
+        let rows = number..number + batch.rows() as u64;
+        for (&first, &size) in largest.range(rows) {
+            let row = (first - number) as usize;
+            tally.cluster(size, batch.id(row), batch.text(row));
+        }
+        Ok(batch.without(number, &dropped, reason, tally))
+    };
+    job.rewrite(&change, tally)
+}
+
+/// Drops paragraphs, or documents, most of whose n-grams came before.
+pub(super) struct Bloom(BloomOptions);
+
+impl Maker for Bloom {
+    type Options = BloomOptions;
+    const NAME: &'static str = "paragraphs";
+    const ABOUT: &'static str =
+        "drops paragraphs and documents most of whose word n-grams came before (Bloom filter)";
+
+    fn make(options: BloomOptions) -> Result<Work, Error> {
+        Ok(Work::Table(Box::new(Bloom(options))))
+    }
+}
+
+impl Barrier for Bloom {
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
+        job.say(&format!("needs {} of memory for its filter", human::bytes(self.0.bytes())));
+        let mut filter = ParagraphFilter::new(&self.0)?;
+        let mut parts = job.writer();
+        for batch in job.ahead() {
+            let (_, batch) = batch?;
+            let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
+            let left = job.on_threads(|| filter.filter(&texts))?;
+            let mut keep = Vec::with_capacity(texts.len());
+            let mut new: Vec<Cow<'_, str>> = Vec::with_capacity(texts.len());
+            for (text, left) in texts.iter().zip(left) {
+                keep.push(left != Paragraphs::Drop);
+                match left {
+                    Paragraphs::Keep(left) => {
+                        tally.score("kept_share", left.len() as f64 / text.len().max(1) as f64);
+                        new.push(left);
+                    }
+                    Paragraphs::Drop => {
+                        tally.drop("repeated_paragraphs", text.len() as u64);
+                        new.push(Cow::Borrowed(text));
+                    }
+                }
+            }
+            let changed = batch.clone().with_texts(&new);
+            parts.write(&changed.keep(&keep))?;
+        }
+        tally.score("false_positive_rate", filter.false_positive_rate());
+        parts.finish()
+    }
+}
+
+/// Cuts stretches of text that came before.
+pub(super) struct Substrings(SubstringOptions);
+
+impl Maker for Substrings {
+    type Options = SubstringOptions;
+    const NAME: &'static str = "substrings";
+    const ABOUT: &'static str = "cuts stretches of text that came before, byte for byte (suffix arrays)";
+
+    fn make(options: SubstringOptions) -> Result<Work, Error> {
+        Ok(Work::Table(Box::new(Substrings(options))))
+    }
+}
+
+impl Barrier for Substrings {
+    fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
+        let (needs, sorts) = substring_needs(&self.0, job.num_documents(), job.text_bytes());
+        say(job, needs);
+        job.say(&format!("sorts the suffixes of {} {sorts} times", human::bytes(self.0.chunk_bytes as u64)));
+        let work = scratch(job)?;
+        let mut parts = job.writer();
+        // Texts come back one by one, the rows that they belong to batch by batch.
+        let mut rows = job.batches();
+        let mut open: Option<Batch> = None;
+        let mut new: Vec<String> = Vec::new();
+        let report = substrings(&self.0, job.documents(), &work, |_, text| {
+            new.push(text.to_owned());
+            if open.is_none() {
+                open = rows.next().transpose()?.map(|(_, batch)| batch);
+            }
+            if open.as_ref().is_some_and(|batch| batch.rows() == new.len())
+                && let Some(batch) = open.take()
+            {
+                write_cut(&batch, &std::mem::take(&mut new), &mut parts, tally)?;
+            }
+            Ok(())
+        })?;
+        tally.score("cut_share", report.cut_bytes as f64 / report.bytes.max(1) as f64);
+        std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;
+        parts.finish()
+    }
+}
+
+fn write_cut(
+    batch: &Batch,
+    texts: &[String],
+    parts: &mut crate::pipeline::Parts<'_>,
+    tally: &mut Tally,
+) -> Result<(), Error> {
+    let blank: Vec<bool> = texts.iter().map(|text| text.trim().is_empty()).collect();
+    for (row, text) in texts.iter().enumerate() {
+        let before = batch.text(row).len();
+        tally.score("kept_share", text.len() as f64 / before.max(1) as f64);
+        if blank[row] {
+            tally.drop("repeated_substrings", before as u64);
+        }
+    }
+    let texts: Vec<Cow<'_, str>> = texts.iter().map(|text| Cow::Borrowed(text.as_str())).collect();
+    let keep: Vec<bool> = blank.iter().map(|blank| !blank).collect();
+    parts.write(&batch.clone().with_texts(&texts).keep(&keep))
+}

@@ -1,0 +1,20 @@
+//! From records to text: the one stage that is always there.
+
+use super::Maker;
+use crate::error::Error;
+use crate::extract::{ExtractOptions, Extraction};
+use crate::pipeline::Work;
+
+/// Makes text of web pages, papers and wiki pages.
+pub(super) struct Extract;
+
+impl Maker for Extract {
+    type Options = ExtractOptions;
+    const NAME: &'static str = "extract";
+    const ABOUT: &'static str =
+        "makes text of web pages, LaTeX and wikitext; comes first, also where it is not named";
+
+    fn make(options: ExtractOptions) -> Result<Work, Error> {
+        Ok(Work::Extract(Box::new(Extraction::new(&options)?)))
+    }
+}

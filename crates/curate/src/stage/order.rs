@@ -1,0 +1,48 @@
+//! The order of the documents of a whole table.
+
+use serde::{Deserialize, Serialize};
+
+use super::Maker;
+use crate::error::Error;
+use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
+use crate::tables::{TableOptions, Tables, shuffled};
+
+/// Options of `shuffle`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShuffleOptions {
+    /// Another seed gives another order; the recipe's if none.
+    pub seed: Option<u64>,
+}
+
+/// Puts documents in an order that only their ids and a seed decide.
+pub(super) struct Shuffle(ShuffleOptions);
+
+impl Maker for Shuffle {
+    type Options = ShuffleOptions;
+    const NAME: &'static str = "shuffle";
+    const ABOUT: &'static str = "puts all documents in a random order that ids and seed decide";
+
+    fn make(options: ShuffleOptions) -> Result<Work, Error> {
+        Ok(Work::Table(Box::new(Shuffle(options))))
+    }
+}
+
+impl Barrier for Shuffle {
+    fn run(&self, job: &Job<'_>, _: &mut Tally) -> Result<(), Error> {
+        let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
+        let tables = Tables::new(&TableOptions {
+            memory_bytes: job.memory_bytes() / 2,
+            spill: job.spill().to_owned(),
+            threads: job.threads(),
+        })?;
+        tables.register("documents", folder)?;
+        let mut parts = job.writer();
+        shuffled(&tables, "documents", self.0.seed.unwrap_or(job.seed()), &mut |rows| {
+            job.point("batch")?;
+            let batch = Batch::new(rows).map_err(|detail| Error::Table { detail })?;
+            batch.pieces().try_for_each(|piece| parts.write(&piece))
+        })?;
+        parts.finish()
+    }
+}

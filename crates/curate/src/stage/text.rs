@@ -1,0 +1,299 @@
+//! Row-wise stages over text: cleaning, languages, personal data, filters, models of quality.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::{Float32Array, StringArray};
+use twox_hash::XxHash3_64;
+
+use super::Maker;
+use crate::clean::{CleanOptions, Cleaner};
+use crate::error::Error;
+use crate::filter::{CodeFilters, CodeOptions, FilterOptions, Filters, Score, Scratch};
+use crate::language::{Language, LanguageDetector, LanguageOptions, QualityModel, QualityOptions};
+use crate::pii::{Pii, PiiOptions};
+use crate::pipeline::{Batch, Stage, Tally, Work};
+
+/// Of so many documents one is measured by every filter for the distributions; the others end at their first refusal.
+const MEASURED: u64 = 16;
+
+/// Repairs and cleans texts.
+pub(super) struct Clean(Cleaner);
+
+impl Maker for Clean {
+    type Options = CleanOptions;
+    const NAME: &'static str = "clean";
+    const ABOUT: &'static str =
+        "repairs Unicode, shortens runs of newlines; on request removes URLs, Markdown, boilerplate";
+
+    fn make(options: CleanOptions) -> Result<Work, Error> {
+        Ok(Work::Rows(Box::new(Clean(Cleaner::new(&options)))))
+    }
+}
+
+impl Stage for Clean {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let texts: Vec<Cow<'_, str>> = (0..batch.rows()).map(|row| self.0.clean(batch.text(row))).collect();
+        with_texts(&batch, &texts, "empty_after_cleaning", tally)
+    }
+}
+
+/// The batch with new texts; rows whose text became blank are dropped.
+fn with_texts(
+    batch: &Batch,
+    texts: &[Cow<'_, str>],
+    reason: &str,
+    tally: &mut Tally,
+) -> Result<Batch, Error> {
+    let keep: Vec<bool> = texts.iter().map(|text| !text.trim().is_empty()).collect();
+    let mut changed = 0u64;
+    for (row, text) in texts.iter().enumerate() {
+        let before = batch.text(row);
+        if !keep[row] {
+            tally.drop(reason, before.len() as u64);
+        }
+        if matches!(text, Cow::Owned(_)) && before != text.as_ref() {
+            tally.count("changed", "documents changed", before.len() as u64);
+            changed += 1;
+        }
+    }
+    let same = |(row, text): (usize, &Cow<'_, str>)| text.len() == batch.text(row).len();
+    if changed == 0 && texts.iter().enumerate().all(same) {
+        return Ok(batch.clone().keep(&keep));
+    }
+    Ok(batch.clone().with_texts(texts).keep(&keep))
+}
+
+/// Redacts, replaces or hashes personal data.
+pub(super) struct Personal(Pii);
+
+impl Maker for Personal {
+    type Options = PiiOptions;
+    const NAME: &'static str = "pii";
+    const ABOUT: &'static str = "redacts, replaces or hashes personal data";
+
+    fn make(options: PiiOptions) -> Result<Work, Error> {
+        Ok(Work::Rows(Box::new(Personal(Pii::new(&options)?))))
+    }
+}
+
+impl Stage for Personal {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let mut texts = Vec::with_capacity(batch.rows());
+        for row in 0..batch.rows() {
+            let (text, found) = self.0.apply(batch.text(row));
+            if found > 0 {
+                tally.score("detections", found as f64);
+            }
+            texts.push(text);
+        }
+        with_texts(&batch, &texts, "empty_after_redaction", tally)
+    }
+}
+
+/// Finds the language of each text and keeps the wanted ones.
+pub(super) struct Languages(LanguageDetector, LanguageOptions);
+
+impl Maker for Languages {
+    type Options = LanguageOptions;
+    const NAME: &'static str = "language";
+    const ABOUT: &'static str =
+        "finds languages (columns language, language_score) and keeps the wanted ones";
+
+    fn make(options: LanguageOptions) -> Result<Work, Error> {
+        Ok(Work::Rows(Box::new(Languages(LanguageDetector::new(&options)?, options))))
+    }
+}
+
+impl Languages {
+    /// Why a text in this language goes, by the rules of [`LanguageDetector::check`], whose language is kept here.
+    fn refusal(&self, found: Option<&Language>) -> Option<&'static str> {
+        let wanted = &self.1.languages;
+        match found {
+            None => Some("language_unknown"),
+            Some(found) if found.score < self.1.min_score => Some("language_score"),
+            Some(found) if !wanted.is_empty() && !wanted.iter().any(|name| found.is(name)) => {
+                Some("language")
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+impl Stage for Languages {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let limits = [f64::from(self.1.min_score)];
+        let mut keep = Vec::with_capacity(batch.rows());
+        let (mut labels, mut scores) = (Vec::new(), Vec::new());
+        for row in 0..batch.rows() {
+            let (id, text) = (batch.id(row), batch.text(row));
+            let found = self.0.detect(text);
+            let refusal = self.refusal(found.as_ref());
+            let (label, score) = found.map_or((String::from("unknown"), 0.0), |f| (f.label(), f.score));
+            tally.count("language", &label, text.len() as u64);
+            let by_score = refusal.is_none_or(|reason| reason == "language_score");
+            if by_score {
+                tally.decided("language_score", f64::from(score), &limits, refusal.is_none(), (id, text));
+            } else {
+                tally.score("language_score", f64::from(score));
+            }
+            if let Some(reason) = refusal {
+                tally.drop(reason, text.len() as u64);
+            }
+            keep.push(refusal.is_none());
+            labels.push(label);
+            scores.push(score);
+        }
+        let labels = Arc::new(StringArray::from(labels));
+        let scores = Arc::new(Float32Array::from(scores));
+        Ok(batch.with_column("language", labels).with_column("language_score", scores).keep(&keep))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.1.model.iter().cloned().collect()
+    }
+}
+
+/// The heuristic filters of text, in one pass.
+pub(super) struct Heuristics(Filters);
+
+impl Maker for Heuristics {
+    type Options = FilterOptions;
+    const NAME: &'static str = "heuristics";
+    const ABOUT: &'static str = "the filters of NeMo Curator, Gopher, C4 and FineWeb in one pass";
+
+    fn make(options: FilterOptions) -> Result<Work, Error> {
+        Ok(Work::Rows(Box::new(Heuristics(Filters::new(&options)?))))
+    }
+}
+
+impl Stage for Heuristics {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let mut scratch = Scratch::default();
+        let mut scores = Vec::new();
+        let mut keep = Vec::with_capacity(batch.rows());
+        for row in 0..batch.rows() {
+            let document = (batch.id(row), batch.text(row));
+            let verdict = if is_measured(document.0) {
+                let verdict = self.0.scores(document.1, &mut scratch, &mut scores);
+                note(&scores, &|name| self.0.limits(name), document, tally);
+                verdict
+            } else {
+                self.0.check(document.1, &mut scratch)
+            };
+            if let Err(refusal) = verdict {
+                tally.drop(refusal.reason, document.1.len() as u64);
+            }
+            keep.push(verdict.is_ok());
+        }
+        Ok(batch.keep(&keep))
+    }
+}
+
+/// Whether a document is among those that are measured in full: its id alone decides.
+fn is_measured(id: &str) -> bool {
+    XxHash3_64::oneshot(id.as_bytes()).is_multiple_of(MEASURED)
+}
+
+/// Adds the scores of a document to the distributions.
+fn note(
+    scores: &[Score],
+    limits: &dyn Fn(&str) -> Option<(f64, f64)>,
+    document: (&str, &str),
+    tally: &mut Tally,
+) {
+    for score in scores {
+        let (low, high) = limits(score.name).unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
+        let finite: Vec<f64> = [low, high].into_iter().filter(|limit| limit.is_finite()).collect();
+        tally.decided(score.name, score.value, &finite, score.keep, document);
+    }
+}
+
+/// The filters of source code.
+pub(super) struct Code(CodeFilters, CodeOptions);
+
+impl Maker for Code {
+    type Options = CodeOptions;
+    const NAME: &'static str = "code";
+    const ABOUT: &'static str = "the filters of source code: comments, lines, letters, markup";
+
+    fn make(options: CodeOptions) -> Result<Work, Error> {
+        Ok(Work::Rows(Box::new(Code(CodeFilters::new(&options), options))))
+    }
+}
+
+impl Code {
+    /// The lowest and highest value that a filter keeps.
+    fn limits(&self, filter: &str) -> Option<(f64, f64)> {
+        let above = |low: f64| Some((low, f64::INFINITY));
+        match filter {
+            "num_lines" => Some(self.1.num_lines),
+            "alpha" => above(self.1.alpha),
+            "comment_ratio" => Some(self.1.comment_ratio),
+            "html_boilerplate" => above(self.1.html_boilerplate),
+            _ => None,
+        }
+    }
+}
+
+impl Stage for Code {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let mut scores = Vec::new();
+        let mut keep = Vec::with_capacity(batch.rows());
+        for row in 0..batch.rows() {
+            let document = (batch.id(row), batch.text(row));
+            let verdict = self.0.scores(document.1, &mut scores);
+            if is_measured(document.0) {
+                note(&scores, &|name| self.limits(name), document, tally);
+            }
+            if let Err(refusal) = verdict {
+                tally.drop(refusal.reason, document.1.len() as u64);
+            }
+            keep.push(verdict.is_ok());
+        }
+        Ok(batch.keep(&keep))
+    }
+}
+
+/// A fastText model of good text.
+pub(super) struct Quality(QualityModel, QualityOptions);
+
+impl Maker for Quality {
+    type Options = QualityOptions;
+    const NAME: &'static str = "quality";
+    const ABOUT: &'static str = "scores texts by a fastText model (column quality) and keeps the good ones";
+
+    fn make(options: QualityOptions) -> Result<Work, Error> {
+        if options.model.as_os_str().is_empty() {
+            let advice = "name a fastText model (.bin)".to_owned();
+            return Err(Error::Setting { key: "model", found: "empty".to_owned(), advice });
+        }
+        Ok(Work::Rows(Box::new(Quality(QualityModel::new(&options)?, options))))
+    }
+}
+
+impl Stage for Quality {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let limits: Vec<f64> =
+            if self.1.pareto.is_some() { Vec::new() } else { vec![self.1.min_score.into()] };
+        let mut keep = Vec::with_capacity(batch.rows());
+        let mut scores = Vec::with_capacity(batch.rows());
+        for row in 0..batch.rows() {
+            let document = (batch.id(row), batch.text(row));
+            let verdict = self.0.check(document.0, document.1);
+            let score = verdict.map_or_else(|refusal| refusal.value as f32, |score| score);
+            tally.decided("quality", f64::from(score), &limits, verdict.is_ok(), document);
+            if let Err(refusal) = verdict {
+                tally.drop(refusal.reason, document.1.len() as u64);
+            }
+            keep.push(verdict.is_ok());
+            scores.push(score);
+        }
+        Ok(batch.with_column("quality", Arc::new(Float32Array::from(scores))).keep(&keep))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.1.model.clone()]
+    }
+}
