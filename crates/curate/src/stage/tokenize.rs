@@ -64,7 +64,9 @@ impl Maker for Tokenize {
 impl Barrier for Tokenize {
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
         let tokenizer = self.tokenizer(job)?;
-        tokenizer.save_dir(job.folder().join("tokenizer"))?;
+        let folder = job.folder().join("tokenizer");
+        std::fs::create_dir_all(&folder).map_err(|e| Error::write("create", &folder, e))?;
+        tokenizer.save_dir(folder)?;
         let eos = tokenizer.require_eos()?;
         let header = Header::for_tokenizer(&tokenizer)?;
         let mut store = StoreWriter::create(job.folder().join(&self.0.prefix), header)?;
