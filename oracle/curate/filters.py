@@ -10,6 +10,9 @@ import json
 import sys
 import time
 
+# This folder holds scripts with the names of standard modules (tokenize), which packages must not import.
+sys.path.pop(0)
+
 from datatrove.data import Document
 from datatrove.pipeline.filters import (
     C4QualityFilter,
