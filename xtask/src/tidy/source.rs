@@ -40,7 +40,8 @@ impl<'a> Source<'a> {
     /// Whether the whole file is tests by its name or place.
     pub fn is_test_file(&self) -> bool {
         let (folders, name) = self.path.rsplit_once('/').unwrap_or(("", self.path));
-        name == "tests.rs" || folders.split('/').any(|folder| matches!(folder, "tests" | "benches"))
+        name == "tests.rs"
+            || folders.split('/').any(|folder| matches!(folder, "tests" | "benches" | "examples"))
     }
 
     /// Whether `code[index]` is inside a test item.

@@ -75,6 +75,18 @@ fn iban(random: &mut Random) -> String {
     plain.as_bytes().chunks(4).map(|c| std::str::from_utf8(c).unwrap()).collect::<Vec<_>>().join(" ")
 }
 
+/// A card's number, plain or in groups of four.
+fn card(r: &mut Random) -> String {
+    let (prefix, length) = [("4", 16), ("51", 16), ("37", 15), ("6011", 16), ("36", 14)][r.below(5) as usize];
+    let plain = luhn(prefix, length, r);
+    let grouped = |mark: &str| [&plain[..4], &plain[4..8], &plain[8..12], &plain[12..]].join(mark);
+    match r.below(3) {
+        0 if length == 16 => grouped(" "),
+        1 if length == 16 => grouped("-"),
+        _ => plain,
+    }
+}
+
 /// A sentence with one value of `entity`, and the value.
 fn planted(entity: Entity, r: &mut Random) -> (String, String) {
     let (value, template) = match entity {
@@ -89,21 +101,7 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
             (value, r.of(&["Write to {} today.", "<{}>", "mail: {}, or call."]))
         }
         Entity::Iban => (iban(r), r.of(&["Pay to {} by Friday.", "IBAN: {}."])),
-        Entity::CreditCard => {
-            let (prefix, length) =
-                [("4", 16), ("51", 16), ("37", 15), ("6011", 16), ("36", 14)][r.below(5) as usize];
-            let plain = luhn(prefix, length, r);
-            let value = match r.below(3) {
-                0 if length == 16 => {
-                    format!("{} {} {} {}", &plain[..4], &plain[4..8], &plain[8..12], &plain[12..])
-                }
-                1 if length == 16 => {
-                    format!("{}-{}-{}-{}", &plain[..4], &plain[4..8], &plain[8..12], &plain[12..])
-                }
-                _ => plain,
-            };
-            (value, r.of(&["The card {} was charged.", "card no. {}, exp 11/29"]))
-        }
+        Entity::CreditCard => (card(r), r.of(&["The card {} was charged.", "card no. {}, exp 11/29"])),
         Entity::UsSsn => {
             let value = format!("{}-{:02}-{:04}", 100 + r.below(500), 1 + r.below(99), 1 + r.below(9999));
             (value, r.of(&["SSN {} on file.", "her number is {}."]))
