@@ -148,7 +148,7 @@ pub struct Curate {
 /// `fathom curate VERB`.
 #[derive(Subcommand)]
 pub enum CurateVerb {
-    /// Asks the tables of a curation, named after its stages: select reason, count(*) from heuristics group by reason.
+    /// Asks the tables of a curation, named after its stages: select source, count(*) from heuristics group by source.
     Sql {
         /// The query.
         query: String,

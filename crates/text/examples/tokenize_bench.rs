@@ -4,7 +4,7 @@
 //! tokenize_bench DIR [MEGABYTES] [REPEATS]
 //! ```
 //!
-//! DIR holds vocabularies `*.json` and texts `*.txt`, as `oracle/curate/tokenize.py` writes them. Each text is cut
+//! DIR holds vocabularies `*.json` and texts `*.txt`, as `oracle/curate/vocabularies.py` writes them. Each text is cut
 //! into documents of about 4 KiB. Our engine starts each repeat without any word in its memory; the rival keeps its
 //! own. One JSON row per vocabulary and text.
 #![allow(clippy::unwrap_used)]

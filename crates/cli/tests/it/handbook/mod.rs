@@ -15,12 +15,13 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 10] = [
+const CHAPTERS: [&str; 11] = [
     "README",
     "quickstart",
     "recipes",
     "extending",
     "data",
+    "curation",
     "models",
     "checkpoints",
     "memory",
@@ -105,7 +106,7 @@ fn quickstart_and_recipes() {
 
 #[test]
 fn extending_and_data() {
-    ["extending", "data"].into_iter().for_each(run);
+    ["extending", "data", "curation"].into_iter().for_each(run);
 }
 
 #[test]

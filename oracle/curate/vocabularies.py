@@ -1,6 +1,6 @@
 """Text and vocabularies for the tokenizing bench, all from what lies on this machine.
 
-    python oracle/curate/tokenize.py OUT [MEGABYTES]
+    python oracle/curate/vocabularies.py OUT [MEGABYTES]
 
 writes OUT/{prose,code,world,broken,mixed}.txt and OUT/{gpt2,llama3}.json: vocabularies of 50,257 and 128,000 tokens,
 trained on the mixed text in the two styles. `cargo run --release -p fathom-text --example tokenize_bench OUT` then
