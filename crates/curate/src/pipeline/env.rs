@@ -48,8 +48,14 @@ pub struct Progress {
 /// there and then, leaving everything as a kill would.
 pub type Stop = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
+/// Is told how far a run is, from any thread.
+pub type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
+
+/// Is told a line for people, from any thread.
+pub type OnLine = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// How a run is carried out. Nothing here decides a byte of the results.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RunOptions {
     /// Threads; 0 for all cores.
     pub threads: usize,
@@ -58,15 +64,9 @@ pub struct RunOptions {
     /// Ends the run early.
     pub stop: Option<Stop>,
     /// Told after every batch and part.
-    pub progress: Option<Arc<dyn Fn(&Progress) + Send + Sync>>,
+    pub progress: Option<OnProgress>,
     /// Told what a stage has to say before it starts, such as its needs.
-    pub say: Option<Arc<dyn Fn(&str) + Send + Sync>>,
-}
-
-impl Default for RunOptions {
-    fn default() -> Self {
-        RunOptions { threads: 0, rank: Rank::default(), stop: None, progress: None, say: None }
-    }
+    pub say: Option<OnLine>,
 }
 
 /// What a run works with.

@@ -41,7 +41,7 @@ mod units;
 
 pub use barrier::{Batches, Change, Documents, Job, Parts, Text};
 pub use batch::{Batch, COLUMNS};
-pub use env::{Progress, Rank, RunOptions, Stop};
+pub use env::{OnLine, OnProgress, Progress, Rank, RunOptions, Stop};
 pub use histogram::Histogram;
 pub use manifest::{Manifest, Part, TableManifest};
 pub use options::{Mistake, field_names};

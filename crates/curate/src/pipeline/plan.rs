@@ -35,7 +35,7 @@ pub(crate) struct Segment {
 }
 
 pub(crate) enum SegmentWork {
-    Rows(Rows),
+    Rows(Box<Rows>),
     Table { stage: Box<dyn Barrier>, key: String },
     Sink { stage: Box<dyn Barrier>, key: String },
 }
@@ -161,7 +161,7 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let folder = |index: usize, name: &str| out.join(format!("{index:02}-{name}"));
     let rows = |folder: PathBuf, extraction: Option<Extraction>| {
-        SegmentWork::Rows(Rows { extraction, stages: Vec::new(), key: String::new(), folder })
+        SegmentWork::Rows(Box::new(Rows { extraction, stages: Vec::new(), key: String::new(), folder }))
     };
     let named = |name: &str, kind: &str| StageName { name: name.to_owned(), kind: kind.to_owned() };
     // Reading and extracting come first, whether the recipe says so or not.

@@ -37,12 +37,15 @@ struct Owed {
 
 /// What a segment left behind.
 enum Account {
-    Rows(Vec<Result<(Part, Manifest), Owed>>),
+    Rows(Found),
     Table(TableManifest),
 }
 
 /// The parts that the next segment reads; before the first segment there are none, but files.
 type Parts = Option<Vec<Result<Part, Owed>>>;
+
+/// The parts of a segment with their manifests, or who owes them.
+type Found = Vec<Result<(Part, Manifest), Owed>>;
 
 impl Pipeline {
     /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
@@ -110,12 +113,7 @@ impl Pipeline {
     }
 
     /// Runs a row-wise segment and gives what is there of all ranks' parts.
-    fn run_rows(
-        &self,
-        rows: &Rows,
-        parts: &Parts,
-        env: &Env,
-    ) -> Result<Vec<Result<(Part, Manifest), Owed>>, Error> {
+    fn run_rows(&self, rows: &Rows, parts: &Parts, env: &Env) -> Result<Found, Error> {
         let sources: Vec<Result<Source<'_>, Owed>> = match parts {
             None => self.units.iter().map(|unit| Ok(Source::Unit(unit, &self.recipe.input))).collect(),
             Some(parts) => parts.iter().map(|p| p.as_ref().map(Source::Part).map_err(Owed::clone)).collect(),
@@ -130,7 +128,7 @@ impl Pipeline {
         if env.options.rank.world_size == 1 {
             remove_stale(rows, sources.len())?;
         }
-        let mut found: Vec<Result<(Part, Manifest), Owed>> = (0..sources.len())
+        let mut found: Found = (0..sources.len())
             .map(|index| {
                 let rank = index % env.options.rank.world_size.max(1);
                 Err(Owed { path: part_path(&rows.folder, index), rank })

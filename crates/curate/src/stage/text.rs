@@ -282,7 +282,7 @@ impl Stage for Quality {
         for row in 0..batch.rows() {
             let document = (batch.id(row), batch.text(row));
             let verdict = self.0.check(document.0, document.1);
-            let score = verdict.map_or_else(|refusal| refusal.value as f32, |score| score);
+            let score = verdict.unwrap_or_else(|refusal| refusal.value as f32);
             tally.decided("quality", f64::from(score), &limits, verdict.is_ok(), document);
             if let Err(refusal) = verdict {
                 tally.drop(refusal.reason, document.1.len() as u64);

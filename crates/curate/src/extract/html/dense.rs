@@ -307,7 +307,8 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
             _ if phrases::is_boilerplate(text) => false,
             Kind::Heading(_) => block.link_density() < 0.9 || block.chars > 60,
             Kind::Paragraph => {
-                !(block.link_density() > 0.8 && block.chars < 100) && !(block.meta && block.chars < 60)
+                let links = block.link_density() > 0.8 && block.chars < 100;
+                !(links || block.meta && block.chars < 60)
             }
             Kind::Quote | Kind::Pre => block.link_density() < 0.8,
             Kind::Item | Kind::Cell => block.link_density() < 0.7 || block.chars > 80,

@@ -50,10 +50,8 @@ pub(super) fn marks_of(tag: Tag, raw: &[u8]) -> (Marks, bool) {
         return (marks, false);
     }
     attributes(raw, |name, value| match name.to_ascii_lowercase().as_slice() {
-        b"class" | b"id" => {
-            if !tag.is_inline() || matches!(tag, Tag::Span | Tag::A | Tag::Inline) {
-                names(value, &mut marks);
-            }
+        b"class" | b"id" if !tag.is_inline() || matches!(tag, Tag::Span | Tag::A | Tag::Inline) => {
+            names(value, &mut marks);
         }
         b"itemprop" | b"property" => match value {
             b"articleBody" | b"schema:articleBody" | b"content:encoded" | b"text" => {

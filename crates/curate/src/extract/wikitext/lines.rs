@@ -25,7 +25,7 @@ pub(super) fn render(flat: &str, cut: &[String]) -> String {
                 continue;
             }
             let lower = title.to_lowercase();
-            skipping = cut.iter().any(|c| *c == lower).then_some(level);
+            skipping = cut.contains(&lower).then_some(level);
             while waiting.last().is_some_and(|(above, _)| *above >= level) {
                 waiting.pop();
             }
