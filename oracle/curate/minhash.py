@@ -1,10 +1,11 @@
 """Signatures of datatrove's MinHash against ours, on the same text in one run.
 
     cargo build --release -p fathom-curate --example minhash_bench
-    python oracle/curate/minhash.py target/release/examples/minhash_bench
+    python -P oracle/curate/minhash.py target/release/examples/minhash_bench
 
 Writes generated text with our example, hashes it with both, five rounds in turn, and prints each rate
-and the ratio of medians. datatrove's own preset: 5 words, 14 buckets of 8, 32-bit xxhash.
+and the ratio of medians. datatrove's own preset: 5 words, 14 buckets of 8, 32-bit xxhash. -P keeps the
+scripts of this folder from standing for Python's own modules.
 """
 
 import json

@@ -33,7 +33,7 @@ fn main() {
     }
     for (i, bucket) in buckets.iter().enumerate() {
         println!(
-            "{{\"bench\":\"curate\",\"stage\":\"fuzzy_recall\",\"jaccard\":[{:.2},{:.2}],\"pairs\":{},\"recall\":{:.4},\"theory\":{:.4},\"difference\":{:+.4}}}",
+            "{{\"bench\":\"curate\",\"stage\":\"fuzzy_recall\",\"jaccard\":[{:.2},{:.2}],\"pairs\":{},\"recall\":{:.4},\"theory\":{:.4},\"difference\":{:.4}}}",
             i as f64 * 0.05,
             (i + 1) as f64 * 0.05,
             bucket.pairs,
