@@ -5,8 +5,9 @@
 //! 260 pairs (a, b) from numpy's generator with seed 42. [`Scheme::Curator`] then gives Curator's signatures to the bit: the
 //! least a x + b. cuDF documents this modulo 2^61 - 1, but its 32-bit kernel multiplies 32-bit numbers, so that what
 //! runs is modulo 2^32; the values in its own tests say the same, and ours reproduce them. Such functions of one x are
-//! not independent: where a[i] is near a small multiple of a[j], their minima fall on the same shingle, which
-//! makes pairs of short texts too likely. The default scheme, `(x xor b) a`, costs the same and has no such pairs.
+//! not independent: where a[i] is near a small multiple of a[j], their minima fall on the same shingle. Over five
+//! corpora of 20,000 documents both schemes agree with theory within 0.007; that the default, `(x xor b) a`, treats
+//! texts of a few sentences better has been seen in one test and is not understood yet.
 
 use fearless_simd::{Level, dispatch};
 use serde::{Deserialize, Serialize};
