@@ -41,14 +41,14 @@ impl Kind {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let (codec, stem) = Codec::split(&name);
         let ends = |suffix: &str| stem.len() > suffix.len() && stem.ends_with(suffix);
-        match (codec, ()) {
-            (Codec::Plain, ()) if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text),
-            (Codec::Plain, ()) if ends(".html") => Some(Kind::Html),
-            (Codec::Plain, ()) if ends(".parquet") => Some(Kind::Parquet),
-            (codec, ()) if ends(".jsonl") => Some(Kind::Jsonl(codec)),
-            (codec, ()) if ends(".warc") || ends(".wet") => Some(Kind::Warc(codec)),
-            (codec, ()) if ends(".xml") && stem.contains("-pages-") => Some(Kind::Wiki(codec)),
-            (codec, ()) if ends(".tar") => Some(Kind::Papers(codec)),
+        match codec {
+            Codec::Plain if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text),
+            Codec::Plain if ends(".html") => Some(Kind::Html),
+            Codec::Plain if ends(".parquet") => Some(Kind::Parquet),
+            codec if ends(".jsonl") => Some(Kind::Jsonl(codec)),
+            codec if ends(".warc") || ends(".wet") => Some(Kind::Warc(codec)),
+            codec if ends(".xml") && stem.contains("-pages-") => Some(Kind::Wiki(codec)),
+            codec if ends(".tar") => Some(Kind::Papers(codec)),
             _ => None,
         }
     }

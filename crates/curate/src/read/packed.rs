@@ -278,13 +278,18 @@ impl Packed {
     }
 }
 
+/// Reads what a buffered reader has ready.
+fn copy_ready(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
+    let ready = from.fill_buf()?;
+    let count = ready.len().min(into.len());
+    into[..count].copy_from_slice(&ready[..count]);
+    from.consume(count);
+    Ok(count)
+}
+
 impl Read for Packed {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let ready = self.fill_buf()?;
-        let count = ready.len().min(into.len());
-        into[..count].copy_from_slice(&ready[..count]);
-        self.consume(count);
-        Ok(count)
+        copy_ready(self, into)
     }
 }
 
@@ -440,11 +445,7 @@ impl Marked {
 
 impl Read for Marked {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let ready = self.fill_buf()?;
-        let count = ready.len().min(into.len());
-        into[..count].copy_from_slice(&ready[..count]);
-        self.consume(count);
-        Ok(count)
+        copy_ready(self, into)
     }
 }
 
