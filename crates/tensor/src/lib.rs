@@ -14,6 +14,7 @@ pub mod gpu;
 mod loan;
 mod machine;
 mod mask;
+pub mod mesh;
 mod meta;
 mod pool;
 mod profile;

@@ -268,6 +268,11 @@ impl Pool {
         self.0.layer.set(layer);
     }
 
+    /// The operation and layer that charges belong to.
+    pub fn at(&self) -> (&'static str, i32) {
+        (self.0.op.get(), self.0.layer.get())
+    }
+
     /// Live bytes and peaks.
     pub fn usage(&self) -> Usage {
         let state = self.0.state.borrow();

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::loan::Span;
+use crate::mesh::Mesh;
 use crate::pool::{Buf, Category, Pool};
 use crate::{DType, Machine};
 
@@ -153,20 +154,27 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A machine with its pool: what a rank computes with. Cheap to clone.
+/// A machine with its pool and its place in the mesh: what a rank computes with. Cheap to clone.
 #[derive(Clone)]
 pub struct Device {
     /// Where work runs.
     pub machine: Arc<dyn Machine>,
     /// Where its memory comes from.
     pub pool: Pool,
+    /// The other ranks.
+    pub mesh: Mesh,
 }
 
 impl Device {
     /// A rank's device with a memory budget in bytes; address space is reserved, nothing is touched.
     pub fn new(machine: Arc<dyn Machine>, budget_bytes: u64) -> Device {
+        Device::on_mesh(machine, budget_bytes, Mesh::alone())
+    }
+
+    /// As [`Device::new`], one rank of a mesh.
+    pub fn on_mesh(machine: Arc<dyn Machine>, budget_bytes: u64, mesh: Mesh) -> Device {
         let pool = Pool::new(machine.as_ref(), budget_bytes);
-        Device { machine, pool }
+        Device { machine, pool, mesh }
     }
 
     /// An uninitialised tensor.

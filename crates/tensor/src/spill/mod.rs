@@ -48,6 +48,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use chaos::Chaos;
+pub(crate) use chaos::mix;
 pub use copies::{Copies, HostMemory, Region};
 pub use error::{Error, Result};
 pub use file::free_bytes;

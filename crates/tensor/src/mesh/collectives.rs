@@ -1,0 +1,203 @@
+//! Collectives over a group: exchanges of whole tensors, and sums in ascending order of the ranks.
+
+use std::ops::Range;
+
+use super::link::{Flight, What};
+use super::{Group, Wire};
+use crate::{Category, DType, Device, Tensor};
+
+/// Sums of up to this many bytes are made by every rank from all parts: one message instead of two.
+const SMALL_BYTES: u64 = 8 << 10;
+
+/// Transfers under way; what they use may not be used before [`Flying::wait`].
+#[must_use = "transfers end where they are waited for"]
+#[derive(Default)]
+pub struct Flying {
+    receives: Vec<Box<dyn Flight>>,
+    sends: Vec<Box<dyn Flight>>,
+}
+
+impl Flying {
+    /// The retire point: everything has arrived and what was sent may be written again.
+    pub fn wait(self) {
+        // Receives first: the other side may be waiting to be rid of what it sends.
+        self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
+    }
+}
+
+impl Group {
+    /// Sends tensors to members and receives others, by index. Tensors received into have no gaps; empty ones are left out
+    /// on both sides.
+    pub fn exchange(
+        &self,
+        device: &Device,
+        collective: &'static str,
+        sends: &[(usize, &Tensor)],
+        receives: &[(usize, &Tensor)],
+    ) -> Flying {
+        let Some(link) = self.mesh.link() else { return Flying::default() };
+        let (op, layer) = device.pool.at();
+        let what = |tensor: &Tensor| What { op, layer, collective, len: tensor.len(), dtype: tensor.dtype() };
+        let some = |list: &[(usize, &Tensor)]| -> Vec<(usize, Tensor)> {
+            let some = list.iter().filter(|(_, tensor)| !tensor.is_empty());
+            some.map(|(index, tensor)| (self.ranks[*index], (*tensor).clone())).collect()
+        };
+        let (sends, receives) = (some(sends), some(receives));
+        {
+            let mut wires = self.mesh.0.wires.borrow_mut();
+            let wire = wires.entry((self.name.clone(), collective)).or_insert_with(Wire::default);
+            wire.calls += 1;
+            wire.bytes += sends.iter().map(|(_, tensor)| tensor.bytes()).sum::<u64>();
+        }
+        Flying {
+            sends: sends.iter().map(|(to, src)| link.send(device, *to, src, what(src))).collect(),
+            receives: receives
+                .iter()
+                .map(|(from, dst)| link.receive(device, *from, dst, what(dst)))
+                .collect(),
+        }
+    }
+
+    /// The other members, starting with the next: so that not everybody turns to the same one first.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let (size, index) = (self.size(), self.index());
+        (1..size).map(move |step| (index + step) % size)
+    }
+
+    /// Begins to collect `mine` of every member into `parts`, by index; all are of one shape, and the parts have no gaps.
+    ///
+    /// # Panics
+    /// If there are not as many parts as members, or their shapes differ.
+    #[track_caller]
+    pub fn all_gather(&self, device: &Device, mine: &Tensor, parts: &[Tensor]) -> Flying {
+        let fits = parts.len() == self.size() && parts.iter().all(|part| part.len() == mine.len());
+        assert!(fits, "all_gather: {mine:?} of {} members into {parts:?}", self.size());
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, mine)).collect();
+        let receives: Vec<(usize, &Tensor)> = self.others().map(|from| (from, &parts[from])).collect();
+        let flying = self.exchange(device, "all_gather", &sends, &receives);
+        let own = parts[self.index()].reshape(mine.rows(), mine.cols());
+        if !own.is_empty() && own.address() != mine.address() {
+            device.machine.copy(mine, &own);
+        }
+        flying
+    }
+
+    /// Begins to send `give[i]` to member i and to receive `take[i]` from it. Those received into have no gaps; shapes may
+    /// differ from member to member.
+    ///
+    /// # Panics
+    /// If there are not as many tensors as members.
+    #[track_caller]
+    pub fn all_to_all(&self, device: &Device, give: &[Tensor], take: &[Tensor]) -> Flying {
+        let fits = give.len() == self.size() && take.len() == self.size();
+        assert!(fits, "all_to_all: {} members, {give:?}, {take:?}", self.size());
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, &give[to])).collect();
+        let receives: Vec<(usize, &Tensor)> = self.others().map(|from| (from, &take[from])).collect();
+        let flying = self.exchange(device, "all_to_all", &sends, &receives);
+        let (mine, own) = (&give[self.index()], &take[self.index()]);
+        if !own.is_empty() {
+            device.machine.copy(mine, &own.reshape(mine.rows(), mine.cols()));
+        }
+        flying
+    }
+
+    /// Sums `parts[i]` of all members for member i: `out` is what belongs to this one, in the type of the parts. Parts are
+    /// not changed.
+    ///
+    /// # Panics
+    /// If there are not as many parts as members.
+    #[track_caller]
+    pub fn reduce_scatter(&self, device: &Device, parts: &[Tensor], out: &Tensor) {
+        assert_eq!(parts.len(), self.size(), "reduce_scatter: {parts:?} into {out:?}");
+        let mine = &parts[self.index()];
+        if self.size() == 1 {
+            return device.machine.copy(mine, out);
+        }
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, &parts[to])).collect();
+        let sending = self.exchange(device, "reduce_scatter", &sends, &[]);
+        self.sum_received(device, mine, out, "reduce_scatter");
+        sending.wait();
+    }
+
+    /// `out` = the sum of `mine` and what the other members send, in ascending order.
+    fn sum_received(&self, device: &Device, mine: &Tensor, out: &Tensor, collective: &'static str) {
+        if mine.is_empty() {
+            return;
+        }
+        let [rows, cols] = mine.shape();
+        let comm = |dtype| device.empty(rows, cols, dtype, Category::Comm);
+        let staging = comm(mine.dtype());
+        let wide = (mine.dtype() != DType::F32).then(|| comm(DType::F32));
+        let sum = if out.dtype() == DType::F32 { out.clone() } else { comm(DType::F32) };
+        for index in 0..self.size() {
+            let part = match index == self.index() {
+                true => mine,
+                false => {
+                    self.exchange(device, collective, &[], &[(index, &staging)]).wait();
+                    &staging
+                }
+            };
+            match (index, &wide) {
+                (0, _) => device.machine.copy(part, &sum),
+                (_, None) => device.machine.add(&sum, part, &sum),
+                (_, Some(wide)) => {
+                    device.machine.copy(part, wide);
+                    device.machine.add(&sum, wide, &sum);
+                }
+            }
+        }
+        if out.dtype() != DType::F32 {
+            device.machine.copy(&sum, out);
+        }
+    }
+
+    /// Sums a tensor without gaps over all members, in place.
+    ///
+    /// # Panics
+    /// If the tensor has gaps.
+    #[track_caller]
+    pub fn all_reduce(&self, device: &Device, x: &Tensor) {
+        if self.size() == 1 || x.is_empty() {
+            return;
+        }
+        let flat = x.reshape(1, x.len());
+        if x.bytes() <= SMALL_BYTES {
+            return self.all_reduce_small(device, &flat);
+        }
+        let part = |index: usize| flat.view_cols(share(x.len(), self.size(), index));
+        let parts: Vec<Tensor> = (0..self.size()).map(part).collect();
+        let mine = &parts[self.index()];
+        let [rows, cols] = mine.shape();
+        let sum = device.empty(rows, cols, x.dtype(), Category::Comm);
+        self.reduce_scatter(device, &parts, &sum);
+        device.machine.copy(&sum, mine);
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, &sum)).collect();
+        let receives: Vec<(usize, &Tensor)> = self.others().map(|from| (from, &parts[from])).collect();
+        self.exchange(device, "all_gather", &sends, &receives).wait();
+    }
+
+    fn all_reduce_small(&self, device: &Device, flat: &Tensor) {
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, flat)).collect();
+        let sum = device.empty(1, flat.len(), flat.dtype(), Category::Comm);
+        let sending = self.exchange(device, "all_reduce", &sends, &[]);
+        self.sum_received(device, flat, &sum, "all_reduce");
+        sending.wait();
+        device.machine.copy(&sum, flat);
+    }
+
+    /// Every member gets member `from`'s elements; the tensor has no gaps.
+    pub fn broadcast(&self, device: &Device, from: usize, x: &Tensor) {
+        match self.index() == from {
+            true => {
+                let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, x)).collect();
+                self.exchange(device, "broadcast", &sends, &[]).wait();
+            }
+            false => self.exchange(device, "broadcast", &[], &[(from, x)]).wait(),
+        }
+    }
+}
+
+/// The elements of `len` that are member `index`'s share: shares differ by at most one.
+pub fn share(len: usize, members: usize, index: usize) -> Range<usize> {
+    len * index / members..len * (index + 1) / members
+}

@@ -1,0 +1,114 @@
+//! What carries tensors between ranks.
+//!
+//! A rank is one thread with its machine and pool. Messages from one rank to another arrive in the order in which they were
+//! sent; each says what it is, so that ranks whose programs went apart are told so instead of mixing up data.
+//!
+//! A wait has a deadline and ends when somebody gives up. After a failure nothing is moved any more and every wait ends at
+//! once: a step goes on with values that mean nothing, and asks [`Link::check`] before its update.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{DType, Device, Tensor};
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct What {
+    /// The operation that sends or waits.
+    pub op: &'static str,
+    /// Its layer, -1 outside the blocks.
+    pub layer: i32,
+    /// The collective.
+    pub collective: &'static str,
+    /// Number of elements.
+    pub len: usize,
+    /// Their type.
+    pub dtype: DType,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let What { op, layer, collective, len, dtype } = self;
+        write!(f, "{collective} of {len} {dtype:?} in {op}")?;
+        if *layer >= 0 { write!(f, " of layer {layer}") } else { Ok(()) }
+    }
+}
+
+/// Why a link gave up. Every rank sees the first failure.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LinkError {
+    /// Nothing came in time.
+    #[error(
+        "rank {rank} waited {seconds:.1} s for rank {peer} in {what}: it is gone, hangs, or is slower than mesh.timeout_s allows"
+    )]
+    TimedOut {
+        /// Who waited.
+        rank: usize,
+        /// For whom.
+        peer: usize,
+        /// In what.
+        what: String,
+        /// How long.
+        seconds: f64,
+    },
+    /// Two ranks are not at the same point of the same program.
+    #[error("rank {rank} expects {expected} from rank {peer}, which sent {found}: their programs differ")]
+    Mismatch {
+        /// Who received.
+        rank: usize,
+        /// Who sent.
+        peer: usize,
+        /// What it expected.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// A rank ended the run.
+    #[error("rank {rank} ended the run: {reason}")]
+    Aborted {
+        /// Which.
+        rank: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Bytes that went through a link, and seconds waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Sent by this rank.
+    pub sent_bytes: u64,
+    /// Received by it.
+    pub received_bytes: u64,
+    /// Seconds that its waits took.
+    pub wait_s: f64,
+}
+
+/// A transfer under way. Dropped without waiting, it is given up and its tensor is free again.
+pub trait Flight {
+    /// The retire point: from here on the tensor may be used (of a receive: holds what was sent).
+    fn wait(self: Box<Self>);
+}
+
+/// One rank's end of what connects all. It belongs to the rank's issuing thread.
+pub trait Link {
+    /// This rank.
+    fn rank(&self) -> usize;
+    /// Number of ranks.
+    fn ranks(&self) -> usize;
+    /// Begins to send a tensor; until the flight is waited for it may be read and not written.
+    fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight>;
+    /// Begins to receive into a tensor without gaps; until the flight is waited for it may not be used.
+    fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight>;
+    /// The first failure of any rank, if there was one.
+    ///
+    /// # Errors
+    /// That failure.
+    fn check(&self) -> Result<(), LinkError>;
+    /// Ends the run for all ranks; the first reason counts.
+    fn abort(&self, reason: &str);
+    /// What went through so far.
+    fn traffic(&self) -> Traffic;
+    /// How long a wait may take.
+    fn deadline(&self) -> Duration;
+}

@@ -1,0 +1,176 @@
+//! The mesh: ranks in a grid, what connects them, and the collectives along its axes.
+//!
+//! A mesh of one rank is the same code path: its collectives are copies or nothing. Every sum runs in ascending order of
+//! the ranks with f32 accumulation and is rounded once, so a result does not depend on timing, and is the same on all
+//! ranks. Buffers of a collective are charged to [`crate::Category::Comm`] on the rank's own pool.
+
+mod collectives;
+pub mod conformance;
+mod grid;
+mod imagined;
+mod link;
+mod threads;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+pub use collectives::Flying;
+pub use grid::{Axis, Grid};
+pub use imagined::Imagined;
+pub use link::{Flight, Link, LinkError, Traffic, What};
+pub use threads::{Seat, Threads, ThreadsOptions, threads};
+
+/// What one kind of collective moved along one axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// Calls.
+    pub calls: u64,
+    /// Bytes that this rank sent.
+    pub bytes: u64,
+}
+
+/// Bytes by axes (their names, joined by `-`) and collective.
+pub type Wires = BTreeMap<(String, &'static str), Wire>;
+
+/// A rank's place among all. It belongs to the rank's issuing thread; cheap to clone.
+#[derive(Clone)]
+pub struct Mesh(Rc<Inner>);
+
+struct Inner {
+    grid: Grid,
+    rank: usize,
+    link: Option<Box<dyn Link>>,
+    wires: RefCell<Wires>,
+}
+
+/// Some ranks of the mesh, this one among them.
+#[derive(Clone)]
+pub struct Group {
+    mesh: Mesh,
+    /// For counts: `tp`, or `dp-cp`.
+    name: String,
+    ranks: Vec<usize>,
+    index: usize,
+}
+
+impl Mesh {
+    /// One rank.
+    pub fn alone() -> Mesh {
+        Mesh(Rc::new(Inner { grid: Grid::default(), rank: 0, link: None, wires: RefCell::default() }))
+    }
+
+    /// The rank that a link's end belongs to.
+    ///
+    /// # Panics
+    /// If the grid does not have as many ranks as the link.
+    #[track_caller]
+    pub fn new(grid: Grid, link: Box<dyn Link>) -> Mesh {
+        if let Err(message) = grid.check() {
+            panic!("mesh: {message}");
+        }
+        assert_eq!(grid.ranks(), link.ranks(), "mesh {grid}: ranks of the link");
+        Mesh(Rc::new(Inner { grid, rank: link.rank(), link: Some(link), wires: RefCell::default() }))
+    }
+
+    /// The sizes.
+    pub fn grid(&self) -> &Grid {
+        &self.0.grid
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Ranks along an axis.
+    pub fn size(&self, axis: Axis) -> usize {
+        self.0.grid.size(axis)
+    }
+
+    /// Where this rank is along an axis.
+    pub fn index(&self, axis: Axis) -> usize {
+        self.0.grid.index(self.0.rank, axis)
+    }
+
+    /// The ranks that differ from this one along these axes alone. The axes are of one grid.
+    pub fn group(&self, axes: &[Axis]) -> Group {
+        let ranks = self.0.grid.members(self.0.rank, axes);
+        let name = axes.iter().map(|axis| axis.name()).collect::<Vec<_>>().join("-");
+        self.group_of(name, ranks)
+    }
+
+    /// All ranks.
+    pub fn everybody(&self) -> Group {
+        self.group_of("all".into(), (0..self.0.grid.ranks()).collect())
+    }
+
+    /// Some ranks, ascending, this one among them.
+    fn group_of(&self, name: String, ranks: Vec<usize>) -> Group {
+        let index = ranks.iter().position(|rank| *rank == self.0.rank).unwrap_or_default();
+        Group { mesh: self.clone(), name, ranks, index }
+    }
+
+    /// What connects the ranks; none for one alone.
+    pub fn link(&self) -> Option<&dyn Link> {
+        self.0.link.as_deref()
+    }
+
+    /// The first failure of any rank, if there was one: for the end of a step.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn check(&self) -> Result<(), LinkError> {
+        self.link().map_or(Ok(()), Link::check)
+    }
+
+    /// What went through the link so far.
+    pub fn traffic(&self) -> Traffic {
+        self.link().map(Link::traffic).unwrap_or_default()
+    }
+
+    /// What this rank sent so far, by axis and collective.
+    pub fn wires(&self) -> Wires {
+        self.0.wires.borrow().clone()
+    }
+}
+
+impl fmt::Debug for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.0.rank, self.0.grid)
+    }
+}
+
+impl Group {
+    /// Some of the members, by index, ascending, this one among them: for collectives in two levels.
+    ///
+    /// # Panics
+    /// If this rank is not among them.
+    #[track_caller]
+    pub fn some(&self, name: &str, indices: &[usize]) -> Group {
+        assert!(
+            indices.contains(&self.index),
+            "group {}: {indices:?} without index {}",
+            self.name,
+            self.index
+        );
+        let ranks = indices.iter().map(|index| self.ranks[*index]).collect();
+        self.mesh.group_of(name.to_string(), ranks)
+    }
+
+    /// Number of members.
+    pub fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Which of them this rank is.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Their ranks, ascending.
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+}

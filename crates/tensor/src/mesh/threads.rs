@@ -1,0 +1,296 @@
+//! Ranks as threads of one process: a receiver copies straight out of the sender's memory.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::link::{Flight, Link, LinkError, Traffic, What};
+use crate::loan::Lent;
+use crate::share::{Reader, Share};
+use crate::spill::mix;
+use crate::{Device, Tensor};
+
+/// Bytes copied at once on the way from one rank's memory to another's.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How threads are connected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreadsOptions {
+    /// How long a wait may take.
+    pub deadline: Duration,
+    /// Seed of an adversary that delays messages and ranks by up to 200 microseconds.
+    pub chaos: Option<u64>,
+}
+
+impl Default for ThreadsOptions {
+    fn default() -> ThreadsOptions {
+        ThreadsOptions { deadline: Duration::from_secs(600), chaos: None }
+    }
+}
+
+/// A message that waits for its receiver.
+struct Parcel {
+    number: u64,
+    what: What,
+    reader: Reader,
+}
+
+/// What came for one rank.
+#[derive(Default)]
+struct Mailbox {
+    /// By sender.
+    queues: Vec<VecDeque<Parcel>>,
+}
+
+/// What all ranks see.
+struct World {
+    options: ThreadsOptions,
+    boxes: Vec<Mutex<Mailbox>>,
+    /// Rung when something came for a rank, was taken from it, or somebody gave up.
+    bells: Vec<Condvar>,
+    failure: Mutex<Option<LinkError>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl World {
+    fn failure(&self) -> Option<LinkError> {
+        lock(&self.failure).clone()
+    }
+
+    fn fail(&self, error: LinkError) {
+        lock(&self.failure).get_or_insert(error);
+        for (mailbox, bell) in self.boxes.iter().zip(&self.bells) {
+            // Whoever is about to wait has looked at the failure under this lock or will.
+            drop(lock(mailbox));
+            bell.notify_all();
+        }
+    }
+
+    /// Waits under a mailbox's lock until `ready` gives something; `None` after a failure or at the deadline.
+    fn wait<T>(&self, at: usize, mut ready: impl FnMut(&mut Mailbox) -> Option<T>) -> Result<T, bool> {
+        let until = Instant::now() + self.options.deadline;
+        let mut mailbox = lock(&self.boxes[at]);
+        loop {
+            if let Some(found) = ready(&mut mailbox) {
+                return Ok(found);
+            }
+            if self.failure().is_some() {
+                return Err(false);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(true);
+            }
+            let waited = self.bells[at].wait_timeout(mailbox, left);
+            mailbox = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(mailbox, _)| mailbox);
+        }
+    }
+}
+
+/// A rank's seat, to be taken by its thread.
+pub struct Seat {
+    world: Arc<World>,
+    rank: usize,
+}
+
+impl Seat {
+    /// The link of the thread that calls.
+    pub fn take(self) -> Threads {
+        let Seat { world, rank } = self;
+        let numbers = RefCell::new(vec![0; world.boxes.len()]);
+        Threads(Rc::new(End { world, rank, numbers, traffic: Cell::default() }))
+    }
+}
+
+/// Seats for `ranks` threads.
+pub fn threads(ranks: usize, options: ThreadsOptions) -> Vec<Seat> {
+    let mailbox = || Mutex::new(Mailbox { queues: (0..ranks).map(|_| VecDeque::new()).collect() });
+    let world = World {
+        options,
+        boxes: (0..ranks).map(|_| mailbox()).collect(),
+        bells: (0..ranks).map(|_| Condvar::new()).collect(),
+        failure: Mutex::new(None),
+    };
+    let world = Arc::new(world);
+    (0..ranks).map(|rank| Seat { world: world.clone(), rank }).collect()
+}
+
+/// A rank's end of the link between threads.
+pub struct Threads(Rc<End>);
+
+struct End {
+    world: Arc<World>,
+    rank: usize,
+    /// Messages sent to each rank.
+    numbers: RefCell<Vec<u64>>,
+    traffic: Cell<Traffic>,
+}
+
+impl End {
+    fn disturb(&self, peer: usize, number: u64, receives: u64) {
+        let Some(seed) = self.world.options.chaos else { return };
+        let draw = mix(&[seed, self.rank as u64, peer as u64, number, receives]);
+        if draw.is_multiple_of(3) {
+            std::thread::sleep(Duration::from_micros(draw / 3 % 200));
+        }
+    }
+
+    fn count(&self, update: impl FnOnce(&mut Traffic)) {
+        let mut traffic = self.traffic.get();
+        update(&mut traffic);
+        self.traffic.set(traffic);
+    }
+
+    fn timed_out(&self, peer: usize, what: &What) {
+        let (rank, seconds) = (self.rank, self.world.options.deadline.as_secs_f64());
+        self.world.fail(LinkError::TimedOut { rank, peer, what: what.to_string(), seconds });
+    }
+}
+
+/// Something sent that its receiver has not copied yet.
+struct Sent {
+    end: Rc<End>,
+    to: usize,
+    number: u64,
+    what: What,
+    share: Option<Share>,
+}
+
+impl Flight for Sent {
+    fn wait(mut self: Box<Self>) {
+        let Some(share) = self.share.take() else { return };
+        let begun = Instant::now();
+        let gone = self.end.world.wait(self.to, |_| (!share.is_read()).then_some(()));
+        if gone == Err(true) {
+            self.end.timed_out(self.to, &self.what);
+        }
+        self.share = Some(share);
+        self.end.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        // What was not taken yet never will be; a copy that has begun is waited for by the share.
+        let mut mailbox = lock(&self.end.world.boxes[self.to]);
+        mailbox.queues[self.end.rank].retain(|parcel| parcel.number != self.number);
+        drop(mailbox);
+        self.share = None;
+    }
+}
+
+/// Something that is to come.
+struct Coming {
+    end: Rc<End>,
+    device: Device,
+    from: usize,
+    dst: Lent,
+    what: What,
+}
+
+impl Flight for Coming {
+    fn wait(self: Box<Self>) {
+        let Coming { end, device, from, dst, what } = *self;
+        let world = &end.world;
+        let begun = Instant::now();
+        let parcel = world.wait(end.rank, |mailbox| mailbox.queues[from].pop_front());
+        let tensor = dst.tensor().clone();
+        drop(dst);
+        let Parcel { number, what: found, reader } = match parcel {
+            Ok(parcel) => parcel,
+            Err(late) => {
+                if late {
+                    end.timed_out(from, &what);
+                }
+                return;
+            }
+        };
+        end.disturb(from, number, 1);
+        if found == what {
+            copy(&device, &reader, &tensor);
+            end.count(|traffic| traffic.received_bytes += tensor.bytes());
+        } else {
+            let (rank, peer) = (end.rank, from);
+            let (expected, found) = (what.to_string(), found.to_string());
+            world.fail(LinkError::Mismatch { rank, peer, expected, found });
+        }
+        drop(reader);
+        // The sender waits at this rank's bell for its tensor.
+        drop(lock(&world.boxes[end.rank]));
+        world.bells[end.rank].notify_all();
+        end.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+    }
+}
+
+/// Copies in pieces that stay in a core's cache.
+fn copy(device: &Device, reader: &Reader, to: &Tensor) {
+    let [rows, cols] = reader.shape();
+    let row_bytes = cols * reader.dtype().bytes();
+    let step = (PIECE_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
+    let wide = PIECE_BYTES / reader.dtype().bytes();
+    device.machine.fill(&[vec![to.clone()]], &|_, elements| {
+        let mut piece = Vec::with_capacity(PIECE_BYTES.min(rows * row_bytes));
+        let mut at = 0;
+        for start in (0..rows).step_by(step) {
+            for from in (0..cols).step_by(wide) {
+                let (rows, cols) = (start..rows.min(start + step), from..cols.min(from + wide));
+                // What is in memory can be read.
+                let _ = reader.read(rows, cols, &mut piece);
+                elements[0][at..at + piece.len()].copy_from_slice(&piece);
+                at += piece.len();
+            }
+        }
+    });
+}
+
+impl Link for Threads {
+    fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.world.boxes.len()
+    }
+
+    fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight> {
+        let end = self.0.clone();
+        let number = {
+            let mut numbers = end.numbers.borrow_mut();
+            numbers[to] += 1;
+            numbers[to]
+        };
+        let (share, reader) = device.machine.share(src);
+        end.disturb(to, number, 0);
+        let world = &end.world;
+        lock(&world.boxes[to]).queues[end.rank].push_back(Parcel { number, what, reader });
+        world.bells[to].notify_all();
+        end.count(|traffic| traffic.sent_bytes += src.bytes());
+        Box::new(Sent { to, number, what, share: Some(share), end })
+    }
+
+    fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
+        let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
+        Box::new(Coming { end, device, from, dst, what })
+    }
+
+    fn check(&self) -> Result<(), LinkError> {
+        self.0.world.failure().map_or(Ok(()), Err)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.0.world.fail(LinkError::Aborted { rank: self.0.rank, reason: reason.to_string() });
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic.get()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.0.world.options.deadline
+    }
+}
