@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use fathom_curate::{Html, HtmlOptions, Method, charset};
+use fathom_prose::extract::{Html, HtmlOptions, Method, charset};
 
 static METHODS: LazyLock<Vec<Html>> = LazyLock::new(|| {
     let with = |method| Html::new(&HtmlOptions { method, ..HtmlOptions::default() });

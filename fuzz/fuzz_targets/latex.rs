@@ -1,7 +1,7 @@
 //! LaTeX sources; a form feed parts files.
 #![no_main]
 
-use fathom_curate::{Latex, LatexFile};
+use fathom_prose::extract::{Latex, LatexFile};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);

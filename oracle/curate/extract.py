@@ -1,8 +1,8 @@
 """Main content of labelled pages by Python trafilatura and jusText: precision, recall, F1, MB/s, one thread.
 
-    cargo run --release -p fathom-curate --example extract_bench -- write /tmp/pages.jsonl
+    cargo run --release -p fathom-prose --example extract_bench -- write /tmp/pages.jsonl
     python3 oracle/curate/extract.py /tmp/pages.jsonl
-    cargo run --release -p fathom-curate --example extract_bench -- run /tmp/pages.jsonl
+    cargo run --release -p fathom-prose --example extract_bench -- run /tmp/pages.jsonl
 
 A line of the file is {"html": str, "with": [str], "without": [str]}. A segment counts if it stands in the text,
 white space aside, as in trafilatura's own evaluation.

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use fathom_text::tokenizer::Tokenizer;
 
-use crate::clean::{CleanOptions, Cleaner};
 use crate::dedup::{Engine, FuzzyOptions, MinHash, MinHashOptions, MinHashScratch, NearDuplicates, fuzzy};
 use crate::error::Error;
-use crate::extract::labelled::pages;
-use crate::extract::{Html, HtmlOptions};
-use crate::filter::{FilterOptions, Filters, Scratch};
+use fathom_prose::clean::{CleanOptions, Cleaner};
+use fathom_prose::extract::labelled::pages;
+use fathom_prose::extract::{Html, HtmlOptions};
+use fathom_prose::filter::{FilterOptions, Filters, Scratch};
 
 /// The pieces that are measured.
 pub const STAGES: [&str; 6] = ["heuristics", "minhash", "tokenize", "extract", "unicode", "fuzzy_dedup"];

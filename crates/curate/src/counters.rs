@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use fathom_prose::extract::Refusal;
 use serde::{Deserialize, Serialize};
 
 /// Why a document was not handed on.
@@ -51,6 +52,20 @@ pub enum Reason {
     UnknownCharset,
     /// Extraction found no main content.
     NoContent,
+}
+
+impl From<Refusal> for Reason {
+    fn from(refusal: Refusal) -> Reason {
+        match refusal {
+            Refusal::Binary => Reason::Binary,
+            Refusal::UnknownCharset => Reason::UnknownCharset,
+            Refusal::PageTooLarge | Refusal::TooManyElements | Refusal::ExpansionTooLarge => Reason::TooLarge,
+            Refusal::Redirect => Reason::Redirect,
+            Refusal::NoContent | Refusal::TooShort | Refusal::NoDocument | Refusal::ExtractorFailed => {
+                Reason::NoContent
+            }
+        }
+    }
 }
 
 impl Reason {

@@ -140,6 +140,9 @@ pub enum Error {
         /// What it said.
         detail: String,
     },
+    /// A piece that works on texts.
+    #[error(transparent)]
+    Prose(#[from] fathom_prose::Error),
     /// The tokenizer or the token store.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),

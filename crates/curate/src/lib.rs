@@ -24,28 +24,21 @@
 //!
 //! [`build`] goes all the way: from a [`CorpusSpec`] to a tokenizer and a token store on disk, ready to train on.
 //!
-//! Pieces over `&str`, compiled once and shared by threads: [`filter`] (heuristics of NeMo Curator, Gopher, FineWeb, C4 and
-//! for code, in one scan), [`clean`] (Unicode repair and modifiers), [`language`] (languages, quality models read and
-//! trained), [`pii`] (personal data).
+//! What is done to one text at a time is in `fathom-prose`; [`pipeline`] puts it together with what needs the whole corpus.
 //!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
 pub mod bench;
 pub mod blend;
-pub mod clean;
 mod corpus;
 mod counters;
 pub mod decontaminate;
 pub mod dedup;
 mod document;
 mod error;
-mod extract;
 mod files;
-pub mod filter;
 mod gather;
 mod join;
-pub mod language;
-pub mod pii;
 pub mod pipeline;
 mod read;
 pub mod stage;
@@ -59,13 +52,9 @@ pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;
 pub use error::Error;
-pub use extract::{
-    ExtractOptions, Extracted, Extraction, Html, HtmlOptions, Latex, LatexOptions, Method, Refusal, Wikitext,
-    WikitextOptions, charset, labelled,
-};
 pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{Joined, SEPARATOR, group_documents};
 pub use read::{
-    Columns, Content, CrawlFiles, Documents, InputFile, LatexFile, RawOptions, RawRecord, RawRecords,
-    ReadOptions, RemoteOptions, Snapshot, html_to_text, input_files, is_remote, open,
+    Columns, CrawlFiles, Documents, InputFile, RawOptions, RawRecord, RawRecords, ReadOptions, RemoteOptions,
+    Snapshot, html_to_text, input_files, is_remote, open,
 };

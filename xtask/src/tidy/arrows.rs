@@ -17,7 +17,7 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
 }
 
 /// From the bottom row to the top: a line names only lines above it in this list.
-const TABLE: [Line; 17] = [
+const TABLE: [Line; 18] = [
     line("base", &[]),
     line("tensor", &["base"]),
     line("text", &["base"]),
@@ -29,7 +29,8 @@ const TABLE: [Line; 17] = [
     line("model", &["grad"]),
     line("train", &["model", "text", "report"]),
     line("engine", &["model", "text"]),
-    line("curate", &["text", "report"]),
+    line("prose", &[]),
+    line("curate", &["text", "report", "prose"]),
     line("eval", &["text", "report"]),
     line("serve", &["base"]),
     line("guard", &["base"]),

@@ -13,8 +13,8 @@ use super::stage::{Barrier, Work};
 use super::{RunOptions, units};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::extract::Extraction;
 use crate::stage::{Kind, kinds};
+use fathom_prose::extract::Extraction;
 
 /// One stage of the plan, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]

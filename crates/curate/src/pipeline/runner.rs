@@ -19,7 +19,7 @@ use super::tally::Tally;
 use super::units::{RawBatch, Unit, UnitReader};
 use crate::counters::Dropped;
 use crate::error::Error;
-use crate::extract::Extraction;
+use fathom_prose::extract::Extraction;
 
 /// Stages that run one after the other on each batch.
 pub(crate) struct Rows {

@@ -6,7 +6,7 @@ use super::barrier::Job;
 use super::batch::Batch;
 use super::tally::Tally;
 use crate::error::Error;
-use crate::extract::Extraction;
+use fathom_prose::extract::Extraction;
 
 /// A row-wise stage: what it does to a document depends on that document alone. It has no state, so that batches can
 /// pass it on any thread in any order.

@@ -13,8 +13,10 @@ use super::recipe::Input;
 use super::tally::Tally;
 use crate::counters::{Counters, Damage, Dropped, Reason};
 use crate::error::Error;
-use crate::extract::Extraction;
-use crate::read::{Content, InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote};
+use fathom_prose::extract::Content;
+use fathom_prose::extract::Extraction;
+
+use crate::read::{InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote};
 
 /// A unit holds at most so many files: a million tiny ones should still be spread over threads.
 const MAX_FILES: usize = 4096;

@@ -3,10 +3,10 @@
 use std::io::Read;
 
 use super::packed::Packed;
-use super::record::{Content, LatexFile};
 use super::tarball::{Next, Problem, Tarball, is_tar};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
+use fathom_prose::extract::{Content, LatexFile};
 
 /// The papers of one archive.
 pub(super) struct Papers {

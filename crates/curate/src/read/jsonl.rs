@@ -7,7 +7,9 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::packed::Packed;
-use super::record::{Columns, Content};
+use fathom_prose::extract::Content;
+
+use super::record::Columns;
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 

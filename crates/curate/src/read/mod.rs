@@ -22,13 +22,13 @@ use std::path::PathBuf;
 use crate::counters::{Counters, Damage, Reason};
 use crate::document::{Document, group_of};
 use crate::error::Error;
-use crate::extract::Extraction;
 use crate::files::{Entry, Kind, below, list_of};
+use fathom_prose::extract::{Content, Extraction};
 
 pub use common_crawl::{CrawlFiles, Snapshot};
 pub use html::html_to_text;
 pub use raw::{InputFile, RawOptions, RawRecords, input_files};
-pub use record::{Columns, Content, LatexFile, RawRecord};
+pub use record::{Columns, RawRecord};
 pub use remote::{RemoteOptions, is_remote};
 
 use packed::{Expansion, Packed};
@@ -227,7 +227,7 @@ impl Documents {
         let text = match self.extraction.text(raw.content) {
             Ok(extracted) => extracted.text,
             Err(refusal) => {
-                self.counters.drop_documents(refusal.counted(), 1, bytes);
+                self.counters.drop_documents(refusal.into(), 1, bytes);
                 return None;
             }
         };

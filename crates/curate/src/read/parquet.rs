@@ -15,7 +15,9 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
-use super::record::{Columns, Content};
+use fathom_prose::extract::Content;
+
+use super::record::Columns;
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use crate::error::Error;

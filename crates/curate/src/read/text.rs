@@ -2,7 +2,9 @@
 
 use std::io::{self, Read};
 
-use super::record::{Columns, Content};
+use fathom_prose::extract::Content;
+
+use super::record::Columns;
 use super::{Loss, Raw, Records, Step, html_to_text};
 use crate::counters::Reason;
 

@@ -7,7 +7,9 @@
 use std::io::{self, BufRead};
 
 use super::packed::Packed;
-use super::record::{Columns, Content};
+use fathom_prose::extract::Content;
+
+use super::record::Columns;
 use super::{Loss, Raw, Records, Step, http};
 use crate::counters::Reason;
 

@@ -9,9 +9,9 @@ use memchr::memmem;
 use quick_xml::events::Event;
 
 use super::packed::Packed;
-use super::record::Content;
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
+use fathom_prose::extract::Content;
 
 const START: &[u8] = b"<page>";
 const END: &[u8] = b"</page>";

@@ -2,8 +2,8 @@
 
 use super::Maker;
 use crate::error::Error;
-use crate::extract::{ExtractOptions, Extraction};
 use crate::pipeline::Work;
+use fathom_prose::extract::{ExtractOptions, Extraction};
 
 /// Makes text of web pages, papers and wiki pages.
 pub(super) struct Extract;

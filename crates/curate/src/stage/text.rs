@@ -8,12 +8,12 @@ use arrow::array::{Float32Array, StringArray};
 use twox_hash::XxHash3_64;
 
 use super::Maker;
-use crate::clean::{CleanOptions, Cleaner};
 use crate::error::Error;
-use crate::filter::{CodeFilters, CodeOptions, FilterOptions, Filters, Score, Scratch};
-use crate::language::{Language, LanguageDetector, LanguageOptions, QualityModel, QualityOptions};
-use crate::pii::{Pii, PiiOptions};
 use crate::pipeline::{Batch, Stage, Tally, Work};
+use fathom_prose::clean::{CleanOptions, Cleaner};
+use fathom_prose::filter::{CodeFilters, CodeOptions, FilterOptions, Filters, Score, Scratch};
+use fathom_prose::language::{Language, LanguageDetector, LanguageOptions, QualityModel, QualityOptions};
+use fathom_prose::pii::{Pii, PiiOptions};
 
 /// Of so many documents one is measured by every filter for the distributions; the others end at their first refusal.
 const MEASURED: u64 = 16;

@@ -2,20 +2,14 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod adapters;
-mod cleaning;
 mod corpus;
 mod crawl;
 mod decontamination;
 mod dedup;
-mod extraction;
-mod filters;
 mod gathering;
 mod hostile;
-mod hostile_pages;
-mod language;
 mod pages;
 mod parquet_files;
-mod pii;
 mod pipeline;
 mod readers;
 

@@ -1,6 +1,6 @@
 //! The fused pass against slow, obvious filters, and the cases of the published filters.
 
-use fathom_curate::filter::{
+use fathom_prose::filter::{
     C4Options, Filter, FilterOptions, Filters, Scratch, Set, WordRule, is_space, strip,
 };
 use proptest::prelude::*;
@@ -334,7 +334,7 @@ fn published_cases() {
 fn duplicates_of_two_words_as_published() {
     let mut options =
         FilterOptions { sets: vec![], with: vec!["repeating_dup_2gram".into()], ..Default::default() };
-    options.repeating_dup_ngrams = vec![fathom_curate::filter::NGramLimit { n: 2, max: 0.2 }];
+    options.repeating_dup_ngrams = vec![fathom_prose::filter::NGramLimit { n: 2, max: 0.2 }];
     let filters = Filters::new(&options).unwrap();
     let kept: Vec<bool> = ["a a b b a a b b", "totally fine", "a a a a this should be fine as well"]
         .iter()
@@ -364,7 +364,7 @@ fn options_that_cannot_be_are_named() {
         assert!(message.contains(part), "{message}");
     };
     check(FilterOptions { with: vec!["word_cont".into()], ..Default::default() }, "`with` is word_cont");
-    let twice = vec![fathom_curate::filter::NGramLimit { n: 2, max: 0.2 }; 2];
+    let twice = vec![fathom_prose::filter::NGramLimit { n: 2, max: 0.2 }; 2];
     check(FilterOptions { repeating_top_ngrams: twice, ..Default::default() }, "n = 2 twice");
     check(FilterOptions { alpha_numeric: f64::NAN, ..Default::default() }, "alpha_numeric");
     assert!(serde_json::from_str::<FilterOptions>("{\"alpha_numerik\": 1}").is_err());

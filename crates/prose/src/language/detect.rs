@@ -68,7 +68,7 @@ impl LanguageDetector {
     pub fn new(options: &LanguageOptions) -> Result<LanguageDetector, Error> {
         if !(0.0..=1.0).contains(&options.min_score) {
             return Err(Error::Option {
-                stage: "language",
+                piece: "language",
                 key: "min_score".to_string(),
                 found: options.min_score.to_string(),
                 advice: "give a number from 0 to 1".to_string(),

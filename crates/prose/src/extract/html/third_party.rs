@@ -81,8 +81,9 @@ impl Crates {
             }
         }
         if !crates.stop_words.contains_key(&options.stop_words) {
-            return Err(Error::Setting {
-                key: "stop_words",
+            return Err(Error::Option {
+                piece: "html",
+                key: "stop_words".to_string(),
                 found: format!("`{}`", options.stop_words),
                 advice: format!("languages with stop words: {}", justext::available_languages().join(", ")),
             });

@@ -4,7 +4,7 @@
 #[path = "shared/english.rs"]
 mod english;
 
-use fathom_curate::filter::{C4, C4Options, FilterOptions, Filters, Scratch, Set};
+use fathom_prose::filter::{C4, C4Options, FilterOptions, Filters, Scratch, Set};
 use std::io::Write;
 use std::time::Instant;
 

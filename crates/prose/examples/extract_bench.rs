@@ -4,8 +4,8 @@
 use std::io::{BufRead, BufWriter, Write};
 use std::time::Instant;
 
-use fathom_curate::labelled::{LabelledPage, Score, pages};
-use fathom_curate::{Html, HtmlOptions, Method};
+use fathom_prose::extract::labelled::{LabelledPage, Score, pages};
+use fathom_prose::extract::{Html, HtmlOptions, Method};
 
 /// Pages of the generated set.
 const PAGES: usize = 1000;

@@ -70,7 +70,7 @@ impl ExtensionRules {
     /// [`Error::Option`] when a column is missing or no row is left.
     pub fn parse(csv: &str) -> Result<ExtensionRules, Error> {
         let fault = |found: String, advice: &str| Error::Option {
-            stage: "code",
+            piece: "code",
             key: "extensions".to_string(),
             found,
             advice: advice.to_string(),

@@ -87,7 +87,7 @@ impl C4 {
     /// [`Error::Option`] when the bad words are too many for an automaton, or one of them is empty.
     pub fn new(options: &C4Options) -> Result<C4, Error> {
         let refused = |found: String, advice: &str| Error::Option {
-            stage: "c4",
+            piece: "c4",
             key: "bad_words".to_string(),
             found,
             advice: advice.to_string(),

@@ -1,6 +1,6 @@
 //! Personal data: precision and recall on planted values, and what the actions write.
 
-use fathom_curate::pii::{Action, Entity, Pii, PiiOptions};
+use fathom_prose::pii::{Action, Entity, Pii, PiiOptions};
 use std::collections::BTreeMap;
 
 struct Random(u64);

@@ -1,6 +1,6 @@
 //! Languages, quality models, and the rule of keeping.
 
-use fathom_curate::language::{
+use fathom_prose::language::{
     LanguageDetector, LanguageOptions, ParetoKeep, QualityModel, QualityOptions, QualityTraining,
     train_quality,
 };

@@ -108,7 +108,7 @@ pub(super) fn check_lengths(key: &str, limits: &[NGramLimit]) -> Result<(), Erro
 /// The error of a setting of this module.
 pub(super) fn refused(key: &str, found: &str, advice: &str) -> Error {
     Error::Option {
-        stage: "filter",
+        piece: "filter",
         key: key.to_string(),
         found: found.to_string(),
         advice: advice.to_string(),

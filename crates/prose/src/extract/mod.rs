@@ -4,6 +4,7 @@
 //! refused with a reason that reports count by.
 
 pub mod charset;
+mod content;
 mod html;
 pub mod labelled;
 mod latex;
@@ -13,10 +14,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::counters::Reason;
 use crate::error::Error;
-use crate::read::Content;
 
+pub use content::{Content, LatexFile};
 pub(crate) use html::decode_entities;
 pub use html::{Html, HtmlOptions, Method};
 pub use latex::{Latex, LatexOptions};
@@ -61,19 +61,6 @@ impl Refusal {
             Refusal::Redirect => "redirect",
             Refusal::ExpansionTooLarge => "expansion_too_large",
             Refusal::NoDocument => "no_document",
-        }
-    }
-
-    /// The class under which readers count it.
-    pub(crate) fn counted(self) -> Reason {
-        match self {
-            Refusal::Binary => Reason::Binary,
-            Refusal::UnknownCharset => Reason::UnknownCharset,
-            Refusal::PageTooLarge | Refusal::TooManyElements | Refusal::ExpansionTooLarge => Reason::TooLarge,
-            Refusal::Redirect => Reason::Redirect,
-            Refusal::NoContent | Refusal::TooShort | Refusal::NoDocument | Refusal::ExtractorFailed => {
-                Reason::NoContent
-            }
         }
     }
 }
@@ -124,7 +111,7 @@ impl Extraction {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::Setting`] for options that cannot be.
+    /// [`Error::Option`] for options that cannot be.
     pub fn new(options: &ExtractOptions) -> Result<Extraction, Error> {
         Ok(Extraction {
             html: Html::new(&options.html)?,

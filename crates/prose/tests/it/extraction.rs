@@ -1,7 +1,7 @@
 //! LaTeX, wikitext and web pages to text.
 
-use fathom_curate::labelled::{Score, pages};
-use fathom_curate::{
+use fathom_prose::extract::labelled::{Score, pages};
+use fathom_prose::extract::{
     Html, HtmlOptions, Latex, LatexFile, LatexOptions, Method, Refusal, Wikitext, WikitextOptions,
 };
 

@@ -5,7 +5,7 @@
 #[path = "shared/english.rs"]
 mod english;
 
-use fathom_curate::clean::{UnicodeFixer, UnicodeOptions};
+use fathom_prose::clean::{UnicodeFixer, UnicodeOptions};
 use std::io::Write;
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Unicode repair against golden cases, and the fused cleaner against its steps.
 
-use fathom_curate::clean::{CleanOptions, Cleaner, SliceAt, SliceOptions, UnicodeFixer, UnicodeOptions};
+use fathom_prose::clean::{CleanOptions, Cleaner, SliceAt, SliceOptions, UnicodeFixer, UnicodeOptions};
 use proptest::prelude::*;
 
 #[test]

@@ -49,7 +49,7 @@ impl Pii {
     /// numbers or names are guessed by trying all.
     pub fn new(options: &PiiOptions) -> Result<Pii, Error> {
         let refused = |key: &str, found: &str, advice: &str| Error::Option {
-            stage: "pii",
+            piece: "pii",
             key: key.to_string(),
             found: found.to_string(),
             advice: advice.to_string(),

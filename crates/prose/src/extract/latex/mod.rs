@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
-use crate::read::LatexFile;
+use crate::extract::LatexFile;
 
 /// How papers become text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

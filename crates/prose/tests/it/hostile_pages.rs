@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fathom_curate::{Html, HtmlOptions, Method, Refusal, charset};
+use fathom_prose::extract::{Html, HtmlOptions, Method, Refusal, charset};
 use proptest::prelude::*;
 
 fn extractors() -> Vec<Html> {

@@ -83,7 +83,7 @@ impl QualityModel {
         let (labels, _) = model.get_labels();
         if !labels.contains(&options.label) {
             return Err(Error::Option {
-                stage: "quality",
+                piece: "quality",
                 key: "label".to_string(),
                 found: options.label.clone(),
                 advice: format!("the labels of {} are {}", options.model.display(), labels.join(", ")),

@@ -1,0 +1,9 @@
+//! Pieces over text, through the public interface.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
+
+mod cleaning;
+mod extraction;
+mod filters;
+mod hostile_pages;
+mod language;
+mod pii;
