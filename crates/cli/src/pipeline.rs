@@ -246,7 +246,7 @@ impl Job<'_> {
                 (model, params)
             }
         };
-        let (have, need) = (params.shape(model.embed)[0], tokenizer.vocab_size());
+        let (have, need) = (model.spec.vocab, tokenizer.vocab_size());
         if have < need {
             bail!(
                 "the tokenizer has {need} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
@@ -345,7 +345,7 @@ impl Job<'_> {
         let tokenizer = self.folder.join("data/tokenizer");
         let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| tokenizer.join(name));
         let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
-        let dtype = trainer.params.dtype(trainer.model.embed);
+        let dtype = trainer.model.dtype(&trainer.params);
         let options = FolderOptions { weights: SaveOptions::new(dtype), special, copy: &copy };
         save_hf(&trainer.device, &trainer.model, &trainer.params, &folder, options)?;
         Ok(())

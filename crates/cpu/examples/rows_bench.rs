@@ -152,10 +152,12 @@ fn look_ups(memory: &mut Memory<'_>) {
     let Memory { place, rows, x, dy, y } = memory;
     let (place, rows, vocab, cols, scale) = (*place, *rows, 4001, D, 1.0);
     let ids: Vec<i32> = (0..rows as i32).map(|i| i.wrapping_mul(7919) % 4001).collect();
-    let op = Embed { ids: &ids, vocab, cols, table: bf(x, D), scale, out: bf_mut(y, D), accumulate: false };
+    let (table, out, first) = (bf(x, D), bf_mut(y, D), None);
+    let op = Embed { ids: &ids, vocab, cols, table, scale, out, accumulate: false, first };
     show("embed", rows * D * 4, || unsafe { embed(place, &op) });
     let mut dtable = vec![0f32; vocab * D];
-    let op = EmbedBackward { ids: &ids, vocab, cols, dy: bf(dy, D), scale, dtable: f32_mut(&mut dtable, D) };
+    let (dy, dtable) = (bf(dy, D), f32_mut(&mut dtable, D));
+    let op = EmbedBackward { ids: &ids, vocab, cols, dy, scale, dtable, first };
     show("embed backward", rows * D * 10, || unsafe { embed_backward(place, &op) });
 }
 
@@ -176,6 +178,7 @@ fn losses(memory: &mut Memory<'_>) {
             scale: 1.0,
             softcap,
             z_loss: 0.0,
+            spread: None,
         };
         let place = *place;
         show(&format!("cross entropy{name} {tile}x{VOCAB}"), tile * VOCAB * 4, || unsafe {

@@ -52,7 +52,7 @@ impl<'a> Engine<'a> {
 
     /// Memory for `regions` sequences of up to `tokens` tokens.
     pub fn cache(&self, regions: usize, tokens: usize) -> Cache {
-        let dtype = self.params.dtype(self.model.embed);
+        let dtype = self.model.dtype(self.params);
         Cache::new(self.device, self.model, dtype, regions, tokens)
     }
 
@@ -81,7 +81,7 @@ impl<'a> Engine<'a> {
         for (to, from) in rows.iter().enumerate() {
             self.device.machine.copy(&hidden.view_rows(*from..from + 1), &picked.view_rows(to..to + 1));
         }
-        let vocab = self.params.shape(self.model.head)[0];
+        let vocab = self.model.spec.vocab;
         let logits = self.with_scope(|scope| self.model.head(0.0).logits(scope, &picked));
         self.device.to_f32(&logits).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
     }
@@ -143,7 +143,7 @@ impl<'a> Engine<'a> {
     }
 
     fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
-        let vocab = self.params.shape(self.model.embed)[0];
+        let vocab = self.model.spec.vocab;
         if prompt.is_empty() {
             return Err(Error::Empty);
         }

@@ -33,6 +33,8 @@ pub struct Info {
     pub producer: Option<usize>,
     /// Gradients flow through it (statistics have none).
     pub differentiable: bool,
+    /// Its rows are every so many of the segment's tokens: 1, or the tensor parallel ranks where each has a share.
+    pub share: usize,
 }
 
 /// One operation and what it reads and makes.
@@ -68,9 +70,30 @@ impl Graph {
     }
 }
 
+/// How tensor parallel ranks share a segment's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Ranks that have a part of each sub-layer's weights.
+    pub ranks: usize,
+    /// Between sub-layers each of them has a share of the rows (Megatron's sequence parallel), not all: of each tile, or of all
+    /// tokens where there are no tiles, the part of its index.
+    pub rows: bool,
+}
+
+impl Spread {
+    /// One rank.
+    pub const NONE: Spread = Spread { ranks: 1, rows: false };
+
+    /// Ranks over which rows between sub-layers are shared.
+    pub fn share(self) -> usize {
+        if self.rows { self.ranks } else { 1 }
+    }
+}
+
 /// Records a block's operations. The methods that model code calls are in [`crate::ops`], one per operation.
 pub struct Ctx<'p> {
     pub(crate) params: &'p Params,
+    pub(crate) spread: Spread,
     values: Vec<Info>,
     nodes: Vec<Node>,
     region: Option<u32>,
@@ -81,12 +104,14 @@ impl<'p> Ctx<'p> {
     /// Runs `body` once and returns what it recorded. `input` describes the segment's input.
     pub fn record(
         params: &'p Params,
+        spread: Spread,
         input: Option<Desc>,
         body: impl FnOnce(&mut Ctx<'p>, Val) -> Val,
     ) -> Graph {
-        let mut cx = Ctx { params, values: Vec::new(), nodes: Vec::new(), region: None, regions: 0 };
+        let mut cx = Ctx { params, spread, values: Vec::new(), nodes: Vec::new(), region: None, regions: 0 };
         if let Some(Desc { cols, dtype }) = input {
-            cx.values.push(Info { name: "block.in", cols, dtype, producer: None, differentiable: true });
+            let (name, share) = ("block.in", spread.share());
+            cx.values.push(Info { name, cols, dtype, producer: None, differentiable: true, share });
         }
         let output = body(&mut cx, Val(0));
         let Ctx { values, nodes, .. } = cx;
@@ -114,9 +139,28 @@ impl<'p> Ctx<'p> {
         Desc { cols: info.cols, dtype: info.dtype }
     }
 
-    /// Records one operation; its outputs are named by the operation.
+    /// Records one operation; its outputs are named by the operation and have the rows of its inputs.
     #[track_caller]
     pub fn apply(&mut self, op: impl Op + 'static, ins: &[Val], params: &[ParamId]) -> Vec<Val> {
+        let shares: Vec<usize> = ins.iter().map(|val| self.values[val.index()].share).collect();
+        let share = shares.first().copied().unwrap_or(1);
+        assert!(
+            shares.iter().all(|other| *other == share),
+            "{}: inputs of different rows {shares:?}",
+            op.name()
+        );
+        self.apply_to(share, op, ins, params)
+    }
+
+    /// As [`Ctx::apply`], for an operation that parts or collects rows: its outputs have a `share`-th of the tokens.
+    #[track_caller]
+    pub(crate) fn apply_to(
+        &mut self,
+        share: usize,
+        op: impl Op + 'static,
+        ins: &[Val],
+        params: &[ParamId],
+    ) -> Vec<Val> {
         let descs: Vec<Desc> = ins.iter().map(|val| self.desc(*val)).collect();
         let weights: Vec<[usize; 2]> = params.iter().map(|id| self.params.shape(*id)).collect();
         let node = self.nodes.len();
@@ -125,7 +169,7 @@ impl<'p> Ctx<'p> {
             .into_iter()
             .map(|out| {
                 let (name, cols, dtype, differentiable) = (out.name, out.cols, out.dtype, out.differentiable);
-                self.values.push(Info { name, cols, dtype, producer: Some(node), differentiable });
+                self.values.push(Info { name, cols, dtype, producer: Some(node), differentiable, share });
                 Val(self.values.len() as u32 - 1)
             })
             .collect();

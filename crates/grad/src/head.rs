@@ -2,11 +2,16 @@
 //!
 //! With constant weights per token the gradients are computed in the forward pass ([`Head::loss`]); objectives whose
 //! weights depend on the log-probabilities use [`Head::losses`] first and [`Head::weighted_backward`] after.
+//!
+//! Tensor parallel ranks have some rows of the projection each (vocabulary parallel): of a tile every rank makes its columns
+//! of the logits, and two numbers a token go round before the loss is known.
 
 use std::ops::Range;
 
-use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Tensor};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Spread as Vocabulary, Tensor};
 
+use crate::graph::Spread;
 use crate::params::{Grads, ParamId, Weights};
 use crate::tape::Scope;
 use crate::tiles;
@@ -46,6 +51,8 @@ pub struct Head {
     pub weight: ParamId,
     /// What follows.
     pub how: HeadUse,
+    /// The token whose row is the first of the weight: above 0 where the vocabulary is spread over ranks.
+    pub first: usize,
 }
 
 /// Bytes that a tile of f32 logits should not exceed.
@@ -67,6 +74,41 @@ impl Head {
             DType::F32 => tile,
             narrow => (GRADIENT_BYTES / (narrow.bytes() * vocab) / tile * tile).max(tile),
         }
+    }
+
+    /// The tokens in the order in which the head meets them, which its labels, weights and losses have: as they lie, but where
+    /// tensor parallel ranks share the rows (`spread`), of each tile first those of the first rank. `tile_rows` is that of the
+    /// segments, `vocab` the rows of the weight on one rank.
+    ///
+    /// # Panics
+    /// If the ranks cannot share the tokens of a tile.
+    #[track_caller]
+    pub fn order(
+        vocab: usize,
+        dtype: DType,
+        tokens: usize,
+        spread: Spread,
+        tile_rows: Option<usize>,
+    ) -> Vec<usize> {
+        let share = spread.share();
+        let block = tile_rows.unwrap_or(tokens).clamp(1, tokens.max(1));
+        let fits = tokens.is_multiple_of(share) && block.is_multiple_of(share);
+        assert!(fits, "head: {tokens} tokens in tiles of {block} cannot be shared by {share} ranks");
+        // The token of a rank's row: rows lie block by block, of each block the rank's part.
+        let token = |rank: usize, row: usize| {
+            let (index, at) = (row / (block / share), row % (block / share));
+            let here = (tokens - index * block).min(block) / share;
+            index * block + rank * here + at
+        };
+        let rows = tokens / share;
+        let tile = Head::gradient_rows(vocab, dtype) / share;
+        let tiles = Head::tiles(rows, tile.max(1));
+        tiles
+            .flat_map(|tile| {
+                (0..share).flat_map(move |rank| tile.clone().map(move |row| (rank, row))).collect::<Vec<_>>()
+            })
+            .map(|(rank, row)| token(rank, row))
+            .collect()
     }
 
     fn tiles(tokens: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
@@ -118,13 +160,35 @@ impl Head {
         scope.counters.span("head", " matmul", -1, || scope.device.machine.matmul(&op, &ws));
     }
 
-    /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0); no gradients.
+    /// The rows of all ranks where each has a share of them.
+    fn collect(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
+        let (device, spread) = (scope.device, scope.spread());
+        if spread.share() == 1 {
+            return x.clone();
+        }
+        device.pool.enter("head", -1);
+        let all = device.empty(x.rows() * spread.ranks, x.cols(), x.dtype(), Category::Comm);
+        let part = |rank: usize| all.view_rows(rank * x.rows()..(rank + 1) * x.rows());
+        let parts: Vec<Tensor> = (0..spread.ranks).map(part).collect();
+        device.mesh.group(&[Axis::Tp]).all_gather(device, x, &parts).wait();
+        all
+    }
+
+    /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0); no gradients. Labels and losses are in
+    /// [`Head::order`].
     pub fn losses(&self, scope: &Scope<'_>, x: &Tensor, labels: &Labels, losses: &Tensor) {
         let vocab = scope.params.shape(self.weight)[0];
+        let share = scope.spread().share();
         let _weights = self.weight(scope);
-        for rows in Head::tiles(x.rows(), Head::tile_rows(vocab)) {
-            let logits = self.project(scope, &x.view_rows(rows.clone()));
-            self.cross_entropy(scope, labels, losses, rows, &logits, None);
+        // Where rows are shared the order of tokens is that of the gradients' tiles.
+        let outer = if share > 1 { Head::gradient_rows(vocab, x.dtype()) } else { Head::tile_rows(vocab) };
+        for rows in Head::tiles(x.rows(), (outer / share).max(1)) {
+            let x = self.collect(scope, &x.view_rows(rows.clone()));
+            for tile in Head::tiles(x.rows(), Head::tile_rows(vocab)) {
+                let tokens = rows.start * share + tile.start..rows.start * share + tile.end;
+                let logits = self.project(scope, &x.view_rows(tile));
+                self.cross_entropy(scope, labels, losses, tokens, &logits, None);
+            }
         }
     }
 
@@ -143,16 +207,14 @@ impl Head {
         let weight = &scope.params.tensor(self.weight);
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
-        let rows = Head::gradient_rows(weight.rows(), x.dtype());
+        let share = scope.spread().share();
+        let rows = (Head::gradient_rows(weight.rows(), x.dtype()) / share).max(1);
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
-            let dlogits = self.dlogits(scope, x, labels, losses, rows.clone());
-            let x = x.view_rows(rows.clone());
+            let tokens = rows.start * share..rows.end * share;
+            let x = self.collect(scope, &x.view_rows(rows.clone()));
+            let dlogits = self.dlogits(scope, &x, labels, losses, tokens);
             let flops = 2 * (x.len() * weight.rows()) as u64;
-            let dx = dx.view_rows(rows);
-            self.matmul(
-                scope,
-                MatMul { a: &dlogits, a_trans: false, b: weight, b_trans: false, c: &dx, accumulate: false },
-            );
+            self.input_gradient(scope, &dlogits, weight, &dx.view_rows(rows));
             scope.counters.add(flops, flops);
             if let Some(dw) = grads.get(self.weight) {
                 self.matmul(
@@ -165,7 +227,26 @@ impl Head {
         dx
     }
 
-    /// Gradients of the logits of some tokens, stored like x, tile by tile; f32 ones take the logits' place.
+    /// `dx = dlogits W`, summed over the ranks that have other columns of the logits.
+    fn input_gradient(&self, scope: &Scope<'_>, dlogits: &Tensor, weight: &Tensor, dx: &Tensor) {
+        let (device, spread) = (scope.device, scope.spread());
+        let product = |c: &Tensor| {
+            let op = MatMul { a: dlogits, a_trans: false, b: weight, b_trans: false, c, accumulate: false };
+            self.matmul(scope, op);
+        };
+        if spread.share() == 1 {
+            product(dx);
+            return device.mesh.group(&[Axis::Tp]).all_reduce(device, dx);
+        }
+        let all = device.empty(dlogits.rows(), dx.cols(), dx.dtype(), Category::Comm);
+        product(&all);
+        let part = |rank: usize| all.view_rows(rank * dx.rows()..(rank + 1) * dx.rows());
+        let parts: Vec<Tensor> = (0..spread.ranks).map(part).collect();
+        device.mesh.group(&[Axis::Tp]).reduce_scatter(device, &parts, dx);
+    }
+
+    /// Gradients of the logits of the tokens of x, which are `rows` of the labels, stored like x, tile by tile; f32 ones take the
+    /// logits' place.
     fn dlogits(
         &self,
         scope: &Scope<'_>,
@@ -177,7 +258,7 @@ impl Head {
         let vocab = scope.params.shape(self.weight)[0];
         let device = scope.device;
         if x.dtype() == DType::F32 {
-            let logits = self.project(scope, &x.view_rows(rows.clone()));
+            let logits = self.project(scope, x);
             self.cross_entropy(scope, labels, losses, rows, &logits, Some(&logits));
             return logits;
         }
@@ -185,7 +266,7 @@ impl Head {
         let dlogits = device.empty(rows.len(), vocab, x.dtype(), Category::Activations);
         tiles::each(device, scope.counters, rows.len(), Head::tile_rows(vocab), |tile| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
-            let logits = self.project(scope, &x.view_rows(tokens.clone()));
+            let logits = self.project(scope, &x.view_rows(tile.clone()));
             self.cross_entropy(scope, labels, losses, tokens, &logits, Some(&dlogits.view_rows(tile)));
         });
         dlogits
@@ -200,7 +281,8 @@ impl Head {
         labels: &Labels,
         grads: &mut Grads,
     ) -> Tensor {
-        let scratch = scope.device.empty(1, x.rows(), DType::F32, Category::Activations);
+        let tokens = x.rows() * scope.spread().share();
+        let scratch = scope.device.empty(1, tokens, DType::F32, Category::Activations);
         self.loss(scope, x, labels, &scratch, grads)
     }
 
@@ -218,7 +300,29 @@ impl Head {
         let ids = &labels.ids.view_cols(rows.clone());
         let weights = labels.weights.as_ref().map(|weights| weights.view_cols(rows));
         let weights = weights.as_ref();
-        let op = CrossEntropy { logits, labels: ids, weights, loss, dlogits, scale, softcap, z_loss };
+        let spread = self.statistics(scope, ids, logits);
+        let spread = spread.as_ref().map(|all| Vocabulary { first: self.first, stats: None, all: Some(all) });
+        let op = CrossEntropy { logits, labels: ids, weights, loss, dlogits, scale, softcap, z_loss, spread };
         scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(&op));
+    }
+
+    /// What all ranks know of a tile's tokens, f32 [2 x ranks, r]; `None` where one rank has the whole vocabulary.
+    fn statistics(&self, scope: &Scope<'_>, labels: &Tensor, logits: &Tensor) -> Option<Tensor> {
+        let (device, group) = (scope.device, scope.device.mesh.group(&[Axis::Tp]));
+        if group.size() == 1 {
+            return None;
+        }
+        let tokens = logits.rows();
+        let empty = |rows| device.empty(rows, tokens, DType::F32, Category::Comm);
+        let (stats, all, loss) = (empty(2), empty(2 * group.size()), empty(1));
+        let HeadUse { scale, softcap, z_loss } = self.how;
+        let spread = Some(Vocabulary { first: self.first, stats: Some(&stats), all: None });
+        let (weights, dlogits, loss) = (None, None, &loss);
+        let op = CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread };
+        scope.counters.span("head", " loss", -1, || device.machine.cross_entropy(&op));
+        let parts: Vec<Tensor> =
+            (0..group.size()).map(|rank| all.view_rows(2 * rank..2 * rank + 2)).collect();
+        group.all_gather(device, &stats, &parts).wait();
+        Some(all)
     }
 }

@@ -17,6 +17,7 @@ mod optimizer;
 mod params;
 mod places;
 mod run;
+mod shares;
 mod tape;
 #[cfg(test)]
 mod testing;
@@ -28,7 +29,7 @@ pub mod schedule;
 
 pub use batch::{Batch, Rotation};
 pub use disk::{CHUNK, OnDisk, StateDisk};
-pub use graph::{Ctx, Graph, Info, Node, Val};
+pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{Head, HeadUse, Labels};
 pub use held::Offload;
 pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
@@ -38,5 +39,6 @@ pub use optimizer::{AdamW, AdamWSettings, State, StepReport, Update};
 pub use params::{Grads, Param, ParamId, Params, Weights};
 pub use places::{Place, Places, Rule};
 pub use run::{Counted, Counters, Span};
+pub use shares::{ParamShares, SLOT, Shares, deal};
 pub use tape::{Eval, Scope, Segments, Tape};
 pub use value::Value;

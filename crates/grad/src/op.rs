@@ -125,6 +125,8 @@ pub struct Exec<'a> {
     pub layer: i32,
     /// Groups of heads that attention runs over, one after the other.
     pub head_groups: usize,
+    /// What an operation's weight gradient leaves for its input gradient, which follows it.
+    pub carry: Option<Tensor>,
 }
 
 impl Exec<'_> {

@@ -9,6 +9,7 @@ use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale,
 
 use crate::disk::{Part, Role, chunks};
 use crate::params::{Grads, Param, ParamId, Params};
+use crate::shares::{SLOT, Shares};
 use crate::value::Value;
 
 #[cfg(test)]
@@ -37,8 +38,11 @@ impl Default for AdamWSettings {
     }
 }
 
-/// Moments of one weight, and its f32 master if the weight itself is narrower.
+/// Moments of one weight, and its f32 master if the weight itself is narrower: of the elements whose state this rank keeps,
+/// shaped like the weight where that is all of them.
 pub struct State {
+    /// Its elements.
+    pub range: Range<usize>,
     /// f32 first moment.
     pub m: Value,
     /// f32 second moment.
@@ -50,6 +54,9 @@ pub struct State {
 /// The optimizer's state.
 pub struct AdamW {
     states: Vec<Option<State>>,
+    shares: Shares,
+    /// f32 [1, slots]: sums of squares.
+    slots: Tensor,
     /// i32: updates made. On the device, because only it knows in time whether a step was skipped.
     updates: Tensor,
     sum_squares: Tensor,
@@ -63,8 +70,16 @@ struct Item<'a> {
     id: ParamId,
     param: &'a Param,
     state: &'a State,
-    /// Its elements.
+    /// Elements of its state.
     range: Range<usize>,
+}
+
+impl Item<'_> {
+    /// Elements of the weight.
+    fn of_weight(&self) -> Range<usize> {
+        let first = self.state.range.start;
+        first + self.range.start..first + self.range.end
+    }
 }
 
 /// Walks items through the ring of the disk, or as they lie in memory without one.
@@ -102,26 +117,45 @@ pub struct StepReport {
 impl AdamW {
     /// Zero moments for every trainable weight; masters copied from the weights.
     pub fn new(device: &Device, params: &Params) -> AdamW {
+        AdamW::shared(device, params, Shares::alone(device, params))
+    }
+
+    /// As [`AdamW::new`], for a rank that keeps its share of the state.
+    ///
+    /// # Panics
+    /// If weights are on disk and their state is shared.
+    pub fn shared(device: &Device, params: &Params, shares: Shares) -> AdamW {
         device.pool.enter("optimizer", -1);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Optimizer);
         let (sum_squares, scale, skip, norm) = (scalar(), scalar(), scalar(), scalar());
-        let room = |role: Role, weight: &Value| match params.disk() {
-            Some(disk) if disk.what().optimizer && Value::moves(weight.shape()) => {
-                Value::on_disk(disk, weight.shape(), DType::F32, role, weight.layer())
-            }
-            _ => {
-                let [rows, cols] = weight.shape();
-                device.empty(rows, cols, DType::F32, Category::Optimizer).into()
+        let room = |role: Role, weight: &Value, range: &Range<usize>| {
+            let whole = range.len() == weight.len();
+            assert!(
+                whole || weight.away().is_none(),
+                "optimizer: {weight:?} is on disk and its state shared"
+            );
+            let [rows, cols] = if whole { weight.shape() } else { [1, range.len()] };
+            match params.disk() {
+                Some(disk) if disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty() => {
+                    Value::on_disk(disk, [rows, cols], DType::F32, role, weight.layer())
+                }
+                _ => device.empty(rows, cols, DType::F32, Category::Optimizer).into(),
             }
         };
-        let state = |weight: &Value| State {
-            m: room(Role::Moment1, weight),
-            v: room(Role::Moment2, weight),
-            master: (weight.dtype() != DType::F32).then(|| room(Role::Master, weight)),
+        let state = |id: ParamId, weight: &Value| {
+            let range = shares.own(id);
+            State {
+                m: room(Role::Moment1, weight, &range),
+                v: room(Role::Moment2, weight, &range),
+                master: (weight.dtype() != DType::F32).then(|| room(Role::Master, weight, &range)),
+                range,
+            }
         };
-        let states = params.iter().map(|(_, param)| param.trainable.then(|| state(&param.value))).collect();
+        let states =
+            params.iter().map(|(id, param)| param.trainable.then(|| state(id, &param.value))).collect();
+        let slots = device.zeros(1, shares.num_slots.max(1), DType::F32, Category::Optimizer);
         let updates = device.zeros(1, 1, DType::I32, Category::Optimizer);
-        let adamw = AdamW { states, updates, sum_squares, scale, skip, norm };
+        let adamw = AdamW { states, shares, slots, updates, sum_squares, scale, skip, norm };
         adamw.begin(device, params);
         adamw
     }
@@ -132,10 +166,10 @@ impl AdamW {
         let items = self.items(params);
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
-            let part = |value, read| Part { value, range: range.clone(), read, write: !read };
-            let weight = state.master.is_some().then(|| part(&param.value, true));
+            let part = |value, range, read| Part { value, range, read, write: !read };
+            let weight = state.master.is_some().then(|| part(&param.value, items[item].of_weight(), true));
             let state = [Some(&state.m), Some(&state.v), state.master.as_ref()];
-            state.into_iter().flatten().map(|value| part(value, false)).chain(weight).collect()
+            state.into_iter().flatten().map(|value| part(value, range.clone(), false)).chain(weight).collect()
         };
         sweep(params, items.len(), &parts, &mut |_, views| {
             machine.zero(&views[0]);
@@ -151,10 +185,13 @@ impl AdamW {
         let mut items = Vec::new();
         for ((id, param), state) in params.iter().zip(&self.states) {
             let Some(state) = state else { continue };
-            let len = param.value.len();
+            let len = state.range.len();
             let some_away = param.value.away().is_some() || state.m.away().is_some();
-            let ranges: Vec<Range<usize>> =
-                if some_away { chunks(len).collect() } else { std::iter::once(0..len).collect() };
+            let ranges: Vec<Range<usize>> = if some_away {
+                chunks(len).collect()
+            } else {
+                (len > 0).then_some(0..len).into_iter().collect()
+            };
             items.extend(ranges.into_iter().map(|range| Item { id, param, state, range }));
         }
         items
@@ -193,10 +230,7 @@ impl AdamW {
     ) -> StepReport {
         let machine = &device.machine;
         device.pool.enter("adamw", -1);
-        machine.zero(&self.sum_squares);
-        for (_, grad) in grads.iter() {
-            machine.sum_squares(grad, &self.sum_squares);
-        }
+        self.square(device, grads);
         let (sum_squares, scale, skip, norm) = (&self.sum_squares, &self.scale, &self.skip, &self.norm);
         let updates = &self.updates;
         let Update { loss, count } = update;
@@ -215,20 +249,93 @@ impl AdamW {
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
             // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
-            let part = |value| Part { value, range: range.clone(), read: true, write: true };
-            let values = [Some(&param.value), Some(&state.m), Some(&state.v), state.master.as_ref()];
-            values.into_iter().flatten().map(part).collect()
+            let part = |value, range| Part { value, range, read: true, write: true };
+            let state = [Some(&state.m), Some(&state.v), state.master.as_ref()];
+            let state = state.into_iter().flatten().map(|value| part(value, range.clone()));
+            std::iter::once(part(&param.value, items[item].of_weight())).chain(state).collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {
-            let Item { id, param, range, .. } = &items[item];
+            let Item { id, param, .. } = &items[item];
             let Some(grad) = grads.get(*id) else { return };
-            let grad = &grad.reshape(1, grad.len()).view_cols(range.clone());
+            let grad = &grad.reshape(1, grad.len()).view_cols(items[item].of_weight());
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
             let (param, m, v, master) = (&views[0], &views[1], &views[2], views.get(3));
             let call =
                 Call { param, master, m, v, grad, scale, skip, lr, beta1, beta2, eps, weight_decay, updates };
             machine.adamw(&call);
         });
+        self.spread(device, params);
         StepReport { norm: machine.read(norm), skipped: machine.read(skip) }
+    }
+
+    /// The sum of the squares of all gradients of the whole model.
+    fn square(&self, device: &Device, grads: &Grads) {
+        let machine = &device.machine;
+        machine.zero(&self.slots);
+        for (id, grad) in grads.iter() {
+            let (shares, flat) = (&self.shares.params[id.index()], grad.reshape(1, grad.len()));
+            let Some(first) = shares.slot else { continue };
+            let own = self.shares.own(id);
+            for start in own.clone().step_by(SLOT) {
+                let slot = first + start / SLOT;
+                let part = flat.view_cols(start..own.end.min(start + SLOT));
+                machine.sum_squares(&part, &self.slots.view_cols(slot..slot + 1));
+            }
+        }
+        self.shares.squares.all_reduce(device, &self.slots);
+        machine.zero(&self.sum_squares);
+        machine.sum(&self.slots, &self.sum_squares);
+    }
+
+    /// Hands updated elements to the ranks that have the same weights and not their state.
+    fn spread(&self, device: &Device, params: &Params) {
+        let replicas = &self.shares.replicas;
+        if self.shares.whole {
+            return;
+        }
+        for (id, param) in params.iter().filter(|(id, _)| self.states[id.index()].is_some()) {
+            let weight = param.value.flat(0..param.value.len());
+            let ranges = &self.shares.params[id.index()].ranges;
+            let (me, own) = (replicas.index(), self.shares.own(id));
+            // A copy: the weight is written to while its own part is read.
+            let mine = device.empty(1, own.len(), param.value.dtype(), Category::Comm);
+            if !own.is_empty() {
+                device.machine.copy(&weight.view_cols(own), &mine);
+            }
+            let others = || (0..replicas.size()).filter(|member| *member != me);
+            let views: Vec<Tensor> = ranges.iter().map(|range| weight.view_cols(range.clone())).collect();
+            let sends: Vec<(usize, &Tensor)> = others().map(|member| (member, &mine)).collect();
+            let receives: Vec<(usize, &Tensor)> = others().map(|member| (member, &views[member])).collect();
+            replicas.exchange(device, "gather parameters", &sends, &receives).wait();
+        }
+    }
+
+    /// Sums the gradients over the ranks that have the same weights: all of them, or of shared state this rank's part.
+    pub fn reduce(&self, device: &Device, grads: &Grads) {
+        let replicas = &self.shares.replicas;
+        if replicas.size() == 1 {
+            return;
+        }
+        device.pool.enter("reduce gradients", -1);
+        for (id, grad) in grads.iter() {
+            let flat = grad.reshape(1, grad.len());
+            if self.shares.whole {
+                replicas.all_reduce(device, &flat);
+                continue;
+            }
+            let ranges = &self.shares.params[id.index()].ranges;
+            let parts: Vec<Tensor> = ranges.iter().map(|range| flat.view_cols(range.clone())).collect();
+            let mine = &parts[replicas.index()];
+            let sum = device.empty(1, mine.cols(), DType::F32, Category::Comm);
+            replicas.reduce_scatter(device, &parts, &sum);
+            if !mine.is_empty() {
+                device.machine.copy(&sum, mine);
+            }
+        }
+    }
+
+    /// Which rank keeps the state of what.
+    pub fn shares(&self) -> &Shares {
+        &self.shares
     }
 }

@@ -195,11 +195,11 @@ impl Runner<'_, '_> {
     fn alloc(&self, slot: Slot, val: Val, rows: usize) -> Tensor {
         let info = &self.graph.values[val.index()];
         self.exec.device.pool.label(info.name, matches!(slot, Slot::Grad(_)));
-        self.exec.device.empty(rows, info.cols, info.dtype, Category::Activations)
+        self.exec.device.empty(rows / info.share, info.cols, info.dtype, Category::Activations)
     }
 
-    /// The rows at hand of a slot, if it has storage.
-    fn find(&self, slot: Slot) -> Option<Tensor> {
+    /// The rows at hand of a slot shaped like `val`, if it has storage.
+    fn find(&self, slot: Slot, val: Val) -> Option<Tensor> {
         let (outer, inner) = match slot {
             Slot::Value(val) => {
                 (&self.store.values[val.index()], self.tile.as_ref().map(|tile| &tile.values[val.index()]))
@@ -209,7 +209,10 @@ impl Runner<'_, '_> {
             }
         };
         match (outer, inner) {
-            (Some(full), Some(_)) => Some(full.view_rows(self.exec.rows.clone())),
+            (Some(full), Some(_)) => {
+                let (rows, share) = (&self.exec.rows, self.graph.values[val.index()].share);
+                Some(full.view_rows(rows.start / share..rows.end / share))
+            }
             (Some(full), None) => Some(full.clone()),
             (None, inner) => inner.cloned().flatten(),
         }
@@ -217,7 +220,7 @@ impl Runner<'_, '_> {
 
     /// The rows at hand of a slot shaped like `val`, with storage made if there is none.
     fn find_or_alloc(&mut self, slot: Slot, val: Val) -> Tensor {
-        self.find(slot).unwrap_or_else(|| {
+        self.find(slot, val).unwrap_or_else(|| {
             let tensor = self.alloc(slot, val, self.exec.rows.len());
             *self.here().slot(slot) = Some(tensor.clone());
             tensor
@@ -226,7 +229,7 @@ impl Runner<'_, '_> {
 
     #[track_caller]
     fn value(&self, val: Val) -> Tensor {
-        self.find(Slot::Value(val))
+        self.find(Slot::Value(val), val)
             .unwrap_or_else(|| panic!("{} has no storage", self.graph.values[val.index()].name))
     }
 
@@ -284,6 +287,7 @@ impl Runner<'_, '_> {
             });
         }
         if route.dx.iter().all(Option::is_none) {
+            self.exec.carry = None;
             return;
         }
         self.counters.add(flops.input, flops.input + flops.extra);
@@ -304,6 +308,7 @@ impl Runner<'_, '_> {
         self.counters.span(node.op.name(), " backward input", layer, || {
             node.op.backward_input(exec, &saved, &dy, &dx)
         });
+        self.exec.carry = None;
         for (target, part) in later {
             self.exec.device.machine.add(&target, &part, &target);
         }
@@ -316,10 +321,13 @@ impl Runner<'_, '_> {
         let gradient = |(out, grad): (&Val, &Option<u32>)| {
             let info = &self.graph.values[out.index()];
             match grad {
-                Some(grad) => self.find(Slot::Grad(*grad)),
-                None if info.differentiable => {
-                    Some(self.exec.device.zeros(rows, info.cols, info.dtype, Category::Activations))
-                }
+                Some(grad) => self.find(Slot::Grad(*grad), *out),
+                None if info.differentiable => Some(self.exec.device.zeros(
+                    rows / info.share,
+                    info.cols,
+                    info.dtype,
+                    Category::Activations,
+                )),
                 None => None,
             }
         };
@@ -328,7 +336,7 @@ impl Runner<'_, '_> {
 
     fn add(&mut self, from: u32, into: u32, accumulate: bool, val: Val) {
         self.exec.device.pool.enter("add gradient", self.exec.layer);
-        let Some(from) = self.find(Slot::Grad(from)) else { panic!("gradient {from} has no storage") };
+        let Some(from) = self.find(Slot::Grad(from), val) else { panic!("gradient {from} has no storage") };
         let into = self.find_or_alloc(Slot::Grad(into), val);
         let machine = &self.exec.device.machine;
         if accumulate { machine.add(&into, &from, &into) } else { machine.copy(&from, &into) }

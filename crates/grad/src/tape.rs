@@ -4,7 +4,7 @@ use fathom_tensor::spill::Tag;
 use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Batch;
-use crate::graph::{Ctx, Graph, Val};
+use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, Held, Holding, Leaving, Offload};
 use crate::op::{Desc, Exec, KvMemory};
 use crate::params::{Grads, ParamId, Params, Weights};
@@ -22,6 +22,14 @@ pub struct Scope<'a> {
     pub batch: &'a Batch,
     /// FLOPs and times.
     pub counters: &'a Counters,
+}
+
+impl Scope<'_> {
+    /// How tensor parallel ranks share the work.
+    pub fn spread(&self) -> Spread {
+        let grid = self.device.mesh.grid();
+        Spread { ranks: grid.tp, rows: grid.sequence_parallel && grid.tp > 1 }
+    }
 }
 
 /// A segment that ran forward and waits for its backward pass.
@@ -71,7 +79,7 @@ pub trait Segments<'a> {
 
 fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Graph {
     let desc = x.map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
-    Ctx::record(scope.params, desc, body)
+    Ctx::record(scope.params, scope.spread(), desc, body)
 }
 
 /// A segment's weights, there to be used; those of the one after it begin to come. The head counts as a segment where it
@@ -93,7 +101,7 @@ fn weights<'a>(
 
 fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
     let Scope { device, params, batch, .. } = *scope;
-    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer, head_groups }
+    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer, head_groups, carry: None }
 }
 
 impl<'a> Eval<'a> {

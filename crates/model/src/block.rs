@@ -57,7 +57,7 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
     });
     let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), None);
     cx.rows(|cx| {
-        let a_td = cx.linear("attn.proj", o_te, p.attn_out.weight, p.attn_out.bias);
+        let a_td = cx.row_parallel("attn.proj", o_te, p.attn_out.weight, p.attn_out.bias);
         let a_td = norm(cx, s, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
         let a_td = cx.scale("attn.scaled", a_td, s.residual_scale);
         let y_td = cx.add("block.mid", x_td, a_td);
@@ -78,7 +78,7 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: V
         interleaved: s.ropes[table].interleaved,
     });
     let widths = [s.q_cols(), s.kv_cols(), s.kv_cols()];
-    let qkv = cx.linear("attn.qkv", h_td, p.qkv.weight, p.qkv.bias);
+    let qkv = cx.column_parallel("attn.qkv", h_td, p.qkv.weight, p.qkv.bias);
     if s.qk_norm == QkNorm::None {
         return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
     }
@@ -93,12 +93,12 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: V
 
 /// The feed-forward network.
 fn mlp(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Val {
-    let u_tf = cx.linear("mlp.up", h_td, p.up.weight, p.up.bias);
+    let u_tf = cx.column_parallel("mlp.up", h_td, p.up.weight, p.up.bias);
     let m_tf = match s.mlp.gated {
         true => cx.gate("mlp.act", s.mlp.activation, u_tf),
         false => cx.activate("mlp.act", s.mlp.activation, u_tf),
     };
-    cx.linear("mlp.down", m_tf, p.down.weight, p.down.bias)
+    cx.row_parallel("mlp.down", m_tf, p.down.weight, p.down.bias)
 }
 
 /// A norm if the family has one here.

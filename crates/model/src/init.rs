@@ -4,12 +4,14 @@
 //! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads or chunks.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use fathom_grad::{ParamId, Params};
 use fathom_tensor::{DType, Device};
 
 use crate::files::convert;
 use crate::model::Model;
+use crate::portion::Shard;
 
 /// How weights begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,13 +51,20 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
         } else if !param.decays {
             Fill::Constant(0.0)
         } else {
-            let ends = if ends.contains(&id) { (2.0 * model.blocks.len() as f64).sqrt() } else { 1.0 };
-            Fill::Normal { deviation: init.deviation / ends, key: mix(mix(init.seed) ^ u64::from(id.0)) }
+            let ends = if ends.contains(&id) { (2.0 * model.spec.layers.len() as f64).sqrt() } else { 1.0 };
+            Fill::Normal {
+                deviation: init.deviation / ends,
+                key: mix(mix(init.seed) ^ u64::from(model.holdings[id.index()].number)),
+            }
         };
         param.value.fill(|range, weight| {
             for start in (0..range.len()).step_by(CHUNK) {
                 let end = range.len().min(start + CHUNK);
-                let values = fill.values(range.start + start..range.start + end, threads);
+                let values = fill.part(
+                    &model.holdings[id.index()].shard,
+                    range.start + start..range.start + end,
+                    threads,
+                );
                 raw.clear();
                 raw.extend(values.iter().flat_map(|value| value.to_le_bytes()));
                 convert(DType::F32, &raw, weight.dtype(), &mut bytes);
@@ -71,7 +80,7 @@ fn norm_weights(model: &Model) -> BTreeSet<ParamId> {
         let more = [block.attn_post_norm, block.mlp_norm, block.mlp_post_norm];
         norms.into_iter().chain(more).flatten().map(|norm| norm.weight)
     };
-    model.blocks.iter().flat_map(of_block).chain([model.final_norm.weight]).collect()
+    model.blocks.iter().flat_map(of_block).chain(model.last.map(|last| last.norm.weight)).collect()
 }
 
 enum Fill {
@@ -80,8 +89,26 @@ enum Fill {
 }
 
 impl Fill {
+    /// The elements of a rank's part of a weight.
+    fn part(&self, shard: &Shard, range: Range<usize>, threads: usize) -> Vec<f32> {
+        if !shard.is_parted() {
+            return self.values(range, threads);
+        }
+        let mut values = Vec::with_capacity(range.len());
+        for (here, at, len) in shard.runs() {
+            let (from, to) = (here.max(range.start), (here + len).min(range.end));
+            if from < to {
+                // Normals come in pairs.
+                let first = at + from - here;
+                let odd = first % 2;
+                values.extend(&self.values(first - odd..first + to - from, 1)[odd..]);
+            }
+        }
+        values
+    }
+
     /// The elements of a range that starts at an even position.
-    fn values(&self, range: std::ops::Range<usize>, threads: usize) -> Vec<f32> {
+    fn values(&self, range: Range<usize>, threads: usize) -> Vec<f32> {
         let Fill::Normal { deviation, key } = *self else {
             let Fill::Constant(value) = *self else { return Vec::new() };
             return vec![value; range.len()];

@@ -13,6 +13,7 @@ mod files;
 mod init;
 mod model;
 mod pieces;
+mod portion;
 mod rope;
 mod spec;
 
@@ -27,7 +28,8 @@ pub use files::{
     header_bytes, load, open, open_config, parse_header, read_f32, save, save_hf, write_file,
 };
 pub use init::{Init, initialise};
-pub use model::Model;
+pub use model::{EmbedParams, LastParams, Model};
 pub use pieces::Piece;
+pub use portion::{Holding, Holdings, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};

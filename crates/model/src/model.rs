@@ -2,78 +2,139 @@
 
 use std::rc::Rc;
 
-use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk, Val};
+use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk};
 use fathom_tensor::{DType, Device, Tensor};
 
 use crate::block::{BlockParams, LinearParams, NormParams, block, norm};
+use crate::portion::{Cut, Holding, Holdings, Portion, Shard, Weight};
 use crate::spec::{QkNorm, Spec};
 
-/// A specification with the ids of its weights. Holds no weights itself.
+/// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The architecture.
     pub spec: Spec,
-    /// [vocab, d].
-    pub embed: ParamId,
-    /// [max_positions, d].
-    pub positions: Option<ParamId>,
-    /// One per layer.
+    /// The part of it that this rank has.
+    pub portion: Portion,
+    /// Before the first block, and for a tied head.
+    pub embed: Option<EmbedParams>,
+    /// One per layer of the portion.
     pub blocks: Vec<BlockParams>,
     /// After the last block.
-    pub final_norm: NormParams,
-    /// [vocab, d]; the embedding if tied.
-    pub head: ParamId,
+    pub last: Option<LastParams>,
+    /// What is here of each weight.
+    pub holdings: Holdings,
+    /// All weights of the model, by number.
+    pub weights: Vec<Weight>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
 }
 
-/// Declares weights in their fixed order: embedding, blocks, final norm, head.
+/// Weights before the first block.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedParams {
+    /// [vocab, d].
+    pub tokens: ParamId,
+    /// [max_positions, d].
+    pub positions: Option<ParamId>,
+}
+
+/// Weights after the last block.
+#[derive(Clone, Copy, Debug)]
+pub struct LastParams {
+    /// After the last block.
+    pub norm: NormParams,
+    /// [vocab, d]; the embedding if tied.
+    pub head: ParamId,
+}
+
+/// Declares weights in their fixed order: embedding, blocks, final norm, head. What the portion does not have is counted
+/// and not made.
 struct Declare<'a> {
     device: &'a Device,
     dtype: DType,
+    portion: &'a Portion,
     /// The block at hand, or -1.
     layer: i32,
+    /// The rank has what is declared.
+    here: bool,
     params: Params,
+    holdings: Holdings,
+    weights: Vec<Weight>,
 }
 
 impl Declare<'_> {
-    fn push(&mut self, name: String, rows: usize, cols: usize, decays: bool) -> ParamId {
-        let value = self.params.room(self.device, [rows, cols], self.dtype, self.layer);
+    fn push(&mut self, name: String, shape: [usize; 2], cut: Cut<'_>, partial: bool) -> ParamId {
+        let number = self.weights.len() as u32;
+        self.weights.push(Weight { shape, parted: !matches!(cut, Cut::Whole) });
+        if !self.here {
+            return ParamId(u32::MAX);
+        }
+        let shard = Shard::of(shape, cut, self.portion);
+        let value = self.params.room(self.device, shard.local(), self.dtype, self.layer);
+        let decays = shape[0] > 1;
+        let partial = partial && self.portion.tp > 1;
+        self.holdings.push(Holding { number, shard, partial });
         self.params.push(Param { name, value, decays, trainable: true })
     }
 
-    fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
-        let weight = self.push(format!("{name}.weight"), out, inner, true);
-        let bias = bias.then(|| self.push(format!("{name}.bias"), 1, out, false));
+    /// A projection whose rows are parted: each rank computes some of its columns of the output.
+    fn column_parallel(&mut self, name: &str, groups: &[usize], inner: usize, bias: bool) -> LinearParams {
+        let out: usize = groups.iter().sum();
+        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Rows(groups), false);
+        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Rows(groups), false));
         LinearParams { weight, bias }
     }
 
-    fn norm(&mut self, name: &str, width: usize, bias: bool) -> NormParams {
-        let weight = self.push(format!("{name}.weight"), 1, width, false);
-        let bias = bias.then(|| self.push(format!("{name}.bias"), 1, width, false));
+    /// A projection whose columns are parted: each rank computes a term of the whole output; the bias is added to the sum.
+    fn row_parallel(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
+        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Cols, false);
+        let bias =
+            bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Whole, self.portion.shared_rows));
+        LinearParams { weight, bias }
+    }
+
+    /// A norm; `partial` if every tensor parallel rank normalises other heads with it.
+    fn norm(&mut self, name: &str, width: usize, bias: bool, partial: bool) -> NormParams {
+        let partial = partial || self.portion.shared_rows;
+        let weight = self.push(format!("{name}.weight"), [1, width], Cut::Whole, partial);
+        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, width], Cut::Whole, partial));
         NormParams { weight, bias }
+    }
+
+    fn embed(&mut self, s: &Spec) -> EmbedParams {
+        let tokens = self.push("embed.weight".into(), [s.vocab, s.hidden], Cut::Rows(&[s.vocab]), false);
+        let positions = s
+            .learned_positions
+            .map(|rows| self.push("positions.weight".into(), [rows, s.hidden], Cut::Whole, true));
+        EmbedParams { tokens, positions }
+    }
+
+    /// The weights declared after the first so many.
+    fn since(&self, first: usize) -> Vec<ParamId> {
+        (first as u32..self.params.len() as u32).map(ParamId).collect()
     }
 
     fn block(&mut self, s: &Spec, index: usize) -> BlockParams {
         let at = |part: &str| format!("blocks.{index}.{part}");
         let (hidden, q, kv) = (s.hidden, s.q_cols(), s.kv_cols());
-        let up = if s.mlp.gated { 2 * s.ffn } else { s.ffn };
         let [q_width, k_width] = match s.qk_norm {
             QkNorm::Full => [q, kv],
             _ => [s.head_dim; 2],
         };
         let (before, after, qk) = (s.residual.before(), s.residual.after(), s.qk_norm != QkNorm::None);
+        let up: &[usize] = if s.mlp.gated { &[s.ffn, s.ffn] } else { &[s.ffn] };
         BlockParams {
-            attn_norm: before.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias)),
-            qkv: self.linear(&at("qkv"), q + 2 * kv, hidden, s.bias.qkv),
-            q_norm: qk.then(|| self.norm(&at("q_norm"), q_width, false)),
-            k_norm: qk.then(|| self.norm(&at("k_norm"), k_width, false)),
-            attn_out: self.linear(&at("attn_out"), hidden, q, s.bias.attn_out),
-            attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias)),
-            mlp_norm: before.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias)),
-            up: self.linear(&at("up"), up, hidden, s.bias.mlp),
-            down: self.linear(&at("down"), hidden, s.ffn, s.bias.mlp),
-            mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), hidden, s.norm_bias)),
+            attn_norm: before.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias, false)),
+            qkv: self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv),
+            q_norm: qk.then(|| self.norm(&at("q_norm"), q_width, false, true)),
+            k_norm: qk.then(|| self.norm(&at("k_norm"), k_width, false, true)),
+            attn_out: self.row_parallel(&at("attn_out"), hidden, q, s.bias.attn_out),
+            attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias, false)),
+            mlp_norm: before.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
+            up: self.column_parallel(&at("up"), up, hidden, s.bias.mlp),
+            down: self.row_parallel(&at("down"), hidden, s.ffn, s.bias.mlp),
+            mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), hidden, s.norm_bias, false)),
         }
     }
 }
@@ -91,54 +152,133 @@ impl Model {
         dtype: DType,
         disk: Option<Rc<StateDisk>>,
     ) -> (Model, Params) {
+        Model::declare_part(device, spec, dtype, disk, Portion::of(spec, &device.mesh, 1))
+    }
+
+    /// As [`Model::declare_on`], of the weights that a rank holds.
+    ///
+    /// # Panics
+    /// If the model cannot be cut like this ([`Portion::check`] says so beforehand).
+    #[track_caller]
+    pub fn declare_part(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        disk: Option<Rc<StateDisk>>,
+        portion: Portion,
+    ) -> (Model, Params) {
+        if let Err(message) = portion.check(spec) {
+            panic!("{message}");
+        }
         device.pool.enter("weights", -1);
-        let mut declare = Declare { device, dtype, layer: -1, params: Params::with_disk(disk) };
-        let embed = declare.push("embed.weight".into(), spec.vocab, spec.hidden, true);
-        let positions = spec
-            .learned_positions
-            .map(|rows| declare.push("positions.weight".into(), rows, spec.hidden, true));
-        let first = declare.params.len() as u32;
-        let mut walk = vec![(0..first).map(ParamId).collect::<Vec<_>>()];
+        let (params, holdings, weights) = (Params::with_disk(disk), Holdings::new(), Vec::new());
+        let here = portion.first || (portion.last && spec.tied);
+        let mut declare =
+            Declare { device, dtype, portion: &portion, layer: -1, here, params, holdings, weights };
+        let embed = declare.embed(spec);
+        let embed = here.then_some(embed);
+        let mut walk = vec![declare.since(0)];
         let mut blocks = Vec::new();
         for index in 0..spec.layers.len() {
-            let first = declare.params.len() as u32;
-            declare.layer = index as i32;
-            blocks.push(declare.block(spec, index));
-            walk.push((first..declare.params.len() as u32).map(ParamId).collect());
+            let first = declare.params.len();
+            (declare.layer, declare.here) = (index as i32, portion.layers().any(|layer| layer == index));
+            let block = declare.block(spec, index);
+            if declare.here {
+                blocks.push(block);
+                walk.push(declare.since(first));
+            }
         }
-        declare.layer = -1;
-        let final_norm = declare.norm("final_norm", spec.hidden, spec.norm_bias);
-        let head =
-            if spec.tied { embed } else { declare.push("head.weight".into(), spec.vocab, spec.hidden, true) };
-        walk.push(vec![head]);
+        (declare.layer, declare.here) = (-1, portion.last);
+        let norm = declare.norm("final_norm", spec.hidden, spec.norm_bias, false);
+        let head = match embed.filter(|_| spec.tied) {
+            Some(embed) => embed.tokens,
+            None => {
+                let (shape, cut) = ([spec.vocab, spec.hidden], [spec.vocab]);
+                declare.push("head.weight".into(), shape, Cut::Rows(&cut), false)
+            }
+        };
+        let last = portion.last.then_some(LastParams { norm, head });
+        walk.extend(last.map(|last| vec![last.head]));
         declare.params.set_walk(walk);
         let embed_scale = match dtype {
             DType::Bf16 => half::bf16::from_f32(spec.embed_scale).to_f32(),
             _ => spec.embed_scale,
         };
-        let spec = spec.clone();
-        (Model { spec, embed, positions, blocks, final_norm, head, embed_scale }, declare.params)
+        let (spec, Declare { params, holdings, weights, .. }) = (spec.clone(), declare);
+        (Model { spec, portion, embed, blocks, last, holdings, weights, embed_scale }, params)
     }
 
     /// Token ids of the batch to the hidden states before the head: [t, hidden].
+    ///
+    /// # Panics
+    /// If this rank has only some of the layers.
+    #[track_caller]
     pub fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
-        let s = &self.spec;
-        let embed = |cx: &mut Ctx<'a>, _: Val| cx.embed(self.embed, self.positions, self.embed_scale);
-        let mut x_td = run.segment(-1, None, &embed);
-        let blocks: Vec<_> = s.layers.iter().zip(&self.blocks).collect();
+        let whole = self.portion.first && self.portion.last && self.portion.chunks.len() == 1;
+        assert!(
+            whole,
+            "forward: of {} layers this rank has {:?}",
+            self.spec.layers.len(),
+            self.portion.chunks
+        );
+        self.forward_chunk(run, 0, None)
+    }
+
+    /// One of the portion's runs of layers: the first of a pipeline takes token ids, the others what the one before gave; the
+    /// last gives the hidden states before the head.
+    ///
+    /// # Panics
+    /// If `x` is missing where it is needed.
+    #[track_caller]
+    pub fn forward_chunk<'a>(
+        &'a self,
+        run: &mut impl Segments<'a>,
+        chunk: usize,
+        x: Option<Tensor>,
+    ) -> Tensor {
+        let Portion { chunks, first, last, .. } = &self.portion;
+        let layers = chunks[chunk].clone();
+        let before: usize = chunks[..chunk].iter().map(|chunk| chunk.len()).sum();
+        let blocks = &self.blocks[before..before + layers.len()];
+        let mut x_td = match (&self.embed, x) {
+            (Some(p), None) if *first && chunk == 0 => {
+                let rows = (self.holdings[p.tokens.index()].shard.rows[0].start, self.portion.tp_index == 0);
+                let embed =
+                    |cx: &mut Ctx<'a>, _| cx.embed_parallel(p.tokens, p.positions, self.embed_scale, rows);
+                run.segment(-1, None, &embed)
+            }
+            (_, Some(x_td)) => x_td,
+            _ => panic!("forward: layers {layers:?} need what those before them give"),
+        };
+        let s = &self.portion.local(&self.spec);
         let together = run.layers_per_segment();
-        for (index, blocks) in blocks.chunks(together).enumerate() {
-            x_td = run.segment((index * together) as i32, Some(x_td), &|cx, x_td| {
-                blocks.iter().fold(x_td, |x_td, (layer, params)| block(cx, s, layer, params, x_td))
+        let blocks: Vec<_> = layers.clone().zip(self.spec.layers[layers].iter().zip(blocks)).collect();
+        for blocks in blocks.chunks(together) {
+            x_td = run.segment(blocks[0].0 as i32, Some(x_td), &|cx, x_td| {
+                blocks.iter().fold(x_td, |x_td, (_, (layer, params))| block(cx, s, layer, params, x_td))
             });
         }
+        let Some(p) = self.last.filter(|_| *last && chunk + 1 == chunks.len()) else { return x_td };
         let names = ["final.norm", "final.norm.stats"];
-        run.segment(-1, Some(x_td), &|cx, x_td| cx.rows(|cx| norm(cx, s, names, x_td, Some(self.final_norm))))
+        run.segment(-1, Some(x_td), &|cx, x_td| cx.rows(|cx| norm(cx, s, names, x_td, Some(p.norm))))
+    }
+
+    /// The type of weights and activations.
+    pub fn dtype(&self, params: &Params) -> DType {
+        params.dtype(ParamId(0))
     }
 
     /// The output projection, with the given weight of the z-loss.
+    ///
+    /// # Panics
+    /// If this rank does not have the last layers.
+    #[track_caller]
     pub fn head(&self, z_loss: f32) -> Head {
+        let Some(LastParams { head, .. }) = self.last else {
+            panic!("head: this rank has not the last layers")
+        };
         let how = HeadUse { scale: self.spec.logit_scale, softcap: self.spec.logit_softcap, z_loss };
-        Head { weight: self.head, how }
+        let first = self.holdings[head.index()].shard.rows[0].start;
+        Head { weight: head, how, first }
     }
 }

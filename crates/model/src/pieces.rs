@@ -9,7 +9,8 @@ use fathom_tensor::Tensor;
 
 use crate::block::{BlockParams, LinearParams, NormParams};
 use crate::family::{Family, Names, Qkv, Up};
-use crate::model::Model;
+use crate::model::{EmbedParams, LastParams, Model};
+use crate::portion::{Holdings, Shard};
 use crate::spec::QkNorm;
 
 /// Some rows of a Hugging Face tensor that are some rows of a weight. A row is one step of the tensor's first
@@ -22,9 +23,11 @@ pub struct Piece {
     pub shape: Vec<usize>,
     /// Rows of it.
     pub rows: Range<usize>,
+    /// Columns of them; of a vector, and of what has more than two dimensions, all: `0..row_width`.
+    pub cols: Range<usize>,
     /// First row of the weight (of a vector: first element) that they are.
     pub param_row: usize,
-    /// The tensor is stored [in, out] and the weight is [out, in]; the piece is then the whole of both.
+    /// The tensor is stored [in, out] and the weight is [out, in]; of the weight the piece is then whole rows.
     pub transpose: bool,
 }
 
@@ -45,9 +48,39 @@ impl Piece {
         }
     }
 
-    /// Elements of one row.
+    /// Elements of one row that belong to the piece.
     pub fn row_len(&self) -> usize {
+        self.cols.len()
+    }
+
+    /// Elements of one row of the tensor.
+    pub fn row_width(&self) -> usize {
         self.shape[1..].iter().product()
+    }
+
+    /// The parts of a piece of a whole weight that a rank with this shard of it holds.
+    fn shard(self, shard: &Shard) -> Vec<Piece> {
+        // In terms of the weight: rows are columns of a transposed tensor.
+        let rows = if self.transpose { self.row_width() } else { self.rows.len() };
+        let mut local = 0;
+        let mut pieces = Vec::new();
+        for held in &shard.rows {
+            let (from, to) = (held.start.max(self.param_row), held.end.min(self.param_row + rows));
+            if from < to {
+                let part = from - self.param_row..to - self.param_row;
+                let param_row = local + from - held.start;
+                let (rows, cols) = match self.transpose {
+                    true => (shard.cols.clone(), part),
+                    false => {
+                        let rows = self.rows.start + part.start..self.rows.start + part.end;
+                        (rows, if shard.vector { 0..1 } else { shard.cols.clone() })
+                    }
+                };
+                pieces.push(Piece { rows, cols, param_row, ..self.clone() });
+            }
+            local += held.len();
+        }
+        pieces
     }
 }
 
@@ -59,20 +92,37 @@ struct Collect<'a> {
     names: &'a Names,
     /// Prefix of the current block.
     at: String,
+    holdings: &'a Holdings,
     list: Vec<Vec<Piece>>,
 }
 
 impl Collect<'_> {
-    fn push(&mut self, id: ParamId, piece: Piece) {
+    /// Rows of a tensor that are rows of the whole weight from `param_row` on.
+    fn push(&mut self, id: ParamId, tensor: (String, Vec<usize>), rows: Range<usize>, param_row: usize) {
+        self.add(id, tensor, rows, param_row, false);
+    }
+
+    fn add(
+        &mut self,
+        id: ParamId,
+        (name, shape): (String, Vec<usize>),
+        rows: Range<usize>,
+        param_row: usize,
+        transpose: bool,
+    ) {
+        let cols = 0..shape[1..].iter().product();
+        let piece = Piece { name, shape, rows, cols, param_row, transpose };
         if self.list.len() <= id.index() {
             self.list.resize(id.index() + 1, Vec::new());
         }
-        self.list[id.index()].push(piece);
+        let shard = &self.holdings[id.index()].shard;
+        let pieces = if shard.is_parted() { piece.shard(shard) } else { vec![piece] };
+        self.list[id.index()].extend(pieces);
     }
 
     fn whole(&mut self, id: ParamId, name: String, shape: Vec<usize>) {
         let rows = 0..shape[0];
-        self.push(id, Piece { name, shape, rows, param_row: 0, transpose: false });
+        self.push(id, (name, shape), rows, 0);
     }
 
     fn norm(&mut self, params: Option<NormParams>, prefix: &str, name: &str, width: usize) {
@@ -96,14 +146,9 @@ impl Collect<'_> {
             let transpose = self.names.transposed;
             let shape = if transpose { vec![inner, *out] } else { vec![*out, inner] };
             let rows = 0..shape[0];
-            let piece = Piece { name: format!("{name}.weight"), shape, rows, param_row, transpose };
-            self.push(params.weight, piece);
+            self.add(params.weight, (format!("{name}.weight"), shape), rows, param_row, transpose);
             if let Some(bias) = params.bias {
-                let (shape, rows) = (vec![*out], 0..*out);
-                self.push(
-                    bias,
-                    Piece { name: format!("{name}.bias"), shape, rows, param_row, transpose: false },
-                );
+                self.push(bias, (format!("{name}.bias"), vec![*out]), 0..*out, param_row);
             }
             param_row += out;
         }
@@ -117,13 +162,9 @@ impl Collect<'_> {
             let (head, part) = (block / 3, block % 3);
             let rows = block * head_dim..(block + 1) * head_dim;
             let param_row = (part * heads + head) * head_dim;
-            let piece = |kind: &str, shape: Vec<usize>| {
-                let (name, rows) = (format!("{name}.{kind}"), rows.clone());
-                Piece { name, shape, rows, param_row, transpose: false }
-            };
-            self.push(params.weight, piece("weight", vec![out, inner]));
+            self.push(params.weight, (format!("{name}.weight"), vec![out, inner]), rows.clone(), param_row);
             if let Some(bias) = params.bias {
-                self.push(bias, piece("bias", vec![out]));
+                self.push(bias, (format!("{name}.bias"), vec![out]), rows, param_row);
             }
         }
     }
@@ -158,25 +199,31 @@ impl Collect<'_> {
 }
 
 impl Model {
-    /// The pieces of every weight, by [`ParamId`]. Together the pieces of a tensor are all of it.
+    /// The pieces of every weight that the rank holds, by [`ParamId`]. Together the pieces of a tensor on all ranks are all of
+    /// it.
     ///
     /// # Panics
     /// If the specification's family is unknown.
     pub fn pieces(&self) -> Vec<Vec<Piece>> {
         let (s, names) = (&self.spec, &Family::of(&self.spec).names);
         let base = names.base;
-        let mut collect = Collect { names, at: String::new(), list: Vec::new() };
-        collect.whole(self.embed, format!("{base}{}.weight", names.embed), vec![s.vocab, s.hidden]);
-        if let (Some(id), Some(rows)) = (self.positions, s.learned_positions) {
-            collect.whole(id, format!("{base}{}.weight", names.positions), vec![rows, s.hidden]);
+        let list = vec![Vec::new(); self.holdings.len()];
+        let mut collect = Collect { names, at: String::new(), holdings: &self.holdings, list };
+        if let Some(EmbedParams { tokens, positions }) = self.embed {
+            collect.whole(tokens, format!("{base}{}.weight", names.embed), vec![s.vocab, s.hidden]);
+            if let (Some(id), Some(rows)) = (positions, s.learned_positions) {
+                collect.whole(id, format!("{base}{}.weight", names.positions), vec![rows, s.hidden]);
+            }
         }
-        for (index, block) in self.blocks.iter().enumerate() {
+        for (index, block) in self.portion.layers().zip(&self.blocks) {
             collect.at = format!("{base}{}.{index}.", names.layers);
             collect.block(self, block);
         }
-        collect.norm(Some(self.final_norm), base, names.final_norm, s.hidden);
-        if self.head != self.embed {
-            collect.whole(self.head, format!("{}.weight", names.head), vec![s.vocab, s.hidden]);
+        if let Some(LastParams { norm, head }) = self.last {
+            collect.norm(Some(norm), base, names.final_norm, s.hidden);
+            if !s.tied {
+                collect.whole(head, format!("{}.weight", names.head), vec![s.vocab, s.hidden]);
+            }
         }
         collect.list
     }

@@ -26,7 +26,7 @@ pub use clock::{Clock, Times, Way};
 pub use dtype::DType;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
-    InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, StepScale,
+    InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, Spread, StepScale,
 };
 pub use mask::{Extent, Mask, Slice};
 pub use meta::Meta;

@@ -191,6 +191,8 @@ pub struct Embed<'a> {
     pub out: &'a Tensor,
     /// Adds to `out`.
     pub accumulate: bool,
+    /// The table is a part of a larger one, its first row this id's; ids without a row have zeros.
+    pub first: Option<usize>,
 }
 
 /// Softmax attention under a mask; never forms the score matrix.
@@ -270,6 +272,21 @@ pub struct CrossEntropy<'a> {
     pub softcap: f32,
     /// Weight of the squared log-partition.
     pub z_loss: f32,
+    /// The logits are some columns of a vocabulary that is spread over several ranks.
+    pub spread: Option<Spread<'a>>,
+}
+
+/// Cross-entropy over a vocabulary that is spread over ranks: first each rank makes its statistics, then with those of all
+/// the loss and its own columns of the gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread<'a> {
+    /// The label that the first column is.
+    pub first: usize,
+    /// f32 [2, r]: the logarithm of the sum over these columns, and the label's logit where it is one of them, else 0. If
+    /// given, it is written and nothing else.
+    pub stats: Option<&'a Tensor>,
+    /// f32 [2 x ranks, r]: the statistics of all ranks, in their order.
+    pub all: Option<&'a Tensor>,
 }
 
 /// One AdamW update (Loshchilov and Hutter, 2019) of one tensor.
@@ -419,8 +436,8 @@ pub trait Machine: Send + Sync {
     fn rope(&self, op: &Rope<'_>);
     /// Table look-up.
     fn embed(&self, op: &Embed<'_>);
-    /// `dtable[ids] += scale x dy`, ascending rows; f32.
-    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor);
+    /// `dtable[ids] += scale x dy`, ascending rows; f32. `first` as in [`Embed`].
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>);
     /// Attention.
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
     /// Its gradient.

@@ -133,7 +133,7 @@ impl Machine for Meta {
     fn embed(&self, op: &Embed<'_>) {
         self.run(Work::Memory, bytes(&[op.ids, op.out]) + into(op.out, op.accumulate));
     }
-    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, _: f32, _: &Tensor) {
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, _: f32, _: &Tensor, _: Option<usize>) {
         // Each row of dy meets an f32 row of the table, read and written.
         self.run(Work::Memory, bytes(&[ids, dy]) + 8 * dy.len() as u64);
     }
@@ -146,7 +146,8 @@ impl Machine for Meta {
         self.run(attend(forward, 10.0, true), read + bytes(&[op.dq, op.dk, op.dv]));
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
-        let written = op.dlogits.map_or(0, Tensor::bytes);
+        let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
+        let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();
         self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
     }
     fn sum(&self, x: &Tensor, _: &Tensor) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::metrics::events;
 use fathom_grad::schedule::{At, Schedule};
-use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Val};
+use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Spread, Val};
 use fathom_model::{Model, Spec};
 use fathom_tensor::spill::Codec;
 use fathom_tensor::{Category, DType, Device, Meta, Profile, Tensor};
@@ -112,7 +112,7 @@ impl<'a> Segments<'a> for Recorder<'a> {
 
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
-        let graph = Ctx::record(self.params, input, body);
+        let graph = Ctx::record(self.params, Spread::NONE, input, body);
         let at = At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;

@@ -87,7 +87,7 @@ fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State)
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
-    let narrow = trainer.params.dtype(trainer.model.embed) != DType::F32;
+    let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
     PARTS.into_iter().filter(move |(name, _)| narrow || *name != "master")
 }
 
@@ -106,7 +106,7 @@ impl Checkpoints {
         let mut shares = Vec::new();
         let mut exports = Vec::new();
         for (part, value) in parts(trainer) {
-            let dtype = value(trainer, trainer.model.embed).dtype();
+            let dtype = value(trainer, fathom_grad::ParamId(0)).dtype();
             let options = SaveOptions::new(dtype);
             let (more, export) =
                 Export::begin(&trainer.device, &trainer.model, |id| Some(value(trainer, id)), options);

@@ -35,6 +35,9 @@ pub enum Error {
         /// Gradient norm.
         norm: f64,
     },
+    /// A rank is gone, or ranks went apart.
+    #[error(transparent)]
+    Link(#[from] fathom_tensor::mesh::LinkError),
     /// A recipe's values do not go together.
     #[error("{key}: {message}")]
     Recipe {

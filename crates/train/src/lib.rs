@@ -11,6 +11,7 @@ mod blend;
 mod checkpoint;
 mod error;
 pub mod offload;
+pub mod parallel;
 mod picture;
 mod plan;
 pub mod recipe;

@@ -3,13 +3,16 @@
 use std::ops::Range;
 
 use fathom_grad::{
-    AdamW, AdamWSettings, Counters, Grads, Labels, Offload, OnDisk, Params, Places, Scope, Tape, Update,
+    AdamW, AdamWSettings, Counters, Grads, Head, Labels, Offload, OnDisk, Params, Places, Spread, Update,
 };
 use fathom_model::{Caps, Model, Packed};
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
+use crate::parallel::pipeline::{Loaded, Pipeline};
+use crate::parallel::{self, Sharding, shares};
 
 /// A packed stream of tokens on the host, with the target of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,17 +90,22 @@ pub struct StepResult {
     pub norm: InFlight,
     /// Not zero: nothing was changed.
     pub skipped: InFlight,
-    /// Tokens that went through.
+    /// Tokens that were trained on, of all ranks.
+    pub count: InFlight,
+    /// Tokens that went through this rank.
     pub tokens: u64,
-    /// Tokens that were trained on.
-    pub valid: u64,
 }
 
 impl Trainer {
     /// Gradients and optimizer state for the trainable weights; everything a step keeps exists from here on.
     pub fn new(device: &Device, model: Model, params: Params) -> Trainer {
+        Trainer::sharded(device, model, params, Sharding::default())
+    }
+
+    /// As [`Trainer::new`], saying what ranks with the same weights share.
+    pub fn sharded(device: &Device, model: Model, params: Params, sharding: Sharding) -> Trainer {
         let grads = Grads::zeros(device, &params);
-        let optimizer = AdamW::new(device, &params);
+        let optimizer = AdamW::shared(device, &params, shares(device, &model, &params, sharding));
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
         let (loss, count, counters) = (scalar(), scalar(), Counters::default());
         let device = device.clone();
@@ -124,8 +132,10 @@ impl Trainer {
     pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
-        for micro in micro_batches {
-            self.micro_batch(micro, how);
+        match self.device.mesh.size(Axis::Pp) {
+            // A micro batch's tables go before those of the next come.
+            1 => micro_batches.iter().for_each(|micro| self.run(std::slice::from_ref(micro), how)),
+            _ => self.run(micro_batches, how),
         }
         let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum();
         (sum(|micro| micro.ids.len() as u64), sum(MicroBatch::valid))
@@ -152,20 +162,24 @@ impl Trainer {
         before_update: impl FnOnce(),
     ) -> Result<StepResult> {
         let (tokens, valid) = self.accumulate(micro_batches, how);
+        self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
+        parallel::complete(&self.device, &self.model, &self.optimizer, &self.grads);
+        parallel::sums(&self.device, &self.loss, &self.count);
+        self.device.mesh.check()?;
         if let Some(offload) = &self.offload {
             offload.check()?;
         }
         self.check_state()?;
         before_update();
-        self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
         let update = Update { loss: &self.loss, count: &self.count };
         let device = self.device.clone();
         let report = self.counters.span("adamw", "", -1, || {
             self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
         });
         self.check_state()?;
-        let loss = self.device.machine.read(&self.loss);
-        Ok(StepResult { loss, norm: report.norm, skipped: report.skipped, tokens, valid })
+        self.device.mesh.check()?;
+        let (loss, count) = (self.device.machine.read(&self.loss), self.device.machine.read(&self.count));
+        Ok(StepResult { loss, count, norm: report.norm, skipped: report.skipped, tokens })
     }
 
     /// The engines behind activations, and behind weights and optimizer state.
@@ -191,19 +205,32 @@ impl Trainer {
         self.device.machine.read(&self.loss).wait_f32()
     }
 
-    fn micro_batch(&mut self, micro: &MicroBatch, how: &InStep) {
-        let device = &self.device;
-        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
-        let batch = self.model.batch(device, packed, how.caps);
-        let labels = Labels { ids: device.from_i32(&micro.labels, Category::Data), weights: None };
-        let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
-        let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
-        let mut tape = Tape::new(scope, &how.places).with_offload(self.offload.as_ref());
-        let hidden = self.model.forward(&mut tape);
-        let dhidden =
-            self.model.head(how.z_loss).loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
-        drop(hidden);
-        device.machine.sum(&losses, &self.loss);
-        tape.backward(dhidden, &mut self.grads);
+    /// Forward and backward of some micro batches, whose tables are on the machine meanwhile.
+    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep) {
+        let Trainer { device, model, params, counters, offload, grads, loss, .. } = self;
+        let load = |micro: &MicroBatch| load(device, model, params, micro, how);
+        let loaded: Vec<Loaded> = micro_batches.iter().map(load).collect();
+        let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
+        Pipeline { device, model, params, places, offload, counters, z_loss, loss }.run(&loaded, grads);
     }
+}
+
+/// A micro batch's tables on the machine, its labels in the order in which the head meets the tokens.
+fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how: &InStep) -> Loaded {
+    let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+    let batch = model.batch(device, packed, how.caps);
+    let grid = device.mesh.grid();
+    let ids = match model.last.filter(|_| grid.tp > 1 && grid.sequence_parallel && device.machine.has_data())
+    {
+        None => device.from_i32(&micro.labels, Category::Data),
+        Some(last) => {
+            let spread = Spread { ranks: grid.tp, rows: true };
+            let vocab = params.shape(last.head)[0];
+            let order = Head::order(vocab, model.dtype(params), batch.tokens, spread, how.places.tile_rows);
+            let labels: Vec<i32> = order.into_iter().map(|token| micro.labels[token]).collect();
+            device.from_i32(&labels, Category::Data)
+        }
+    };
+    let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
+    Loaded { batch, labels: Labels { ids, weights: None }, losses }
 }

@@ -24,6 +24,8 @@ pub struct Embed<'a> {
     pub out: MatMut,
     /// Adds to `out`, as learned positions do.
     pub accumulate: bool,
+    /// The table's first row is this id's, and ids without a row have zeros; `None`: all ids have rows, from 0.
+    pub first: Option<usize>,
 }
 
 struct Gather<'a, T, U>(&'a Embed<'a>, PhantomData<fn(T, U)>);
@@ -36,12 +38,20 @@ struct Gather<'a, T, U>(&'a Embed<'a>, PhantomData<fn(T, U)>);
 /// # Panics
 /// If an id is not a row of the table.
 pub unsafe fn embed(place: Place<'_>, op: &Embed<'_>) {
-    check_ids("embed", op.ids, op.vocab);
+    if op.first.is_none() {
+        check_ids("embed", op.ids, op.vocab);
+    }
     let bytes = op.cols * (op.table.elem.bytes() + op.out.elem.bytes());
     // SAFETY: the caller's promise; rows are disjoint.
     by_elem!(op.table.elem, T => by_elem!(op.out.elem, U => unsafe {
         run(place, &Gather::<T, U>(op, PhantomData), op.ids.len(), 1, bytes)
     }));
+}
+
+/// The row of an id in a table whose first row is `first`'s.
+#[inline(always)]
+fn row_of(id: i32, first: usize, rows: usize) -> Option<usize> {
+    usize::try_from(id).ok()?.checked_sub(first).filter(|row| *row < rows)
 }
 
 fn check_ids(name: &str, ids: &[i32], vocab: usize) {
@@ -55,9 +65,16 @@ impl<T: Float, U: Float> Kernel for Gather<'_, T, U> {
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
         for row in part {
-            // SAFETY: the ids were checked; rows and columns named by the descriptor.
-            let (from, out) =
-                unsafe { (op.table.row::<T>(op.ids[row] as usize, op.cols), op.out.row::<U>(row, op.cols)) };
+            // SAFETY: rows and columns named by the descriptor.
+            let out = unsafe { op.out.row::<U>(row, op.cols) };
+            let Some(at) = row_of(op.ids[row], op.first.unwrap_or(0), op.vocab) else {
+                if !op.accumulate {
+                    out.fill(U::narrow(0.0));
+                }
+                continue;
+            };
+            // SAFETY: as above, and the row is one of the table's.
+            let from = unsafe { op.table.row::<T>(at, op.cols) };
             if op.accumulate {
                 for (out, from) in out.iter_mut().zip(from) {
                     *out = U::narrow(madd::<L>(op.scale, from.wide(), out.wide()));
@@ -86,6 +103,8 @@ pub struct EmbedBackward<'a> {
     pub scale: f32,
     /// f32 `[vocab, cols]`.
     pub dtable: MatMut,
+    /// As in [`Embed`].
+    pub first: Option<usize>,
 }
 
 struct Scatter<'a, T>(&'a EmbedBackward<'a>, PhantomData<fn(T)>);
@@ -98,7 +117,9 @@ struct Scatter<'a, T>(&'a EmbedBackward<'a>, PhantomData<fn(T)>);
 /// # Panics
 /// If an id is not a row of the table.
 pub unsafe fn embed_backward(place: Place<'_>, op: &EmbedBackward<'_>) {
-    check_ids("embed backward", op.ids, op.vocab);
+    if op.first.is_none() {
+        check_ids("embed backward", op.ids, op.vocab);
+    }
     assert!(op.dtable.elem == Elem::F32, "embed backward: the table's gradient is f32");
     let bytes = op.ids.len() * (op.dy.elem.bytes() + 8);
     let grain = op.cols.div_ceil(place.threads.count()).next_multiple_of(16);
@@ -113,10 +134,11 @@ impl<T: Float> Kernel for Scatter<'_, T> {
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
         for (row, id) in op.ids.iter().enumerate() {
-            // SAFETY: the ids were checked; these columns belong to this call, and no slice reaches beyond them.
+            let Some(at) = row_of(*id, op.first.unwrap_or(0), op.vocab) else { continue };
+            // SAFETY: the row is one of the table's; these columns belong to this call, and no slice reaches beyond them.
             let (dy, to) = unsafe {
                 let dy = &op.dy.row::<T>(row, part.end)[part.start..];
-                let at = *id as usize * op.dtable.stride + part.start;
+                let at = at * op.dtable.stride + part.start;
                 (dy, std::slice::from_raw_parts_mut(op.dtable.ptr.cast::<f32>().add(at), part.len()))
             };
             for (to, dy) in to.iter_mut().zip(dy) {

@@ -32,6 +32,20 @@ pub struct CrossEntropy<'a> {
     pub softcap: f32,
     /// Weight of the squared log-partition.
     pub z_loss: f32,
+    /// The logits are some columns of those of a larger vocabulary.
+    pub spread: Option<Spread>,
+}
+
+/// Some columns of a vocabulary that is spread over several ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// The label that the first column is.
+    pub first: usize,
+    /// f32 `[2, rows]`: of these columns `log sum exp f`, and `f[label]` where it is one of them, else 0. Written; then
+    /// nothing else is.
+    pub stats: Option<MatMut>,
+    /// f32 `[2 x ranks, rows]`: those of all ranks, in their order.
+    pub all: Option<(Mat, usize)>,
 }
 
 struct Rows<'a, T, U>(&'a CrossEntropy<'a>, PhantomData<fn(T, U)>);
@@ -44,7 +58,8 @@ struct Rows<'a, T, U>(&'a CrossEntropy<'a>, PhantomData<fn(T, U)>);
 /// # Panics
 /// If a label is not a column.
 pub unsafe fn cross_entropy(place: Place<'_>, op: &CrossEntropy<'_>) {
-    if let Some(at) = op.labels.iter().position(|label| *label >= 0 && *label as usize >= op.vocab) {
+    let beyond = |label: &i32| *label >= 0 && *label as usize >= op.vocab;
+    if let (Some(at), None) = (op.labels.iter().position(beyond), &op.spread) {
         panic!("cross entropy: label {} at {at} is not below {}", op.labels[at], op.vocab);
     }
     let f32_out = op.loss.elem == Elem::F32 && op.logp.is_none_or(|logp| logp.elem == Elem::F32);
@@ -112,17 +127,38 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
             // SAFETY: one element of each, this row's.
             let put = |to: &MatMut, x: f32| unsafe { *to.ptr.cast::<f32>().add(row) = x };
             if label < 0 {
+                if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
+                    // SAFETY: this row's element of each of the two rows.
+                    (0..2).for_each(|index| unsafe { stats.row::<f32>(index, row + 1)[row] = 0.0 });
+                    continue;
+                }
                 put(&op.loss, 0.0);
                 op.logp.iter().for_each(|logp| put(logp, 0.0));
                 // SAFETY: rows and columns named by the descriptor.
                 op.dlogits.iter().for_each(|d| unsafe { d.row::<U>(row, op.vocab) }.fill(U::narrow(0.0)));
                 continue;
             }
+            let first = op.spread.map_or(0, |spread| spread.first);
+            let label = (label as usize).checked_sub(first).filter(|label| *label < op.vocab);
             // SAFETY: rows and columns named by the descriptor; the slice ends before the gradient is written.
             let (lse, target) = unsafe {
-                let x = op.logits.row::<T>(row, op.vocab);
-                (log_sum_exp::<L, T>(x, value), value(x[label as usize].wide()))
+                match op.spread.and_then(|spread| spread.all) {
+                    Some((all, ranks)) => spread_stats(&all, ranks, row),
+                    None => {
+                        let x = op.logits.row::<T>(row, op.vocab);
+                        let target = label.map_or(0.0, |label| value(x[label].wide()));
+                        (log_sum_exp::<L, T>(x, value), target)
+                    }
+                }
             };
+            if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
+                // SAFETY: this row's element of each of the two rows.
+                unsafe {
+                    stats.row::<f32>(0, row + 1)[row] = lse;
+                    stats.row::<f32>(1, row + 1)[row] = target;
+                }
+                continue;
+            }
             put(&op.loss, lse - target + op.z_loss * lse * lse);
             op.logp.iter().for_each(|logp| put(logp, target - lse));
             if let Some(dlogits) = &op.dlogits {
@@ -130,7 +166,7 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
                 let softmax = weight * madd::<L>(2.0 * op.z_loss, lse, 1.0);
                 let slope = Slope { scale: op.scale, softcap: op.softcap, lse, softmax };
                 // SAFETY: as above.
-                unsafe { self.gradient::<L, CAP>(row, dlogits, slope, label as usize, weight) }
+                unsafe { self.gradient::<L, CAP>(row, dlogits, slope, label, weight) }
             }
         }
     }
@@ -141,15 +177,17 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
         row: usize,
         to: &MatMut,
         slope: Slope,
-        label: usize,
+        label: Option<usize>,
         weight: f32,
     ) {
         let op = self.0;
         // SAFETY: rows and columns named by the descriptor.
         unsafe {
-            let from = *op.logits.ptr.cast::<T>().add(row * op.logits.stride + label);
-            let (_, cap) = capped::<L, CAP>(from.wide(), slope.scale, slope.softcap);
-            let at_label = slope.at::<L, CAP>(from.wide()) - weight * cap;
+            let at_label = label.map(|label| {
+                let from = *op.logits.ptr.cast::<T>().add(row * op.logits.stride + label);
+                let (_, cap) = capped::<L, CAP>(from.wide(), slope.scale, slope.softcap);
+                (label, slope.at::<L, CAP>(from.wide()) - weight * cap)
+            });
             let out = to.row::<U>(row, op.vocab);
             if op.logits.ptr == to.ptr {
                 for out in out.iter_mut() {
@@ -160,9 +198,23 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
                     *out = U::narrow(slope.at::<L, CAP>(x.wide()));
                 }
             }
-            out[label] = U::narrow(at_label);
+            if let Some((label, gradient)) = at_label {
+                out[label] = U::narrow(gradient);
+            }
         }
     }
+}
+
+/// A row's `log sum exp` over all ranks and its label's logit, from what each has of them, in the order of the ranks.
+///
+/// # Safety
+/// `all` has two rows for each rank, with an element for `row` in each.
+unsafe fn spread_stats(all: &Mat, ranks: usize, row: usize) -> (f32, f32) {
+    // SAFETY: the caller's promise.
+    let at = |index: usize| unsafe { all.row::<f32>(index, row + 1)[row] };
+    let top = (0..ranks).fold(f32::NEG_INFINITY, |top, rank| top.max(at(2 * rank)));
+    let sum: f32 = (0..ranks).map(|rank| (at(2 * rank) - top).exp()).sum();
+    (top + sum.ln(), (0..ranks).map(|rank| at(2 * rank + 1)).sum())
 }
 
 /// `log sum exp` of `value(x)`: the maximum first, then the sum in lanes.

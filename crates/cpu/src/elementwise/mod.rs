@@ -26,7 +26,7 @@ mod tests;
 
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};
-pub use loss::{CrossEntropy, cross_entropy};
+pub use loss::{CrossEntropy, Spread, cross_entropy};
 pub use norm::{Norm, norm};
 pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};
 pub use optimizer::{AdamW, StepScale, adamw, step_scale};

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
-    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed, InFlight,
-    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Share, StepScale,
-    Tensor,
+    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, DType, Embed,
+    InFlight, Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Share,
+    StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -307,18 +307,19 @@ impl Machine for Cpu {
             scale: op.scale,
             out: mat_mut(op.out),
             accumulate: op.accumulate,
+            first: op.first,
         };
         // SAFETY: see the module; the kernel checks ids against the vocabulary.
         unsafe { elementwise::embed(self.place(), &call) }
     }
 
-    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor) {
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>) {
         expect("embed_backward", "dy", dy, [ids.cols(), dtable.cols()]);
         let [vocab, cols] = dtable.shape();
         let (dy, dtable) = (mat(dy), mat_mut(dtable));
         // SAFETY: see the module; the kernel checks ids against the vocabulary.
         unsafe {
-            let call = elementwise::EmbedBackward { ids: i32s(ids), vocab, cols, dy, scale, dtable };
+            let call = elementwise::EmbedBackward { ids: i32s(ids), vocab, cols, dy, scale, dtable, first };
             elementwise::embed_backward(self.place(), &call)
         }
     }
@@ -386,6 +387,19 @@ impl Machine for Cpu {
             scale: op.scale,
             softcap: op.softcap,
             z_loss: op.z_loss,
+            spread: op.spread.map(|spread| {
+                let all = spread.all.map(|all| {
+                    assert!(
+                        all.cols() == rows && all.dtype() == DType::F32,
+                        "cross_entropy: statistics {all:?}"
+                    );
+                    (mat(all), all.rows() / 2)
+                });
+                if let Some(stats) = spread.stats {
+                    expect("cross_entropy", "stats", stats, [2, rows]);
+                }
+                elementwise::Spread { first: spread.first, stats: spread.stats.map(mat_mut), all }
+            }),
         };
         // SAFETY: see the module; the kernel allows dlogits to be logits.
         unsafe { elementwise::cross_entropy(self.place(), &call) }

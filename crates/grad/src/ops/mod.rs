@@ -7,6 +7,7 @@ pub mod attention;
 pub mod embed;
 pub mod linear;
 pub mod norm;
+pub mod parallel;
 pub mod rope;
 pub mod scale;
 pub mod split;

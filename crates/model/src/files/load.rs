@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use fathom_grad::{ParamId, Params};
-use fathom_tensor::{DType, Device, Tensor};
+use fathom_tensor::{DType, Device, Meta, Profile, Tensor};
 
 use super::convert::{convert_into, is_convertible, transpose};
 use super::load_chunks::load_chunks;
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
 use crate::pieces::Piece;
+use crate::portion::Portion;
 
 /// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -44,6 +45,31 @@ impl Job {
         self.piece.row_len() * self.dtype.bytes()
     }
 
+    /// Rows of the tensor that are read one by one, because only some of their columns are wanted.
+    fn is_ragged(&self) -> bool {
+        self.piece.row_len() < self.piece.row_width()
+    }
+
+    /// Reads the piece's columns of some rows of the tensor, as they are stored.
+    pub fn fetch(&self, stream: &mut dyn Stream, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        let width = self.piece.row_width() * self.dtype.bytes();
+        if !self.is_ragged() {
+            return stream.read(&self.name, (rows.start * width) as u64, out);
+        }
+        let cols = self.piece.cols.start * self.dtype.bytes()..self.piece.cols.end * self.dtype.bytes();
+        let together = (CHUNK_BYTES / width).max(1);
+        let mut whole = Vec::new();
+        for (index, out) in out.chunks_mut(together * cols.len()).enumerate() {
+            whole.resize(out.len() / cols.len() * width, 0);
+            let first = rows.start + index * together;
+            stream.read(&self.name, (first * width) as u64, &mut whole)?;
+            for (row, out) in whole.chunks(width).zip(out.chunks_mut(cols.len())) {
+                out.copy_from_slice(&row[cols.clone()]);
+            }
+        }
+        Ok(())
+    }
+
     /// Rows of the tensor that are read at once. A transposed piece is read whole: each row of the weight has an element
     /// of each of its rows.
     fn parts(&self, group_bytes: usize) -> Vec<Range<usize>> {
@@ -65,13 +91,17 @@ impl Job {
     fn read(&self, stream: &mut dyn Stream, rows: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
         let start = rows.start * self.row_bytes();
         if !self.piece.transpose && self.dtype == to {
-            return stream.read(&self.name, start as u64, out);
+            return self.fetch(stream, rows, out);
         }
         let mut buffer = Vec::new();
-        if self.piece.transpose {
+        if self.piece.transpose || self.is_ragged() {
             let mut turned = Vec::new();
             buffer.resize(rows.len() * self.row_bytes(), 0);
-            stream.read(&self.name, start as u64, &mut buffer)?;
+            self.fetch(stream, rows.clone(), &mut buffer)?;
+            if !self.piece.transpose {
+                convert_into(self.dtype, &buffer, to, out);
+                return Ok(());
+            }
             transpose(&buffer, [rows.len(), self.piece.row_len()], self.dtype.bytes(), &mut turned);
             convert_into(self.dtype, &turned, to, out);
             return Ok(());
@@ -204,14 +234,23 @@ fn plan(model: &Model, source: &dyn Source) -> Result<Vec<Job>> {
 /// Every tensor of the source must have been wanted, or be known to be superfluous.
 fn check_used(model: &Model, source: &dyn Source, jobs: &[Job]) -> Result<()> {
     let names = &Family::of(&model.spec).names;
-    let used: BTreeSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+    let mut used: BTreeSet<String> = jobs.iter().map(|job| job.name.clone()).collect();
+    if model.portion != Portion::whole(&model.spec) {
+        // What other ranks want.
+        let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
+        let (whole, _) = Model::declare(&nowhere, &model.spec, DType::F32);
+        for piece in whole.pieces().into_iter().flatten() {
+            used.extend(piece.name.strip_prefix(names.base).map(str::to_string));
+            used.insert(piece.name);
+        }
+    }
     let head = format!("{}.weight", names.head);
     let superfluous = |name: &str| {
         let buffer = names.ignored.iter().any(|end| name.ends_with(end));
         buffer || (model.spec.tied && name == head)
     };
     let extra: Vec<&str> =
-        source.names().into_iter().filter(|name| !used.contains(name) && !superfluous(name)).collect();
+        source.names().into_iter().filter(|name| !used.contains(*name) && !superfluous(name)).collect();
     match extra.first() {
         None => Ok(()),
         Some(first) => {

@@ -9,7 +9,7 @@ use fathom_tensor::{DType, Device, Tensor};
 
 use super::convert::{convert_into, transpose};
 use super::load::Job;
-use super::source::Source;
+use super::source::{Source, Stream};
 use crate::error::{Error, Result};
 
 /// Stretches of a chunk that threads read at the same time.
@@ -57,7 +57,7 @@ fn parts<'a>(jobs: &'a [Job], id: ParamId, source: &dyn Source) -> Result<Vec<Pa
         let mut turned = None;
         if job.piece.transpose {
             let mut bytes = vec![0; job.bytes()];
-            source.stream().read(&job.name, 0, &mut bytes)?;
+            job.fetch(source.stream().as_mut(), job.piece.rows.clone(), &mut bytes)?;
             let into = turned.insert(Vec::new());
             transpose(&bytes, [job.piece.rows.len(), job.piece.row_len()], job.dtype.bytes(), into);
         }
@@ -92,6 +92,10 @@ fn read(
             convert_into(job.dtype, &turned[at * size..][..count * size], to, out);
             continue;
         }
+        if piece.row_len() < piece.row_width() {
+            ragged(job, stream.as_mut(), at..at + count, to, out)?;
+            continue;
+        }
         let start = ((piece.rows.start * piece.row_len() + at) * size) as u64;
         if job.dtype == to {
             stream.read(&job.name, start, out)?;
@@ -101,5 +105,17 @@ fn read(
         stream.read(&job.name, start, &mut buffer)?;
         convert_into(job.dtype, &buffer, to, out);
     }
+    Ok(())
+}
+
+/// Elements of a piece that has only some columns of its tensor, by whole rows that hold them.
+fn ragged(job: &Job, stream: &mut dyn Stream, range: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
+    let (width, size) = (job.piece.row_len(), job.dtype.bytes());
+    let rows = range.start / width..range.end.div_ceil(width);
+    let mut buffer = vec![0; rows.len() * width * size];
+    let first = job.piece.rows.start;
+    job.fetch(stream, first + rows.start..first + rows.end, &mut buffer)?;
+    let skip = (range.start - rows.start * width) * size;
+    convert_into(job.dtype, &buffer[skip..][..range.len() * size], to, out);
     Ok(())
 }

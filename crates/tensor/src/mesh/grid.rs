@@ -58,11 +58,14 @@ pub struct Grid {
     pub etp: usize,
     /// Expert parallel.
     pub ep: usize,
+    /// Tensor parallel ranks share the rows of what lies between their sub-layers (Megatron's sequence parallel).
+    #[serde(default)]
+    pub sequence_parallel: bool,
 }
 
 impl Default for Grid {
     fn default() -> Grid {
-        Grid { tp: 1, cp: 1, dp: 1, pp: 1, etp: 1, ep: 1 }
+        Grid { tp: 1, cp: 1, dp: 1, pp: 1, etp: 1, ep: 1, sequence_parallel: false }
     }
 }
 
@@ -147,7 +150,7 @@ impl Grid {
 
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Grid { tp, cp, dp, pp, etp, ep } = *self;
+        let Grid { tp, cp, dp, pp, etp, ep, .. } = *self;
         write!(f, "pp={pp} dp={dp} cp={cp} tp={tp}")?;
         if etp * ep > 1 { write!(f, " (experts: edp={} ep={ep} etp={etp})", self.edp()) } else { Ok(()) }
     }
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn ranks_are_ordered_tp_cp_dp_pp() {
-        let grid = Grid { tp: 2, cp: 3, dp: 2, pp: 2, etp: 1, ep: 4 };
+        let grid = Grid { tp: 2, cp: 3, dp: 2, pp: 2, ep: 4, ..Grid::default() };
         assert_eq!((grid.ranks(), grid.edp(), grid.check()), (24, 3, Ok(())));
         assert_eq!(grid.members(0, &[Axis::Tp]), [0, 1]);
         assert_eq!(grid.members(9, &[Axis::Cp]), [7, 9, 11]);

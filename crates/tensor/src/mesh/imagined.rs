@@ -29,13 +29,15 @@ impl Imagined {
     }
 }
 
-/// Keeps what is received from being used before its retire point, as every link does.
-struct Kept(Option<Lent>);
+/// Until its retire point a transfer keeps the storage of its tensor, and what is received from being used, as every link
+/// does.
+struct Kept {
+    _sent: Option<Tensor>,
+    _coming: Option<Lent>,
+}
 
 impl Flight for Kept {
-    fn wait(mut self: Box<Self>) {
-        self.0 = None;
-    }
+    fn wait(self: Box<Self>) {}
 }
 
 impl Link for Imagined {
@@ -49,12 +51,12 @@ impl Link for Imagined {
 
     fn send(&self, _: &Device, _: usize, src: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(src.bytes(), 0);
-        Box::new(Kept(None))
+        Box::new(Kept { _sent: Some(src.clone()), _coming: None })
     }
 
     fn receive(&self, _: &Device, _: usize, dst: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(0, dst.bytes());
-        Box::new(Kept(Some(Lent::new(dst.clone()))))
+        Box::new(Kept { _sent: None, _coming: Some(Lent::new(dst.clone())) })
     }
 
     fn check(&self) -> Result<(), LinkError> {

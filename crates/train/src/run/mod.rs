@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
         let work = Workload {
             profile: trainer.device.machine.profile(),
             spec: Cow::Borrowed(&trainer.model.spec),
-            dtype: trainer.params.tensor(trainer.model.embed).dtype(),
+            dtype: trainer.model.dtype(&trainer.params),
             how: how.clone(),
             micro_batches: table.micro_batches.max(1),
             tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),

@@ -114,7 +114,7 @@ impl Run<'_> {
 
     fn report(&mut self, running: &Running, pending: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(Pending { result, mut event }) = pending else { return Ok(()) };
-        let valid = result.valid.max(1) as f64;
+        let valid = f64::from(result.count.wait_f32()).max(1.0);
         let mean = (f64::from(result.loss.wait_f32()) / valid) as f32;
         let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());
         (event.loss, event.loss_bits, event.grad_norm) = (f64::from(mean), mean.to_bits(), f64::from(norm));

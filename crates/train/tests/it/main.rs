@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod draft;
+mod mesh;
 mod plan;
 mod published;
 mod state;

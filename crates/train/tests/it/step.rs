@@ -63,7 +63,7 @@ fn the_loss_falls_and_the_plan_is_exact() {
             let losses: Vec<f32> = (0..12)
                 .map(|_| {
                     let result = trainer.step(&data, &how).unwrap();
-                    result.loss.wait_f32() / result.valid as f32
+                    result.loss.wait_f32() / result.count.wait_f32()
                 })
                 .collect();
             assert!(losses[11] < losses[0] - 1.0, "{dtype:?}: {losses:?}");

@@ -134,6 +134,7 @@ impl Entropy {
                 scale: self.scale,
                 softcap: self.softcap,
                 z_loss: self.z_loss,
+                spread: None,
             };
             // SAFETY: the operands are `Stored`s of these extents.
             unsafe { cross_entropy(place, &op) };

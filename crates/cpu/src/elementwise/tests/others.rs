@@ -201,8 +201,9 @@ fn look_ups_and_their_gradient_agree_with_f64() {
             for accumulate in [false, true] {
                 let mut out = before.clone();
                 let (vocab, to) = (vocab as usize, out.mat_mut(0));
+                let table = table.mat(0);
                 let op =
-                    Embed { ids: &ids, vocab, cols, table: table.mat(0), scale: 1.5, out: to, accumulate };
+                    Embed { ids: &ids, vocab, cols, table, scale: 1.5, out: to, accumulate, first: None };
                 // SAFETY: the operands are `Stored`s of these extents; so below.
                 unsafe { embed(place, &op) };
                 out.check("embed", &before, 1e-6, |row, col| {
@@ -219,6 +220,7 @@ fn look_ups_and_their_gradient_agree_with_f64() {
                     dy: dy.mat(0),
                     scale: 1.5,
                     dtable: dtable.mat_mut(0),
+                    first: None,
                 };
                 // SAFETY: as above.
                 unsafe {
@@ -236,6 +238,41 @@ fn look_ups_and_their_gradient_agree_with_f64() {
 }
 
 #[test]
+fn parts_of_a_table_add_up_to_it() {
+    let (table, ids) = (Stored::random(10, 3, Elem::F32, 1), [9, 0, 4, 5, 5]);
+    let dy = Stored::random(ids.len(), 3, Elem::F32, 2);
+    let place = Place { threads: &Threads::new(1), isa: Isa::Portable };
+    let mut out = Stored::blank(ids.len(), 3, Elem::F32);
+    let mut dtable = Stored::blank(10, 3, Elem::F32);
+    for first in [0, 5] {
+        let (from, to) = (table.mat(first), out.mat_mut(0));
+        let (ids, vocab, cols, scale) = (&ids[..], 5, 3, 2.0);
+        let op = Embed {
+            ids,
+            vocab,
+            cols,
+            table: from,
+            scale,
+            out: to,
+            accumulate: first > 0,
+            first: Some(first),
+        };
+        let back = dtable.mat_mut(first);
+        let back = EmbedBackward { ids, vocab, cols, dy: dy.mat(0), scale, dtable: back, first: Some(first) };
+        // SAFETY: the operands are `Stored`s of these extents.
+        unsafe {
+            embed(place, &op);
+            embed_backward(place, &back);
+        }
+    }
+    let blank = Stored::blank(10, 3, Elem::F32);
+    out.check("embed", &blank, 1e-6, |row, col| 2.0 * table.get(ids[row] as usize, col));
+    dtable.check("embed backward", &blank, 1e-6, |row, col| {
+        (0..ids.len()).filter(|at| ids[*at] as usize == row).map(|at| 2.0 * dy.get(at, col)).sum()
+    });
+}
+
+#[test]
 #[should_panic(expected = "embed: id -1 at 2 is not below 4")]
 fn an_id_outside_the_table_is_named() {
     let (table, mut out) = (Stored::random(4, 2, Elem::F32, 1), Stored::blank(3, 2, Elem::F32));
@@ -247,6 +284,7 @@ fn an_id_outside_the_table_is_named() {
         scale: 1.0,
         out: out.mat_mut(0),
         accumulate: false,
+        first: None,
     };
     // SAFETY: it panics first.
     unsafe { embed(Place { threads: &Threads::new(1), isa: Isa::Portable }, &op) }

@@ -12,8 +12,13 @@ pub(crate) mod reference;
 mod tests;
 
 struct Embed {
+    name: &'static str,
     dtype: fathom_tensor::DType,
     scale: f32,
+    /// The id of the table's first row, where it is a part of a larger one.
+    first: Option<usize>,
+    /// Learned positions are added here; ranks that share the work leave it to one of them.
+    positions: bool,
 }
 
 impl Ctx<'_> {
@@ -25,15 +30,43 @@ impl Ctx<'_> {
     pub fn embed(&mut self, tokens: ParamId, positions: Option<ParamId>, scale: f32) -> Val {
         let dtype = self.params.dtype(tokens);
         let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
-        only(self.apply(Embed { dtype, scale }, &[], &params))
+        only(self.apply(Embed { name: "embed", dtype, scale, first: None, positions: true }, &[], &params))
+    }
+
+    /// As [`Ctx::embed`] with the vocabulary spread over tensor parallel ranks: this one has the rows from `first` on, and
+    /// `positions_here` says whether it is the one that adds positions.
+    ///
+    /// # Panics
+    /// If the tables' widths differ.
+    #[track_caller]
+    pub fn embed_parallel(
+        &mut self,
+        tokens: ParamId,
+        positions: Option<ParamId>,
+        scale: f32,
+        (first, positions_here): (usize, bool),
+    ) -> Val {
+        if self.spread.ranks == 1 {
+            return self.embed(tokens, positions, scale);
+        }
+        let dtype = self.params.dtype(tokens);
+        let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
+        self.rows(|cx| {
+            let (name, first) = ("embed.part", Some(first));
+            let op = Embed { name, dtype, scale, first, positions: positions_here };
+            let part = only(cx.apply(op, &[], &params));
+            cx.sum("embed", part)
+        })
     }
 }
 
 impl Embed {
-    /// Ids into each table, and the factor.
-    fn tables(&self, x: &Exec<'_>) -> [(Tensor, f32); 2] {
+    /// Ids into each table, the factor, and the first row's id.
+    fn tables(&self, x: &Exec<'_>) -> impl Iterator<Item = (Tensor, f32, Option<usize>)> + use<> {
         let rows = x.rows.clone();
-        [(x.batch.ids.view_cols(rows.clone()), self.scale), (x.batch.positions.view_cols(rows), 1.0)]
+        let tokens = (x.batch.ids.view_cols(rows.clone()), self.scale, self.first);
+        let positions = self.positions.then(|| (x.batch.positions.view_cols(rows), 1.0, None));
+        [Some(tokens), positions].into_iter().flatten()
     }
 }
 
@@ -45,7 +78,7 @@ impl Op for Embed {
     #[track_caller]
     fn outputs(&self, _: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
         assert!(params.iter().all(|table| table[1] == params[0][1]), "embed: tables {params:?}");
-        vec![Out::new("embed", params[0][1], self.dtype)]
+        vec![Out::new(self.name, params[0][1], self.dtype)]
     }
 
     fn saves(&self, _: Want) -> Saves {
@@ -65,8 +98,9 @@ impl Op for Embed {
     }
 
     fn forward(&self, x: &mut Exec<'_>, _: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        for (index, (table, (ids, scale))) in params.iter().zip(self.tables(x)).enumerate() {
-            x.device.machine.embed(&Call { ids: &ids, table, scale, out: &outs[0], accumulate: index > 0 });
+        for (index, (table, (ids, scale, first))) in params.iter().zip(self.tables(x)).enumerate() {
+            let (out, accumulate) = (&outs[0], index > 0);
+            x.device.machine.embed(&Call { ids: &ids, table, scale, out, accumulate, first });
         }
     }
 
@@ -74,9 +108,9 @@ impl Op for Embed {
 
     fn backward_weight(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
         let Some(dy) = &dy[0] else { return };
-        for (dw, (ids, scale)) in dw.iter().zip(self.tables(x)) {
+        for (dw, (ids, scale, first)) in dw.iter().zip(self.tables(x)) {
             if let Some(dw) = dw {
-                x.device.machine.embed_backward(&ids, dy, scale, dw);
+                x.device.machine.embed_backward(&ids, dy, scale, dw, first);
             }
         }
     }

@@ -1,0 +1,294 @@
+//! Linear layers whose weights are spread over tensor parallel ranks (Shoeybi et al., 2019): where a sub-layer begins every
+//! rank computes some columns of the output, where it ends a term of it, and the terms are summed.
+//!
+//! With shared rows (Megatron's sequence parallel, Korthikanti et al., 2022) a sub-layer collects the rows where it begins and
+//! each rank keeps the sum of its share where it ends. In a rows region this happens tile by tile. One rank alone records the
+//! plain operation.
+
+use fathom_tensor::mesh::{Axis, Group};
+use fathom_tensor::{Category, MatMul, Tensor};
+
+use super::{like, only};
+use crate::graph::Spread;
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+impl Ctx<'_> {
+    /// `y = x W^T + b` with the rows of W and b spread over the ranks: each computes some columns of y. The gradient of x is
+    /// summed over the ranks.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn column_parallel(
+        &mut self,
+        name: &'static str,
+        x: Val,
+        weight: ParamId,
+        bias: Option<ParamId>,
+    ) -> Val {
+        if self.spread.ranks == 1 {
+            return self.linear(name, x, weight, bias);
+        }
+        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
+        only(self.apply_to(1, ColumnParallel { name, spread: self.spread }, &[x], &params))
+    }
+
+    /// `y = x W^T + b` with the columns of W, and so of x, spread over the ranks: y is the sum of what each computes, and b is
+    /// added to the sum.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn row_parallel(
+        &mut self,
+        name: &'static str,
+        x: Val,
+        weight: ParamId,
+        bias: Option<ParamId>,
+    ) -> Val {
+        if self.spread.ranks == 1 {
+            return self.linear(name, x, weight, bias);
+        }
+        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
+        let share = self.spread.share();
+        only(self.apply_to(share, RowParallel { name, spread: self.spread }, &[x], &params))
+    }
+
+    /// The sum of what the ranks have of x; of shared rows each rank keeps its share.
+    pub(crate) fn sum(&mut self, name: &'static str, x: Val) -> Val {
+        let share = self.spread.share();
+        only(self.apply_to(share, Sum { name, spread: self.spread }, &[x], &[]))
+    }
+}
+
+fn group(x: &Exec<'_>) -> Group {
+    x.device.mesh.group(&[Axis::Tp])
+}
+
+/// Equal runs of rows, one for each rank.
+fn parts(all: &Tensor, ranks: usize) -> Vec<Tensor> {
+    let rows = all.rows() / ranks;
+    assert_eq!(all.rows() % ranks, 0, "{all:?} has rows that {ranks} ranks cannot share");
+    (0..ranks).map(|rank| all.view_rows(rank * rows..(rank + 1) * rows)).collect()
+}
+
+/// All rows, where each rank has a share of them.
+fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
+    if !spread.rows {
+        return mine.clone();
+    }
+    let all = x.device.empty(mine.rows() * spread.ranks, mine.cols(), mine.dtype(), Category::Comm);
+    group(x).all_gather(x.device, mine, &parts(&all, spread.ranks)).wait();
+    all
+}
+
+/// The sum over the ranks of what `compute` writes, into `out`: all of it, or this rank's share.
+fn summed(x: &Exec<'_>, out: &Tensor, spread: Spread, compute: impl FnOnce(&Tensor)) {
+    if !spread.rows {
+        compute(out);
+        return group(x).all_reduce(x.device, out);
+    }
+    let all = x.device.empty(out.rows() * spread.ranks, out.cols(), out.dtype(), Category::Comm);
+    compute(&all);
+    group(x).reduce_scatter(x.device, &parts(&all, spread.ranks), out);
+}
+
+fn product(rows: usize, params: &[[usize; 2]]) -> Flops {
+    let product = 2 * rows as u64 * params[0][0] as u64 * params[0][1] as u64;
+    Flops { forward: product, input: product, weight: product, extra: 0 }
+}
+
+#[track_caller]
+fn outputs(name: &'static str, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+    let [out, inner] = params[0];
+    let cols = ins[0].cols;
+    assert_eq!(cols, inner, "linear {name}: x [t, {cols}], weight [{out}, {inner}]");
+    if let Some(bias) = params.get(1) {
+        assert_eq!(*bias, [1, out], "linear {name}: bias of weight [{out}, {inner}]");
+    }
+    vec![Out::new(name, out, ins[0].dtype)]
+}
+
+fn saves(want: Want) -> Saves {
+    Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
+}
+
+/// `c = a W^T`.
+fn forward(x: &Exec<'_>, a: &Tensor, weight: &Tensor, c: &Tensor) {
+    x.matmul(MatMul { a, a_trans: false, b: weight, b_trans: true, c, accumulate: false });
+}
+
+/// `c = dy W`.
+fn backward(x: &Exec<'_>, dy: &Tensor, weight: &Tensor, c: &Tensor) {
+    x.matmul(MatMul { a: dy, a_trans: false, b: weight, b_trans: false, c, accumulate: false });
+}
+
+/// `dw += dy^T a`.
+fn gradient(x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
+    x.matmul(MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true });
+}
+
+struct ColumnParallel {
+    name: &'static str,
+    spread: Spread,
+}
+
+impl Op for ColumnParallel {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        outputs(self.name, ins, params)
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        saves(want)
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        product(rows, params)
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        forward(x, &collect(x, &ins[0], self.spread), &params[0], &outs[0]);
+        if let Some(bias) = params.get(1) {
+            x.device.machine.add_bias(&outs[0], bias);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            summed(x, &dx.tensor, self.spread, |all| backward(x, dy, &saved.params[0], all));
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
+        if let Some(dw) = &dw[0] {
+            gradient(x, dy, &collect(x, saved.input(0), self.spread), dw);
+        }
+        if let Some(Some(dbias)) = dw.get(1) {
+            x.device.machine.bias_backward(dy, dbias);
+        }
+    }
+}
+
+struct RowParallel {
+    name: &'static str,
+    spread: Spread,
+}
+
+impl Op for RowParallel {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        outputs(self.name, ins, params)
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        saves(want)
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        product(rows, params)
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        summed(x, &outs[0], self.spread, |all| forward(x, &ins[0], &params[0], all));
+        if let Some(bias) = params.get(1) {
+            x.device.machine.add_bias(&outs[0], bias);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            let dy = x.carry.take().unwrap_or_else(|| collect(x, dy, self.spread));
+            backward(x, &dy, &saved.params[0], &dx.tensor);
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
+        if let Some(dw) = &dw[0] {
+            let all = collect(x, dy, self.spread);
+            gradient(x, &all, saved.input(0), dw);
+            x.carry = Some(all);
+        }
+        if let Some(Some(dbias)) = dw.get(1) {
+            x.device.machine.bias_backward(dy, dbias);
+        }
+    }
+}
+
+struct Sum {
+    name: &'static str,
+    spread: Spread,
+}
+
+impl Op for Sum {
+    fn name(&self) -> &'static str {
+        "sum over ranks"
+    }
+
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        like(self.name, ins[0])
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        match self.spread.rows {
+            true => group(x).reduce_scatter(x.device, &parts(&ins[0], self.spread.ranks), &outs[0]),
+            false => summed(x, &outs[0], self.spread, |all| x.device.machine.copy(&ins[0], all)),
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
+        match self.spread.rows {
+            true => {
+                let parts = parts(&dx.tensor, self.spread.ranks);
+                group(x).all_gather(x.device, dy, &parts).wait();
+            }
+            false => x.device.machine.copy(dy, &dx.tensor),
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}

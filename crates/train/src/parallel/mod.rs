@@ -1,0 +1,107 @@
+//! A step over a mesh: what each rank keeps of the optimizer's state, and what ranks owe each other between the backward
+//! pass and the update. Tensor and context parallel live inside the operations; here are data and pipeline parallel.
+
+pub(crate) mod pipeline;
+pub mod stages;
+
+use std::ops::Range;
+
+use fathom_grad::{AdamW, Grads, ParamId, ParamShares, Params, SLOT, Shares, deal};
+use fathom_model::{Model, Weight};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, Device, Tensor};
+
+/// What ranks with the same weights share (the names are Megatron-FSDP's `data_parallel_sharding_strategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharding {
+    /// Nothing: each has the whole state.
+    NoShard,
+    /// The optimizer's state (ZeRO-1, Megatron's distributed optimizer).
+    #[default]
+    Optim,
+}
+
+/// Elements of a rank's part of a weight, at most.
+fn local_len(weight: &Weight, tp: usize) -> usize {
+    let [rows, cols] = weight.shape;
+    if !weight.parted {
+        return rows * cols;
+    }
+    // A vocabulary need not divide; everything else that is parted does.
+    (rows * cols).div_ceil(tp).max(rows.div_ceil(tp) * cols)
+}
+
+/// Who keeps the optimizer's state of what.
+pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Sharding) -> Shares {
+    let (mesh, tp) = (&device.mesh, model.portion.tp);
+    let replicas = mesh.group(&[Axis::Cp, Axis::Dp]);
+    // Every rank numbers the slots of the whole model in the same way.
+    let mut first = Vec::new();
+    let mut num_slots = 0;
+    for weight in &model.weights {
+        first.push(num_slots);
+        num_slots += local_len(weight, tp).div_ceil(SLOT) * if weight.parted { tp } else { 1 };
+    }
+    let slot = |id: ParamId| {
+        let held = &model.holdings[id.index()];
+        let weight = &model.weights[held.number as usize];
+        // The copy of a tied embedding on the last stage is counted on the first.
+        let copy = !model.portion.first && model.embed.is_some_and(|embed| embed.tokens == id);
+        match weight.parted {
+            _ if copy => None,
+            true => Some(
+                first[held.number as usize] + model.portion.tp_index * local_len(weight, tp).div_ceil(SLOT),
+            ),
+            false => (model.portion.tp_index == 0).then_some(first[held.number as usize]),
+        }
+    };
+    let lens: Vec<usize> = params.iter().map(|(_, param)| param.value.len()).collect();
+    let whole = sharding == Sharding::NoShard || replicas.size() == 1;
+    let ranges: Vec<Vec<Range<usize>>> = match whole {
+        true => lens.iter().map(|len| vec![0..*len; replicas.size()]).collect(),
+        false => deal(&lens, replicas.size()),
+    };
+    let shares = ranges.into_iter().zip(params.iter());
+    let params = shares.map(|(ranges, (id, _))| ParamShares { ranges, slot: slot(id) }).collect();
+    // Ranks whose shares do not overlap: all, or those that differ in their weights.
+    let squares = match whole {
+        true => mesh.group(&[Axis::Tp, Axis::Pp]),
+        false => mesh.everybody(),
+    };
+    Shares { params, num_slots, replicas, whole, squares }
+}
+
+/// Completes the gradients of the sum over all micro batches of all ranks: the parts of weights that every tensor parallel
+/// rank has, the two copies of a tied embedding, and the sum over ranks with the same weights.
+pub(crate) fn complete(device: &Device, model: &Model, optimizer: &AdamW, grads: &Grads) {
+    let mesh = &device.mesh;
+    device.pool.enter("reduce gradients", -1);
+    let tp = mesh.group(&[Axis::Tp]);
+    for (id, grad) in grads.iter().filter(|(id, _)| model.holdings[id.index()].partial) {
+        let _ = id;
+        tp.all_reduce(device, grad);
+    }
+    let pp = mesh.group(&[Axis::Pp]);
+    if model.spec.tied
+        && pp.size() > 1
+        && let Some(grad) = model.embed.and_then(|embed| grads.get(embed.tokens))
+    {
+        pp.some("pp ends", &[0, pp.size() - 1]).all_reduce(device, grad);
+    }
+    optimizer.reduce(device, grads);
+}
+
+/// Sums of a step over all ranks: the loss, which the last stage has, and the valid tokens, which every stage has.
+pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
+    let mesh = &device.mesh;
+    let replicas = mesh.group(&[Axis::Cp, Axis::Dp]);
+    replicas.all_reduce(device, loss);
+    replicas.all_reduce(device, count);
+    let pp = mesh.group(&[Axis::Pp]);
+    pp.broadcast(device, pp.size() - 1, loss);
+}
+
+/// Room for what comes from another stage.
+pub(crate) fn arrival(device: &Device, like: (usize, usize, fathom_tensor::DType)) -> Tensor {
+    device.empty(like.0, like.1, like.2, Category::Activations)
+}

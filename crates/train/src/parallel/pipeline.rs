@@ -1,0 +1,137 @@
+//! Micro batches through the stages of a pipeline, in the order of [`super::stages::acts`]. One stage is the same code: nothing is
+//! sent.
+//!
+//! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
+//! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace.
+
+use std::collections::BTreeMap;
+
+use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Params, Places, Scope, Tape};
+use fathom_model::Model;
+use fathom_tensor::mesh::{Axis, Flying, Group};
+use fathom_tensor::{DType, Device, Tensor};
+
+use super::arrival;
+use super::stages::{Act, acts};
+
+/// A micro batch on the machine.
+pub(crate) struct Loaded {
+    pub batch: Batch,
+    pub labels: Labels,
+    /// f32 [1, t].
+    pub losses: Tensor,
+}
+
+/// What a rank runs a step's micro batches with.
+pub(crate) struct Pipeline<'a> {
+    pub device: &'a Device,
+    pub model: &'a Model,
+    pub params: &'a Params,
+    pub places: &'a Places,
+    pub offload: Option<&'a Offload>,
+    pub counters: &'a Counters,
+    pub z_loss: f32,
+    /// f32 [1, 1]: the losses of the last stage are added to it.
+    pub loss: &'a Tensor,
+}
+
+/// A forward pass that waits for its backward pass.
+struct Waiting<'a> {
+    tape: Tape<'a>,
+    /// The gradient of the result, on the last stage.
+    dy: Option<Tensor>,
+    /// The result on its way to the next stage.
+    sending: Option<Flying>,
+    rows: (usize, usize, DType),
+}
+
+impl<'a> Pipeline<'a> {
+    /// Forward and backward of all micro batches; adds to `grads`.
+    ///
+    /// # Panics
+    /// If the micro batches do not go through the stages in whole groups.
+    #[track_caller]
+    pub fn run(&self, micro: &'a [Loaded], grads: &mut Grads) {
+        let pp = self.device.mesh.group(&[Axis::Pp]);
+        let chunks = self.model.portion.chunks.len();
+        let acts = acts(pp.index(), pp.size(), chunks, micro.len());
+        let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
+        let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
+        let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        for act in acts {
+            match act {
+                Act::Forward { micro: index, chunk } => {
+                    let held = self.forward(&pp, &micro[index], chunk, grads);
+                    waiting.insert((index, chunk), held);
+                }
+                Act::Backward { micro: index, chunk } => {
+                    let Some(held) = waiting.remove(&(index, chunk)) else { continue };
+                    self.backward(&pp, held, chunk, &mut returning[chunk], grads);
+                }
+            }
+        }
+        returning.into_iter().flatten().for_each(Flying::wait);
+    }
+
+    /// The stage before or after one of the rank's, by index along the axis.
+    fn neighbour(&self, pp: &Group, next: bool) -> usize {
+        (pp.index() + if next { 1 } else { pp.size() - 1 }) % pp.size()
+    }
+
+    fn forward(&self, pp: &Group, micro: &'a Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
+        let Pipeline { device, model, .. } = *self;
+        let first = model.portion.first && chunk == 0;
+        let last = model.portion.last && chunk + 1 == model.portion.chunks.len();
+        let scope = Scope { device, params: self.params, batch: &micro.batch, counters: self.counters };
+        let share = scope.spread().share();
+        let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
+        let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
+        let x = (!first).then(|| {
+            device.pool.enter("pipeline", -1);
+            let x = arrival(device, rows);
+            pp.exchange(device, "forward", &[], &[(self.neighbour(pp, false), &x)]).wait();
+            x
+        });
+        if !first {
+            tape = tape.with_input_gradient();
+        }
+        let y = model.forward_chunk(&mut tape, chunk, x);
+        if !last {
+            device.pool.enter("pipeline", -1);
+            let sending = pp.exchange(device, "forward", &[(self.neighbour(pp, true), &y)], &[]);
+            return Waiting { tape, dy: None, sending: Some(sending), rows };
+        }
+        let Loaded { labels, losses, .. } = micro;
+        let dy = model.head(self.z_loss).loss(tape.scope(), &y, labels, losses, grads);
+        drop(y);
+        device.machine.sum(losses, self.loss);
+        Waiting { tape, dy: Some(dy), sending: None, rows }
+    }
+
+    fn backward(
+        &self,
+        pp: &Group,
+        held: Waiting<'a>,
+        chunk: usize,
+        returning: &mut Option<Flying>,
+        grads: &mut Grads,
+    ) {
+        let device = self.device;
+        let Waiting { tape, dy, sending, rows } = held;
+        let dy = dy.unwrap_or_else(|| {
+            device.pool.enter("pipeline", -1);
+            let dy = arrival(device, rows);
+            pp.exchange(device, "backward", &[], &[(self.neighbour(pp, true), &dy)]).wait();
+            dy
+        });
+        // The next stage has long taken what it has just sent the gradient of.
+        sending.into_iter().for_each(Flying::wait);
+        let dx = tape.backward(dy, grads);
+        let first = self.model.portion.first && chunk == 0;
+        if let Some(dx) = dx.filter(|_| !first) {
+            returning.take().into_iter().for_each(Flying::wait);
+            device.pool.enter("pipeline", -1);
+            *returning = Some(pp.exchange(device, "backward", &[(self.neighbour(pp, false), &dx)], &[]));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Ranks as threads against one rank: the same losses, norms and gradients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
+use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
+use fathom_tensor::{DType, Device, Meta};
+use fathom_train::parallel::Sharding;
+use fathom_train::{InStep, MicroBatch, Trainer};
+
+const TOKENS: usize = 256;
+const MICRO_BATCHES: usize = 4;
+const STEPS: usize = 20;
+
+fn spec(tied: bool) -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 64,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        vocab: 131,
+        rope_theta: 1e4,
+        max_positions: TOKENS,
+        tied,
+    })
+}
+
+/// Packed documents of uneven lengths; one micro batch has nothing to train on.
+fn micro(index: usize) -> MicroBatch {
+    let mut state = index as u64 * 977 + 5;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let cuts = [0, 37, 101, 128, 199, TOKENS];
+    let docs: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+    // Repeating texts, so that there is something to learn.
+    let ids: Vec<i32> = (0..TOKENS).map(|at| (at * at % 7 + next() % 3 * 11) as i32).collect();
+    let blank = index % MICRO_BATCHES == 3;
+    let label = |at: usize| match docs.iter().any(|doc| doc.end == at + 1) || blank {
+        true => -100,
+        false => ids[at + 1],
+    };
+    let labels = (0..TOKENS).map(label).collect();
+    let positions = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+    MicroBatch { ids, labels, positions, docs }
+}
+
+/// What a run is compared by.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    losses: Vec<f32>,
+    norms: Vec<f32>,
+    /// After the first backward pass: by number of the weight, where each element lies in it, and its gradient.
+    grads: BTreeMap<u32, Vec<(usize, f32)>>,
+    peak: u64,
+    wires: Wires,
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    grid: Grid,
+    chunks: usize,
+    sharding: Sharding,
+    dtype: DType,
+    tied: bool,
+    tile_rows: Option<usize>,
+    chaos: Option<u64>,
+}
+
+const ONE: Case = Case {
+    grid: Grid { tp: 1, cp: 1, dp: 1, pp: 1, etp: 1, ep: 1, sequence_parallel: false },
+    chunks: 1,
+    sharding: Sharding::Optim,
+    dtype: DType::F32,
+    tied: false,
+    tile_rows: None,
+    chaos: None,
+};
+
+fn in_step(case: &Case) -> InStep {
+    InStep {
+        places: Places::linear().with_tiles(case.tile_rows),
+        on_disk: OnDisk::default(),
+        caps: Caps { docs: 8, seq_tokens: TOKENS },
+        z_loss: 1e-4,
+        adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
+    }
+}
+
+fn train(device: &Device, case: &Case, steps: usize) -> Seen {
+    let spec = spec(case.tied);
+    let portion = fathom_model::Portion::of(&spec, &device.mesh, case.chunks);
+    let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
+    initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+    let mut trainer = Trainer::sharded(device, model, params, case.sharding);
+    let how = in_step(case);
+    let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
+    let share = MICRO_BATCHES / dp;
+    let batches: Vec<MicroBatch> = (rank * share..(rank + 1) * share).map(micro).collect();
+    let mut seen =
+        Seen { losses: vec![], norms: vec![], grads: BTreeMap::new(), peak: 0, wires: Wires::new() };
+    for step in 0..steps {
+        let result = trainer.step(&batches, &how).unwrap();
+        seen.losses.push(result.loss.wait_f32() / result.count.wait_f32().max(1.0));
+        seen.norms.push(result.norm.wait_f32());
+        if step == 0 {
+            // Of shared state every rank has its part of the sums.
+            for (id, grad) in trainer.grads().iter() {
+                let held = &trainer.model.holdings[id.index()];
+                let own = trainer.optimizer().shares().own(id);
+                let runs = held.shard.runs().into_iter();
+                let places = runs.flat_map(|(_, at, len)| at..at + len);
+                let values = places.zip(device.to_f32(grad)).enumerate();
+                let mine = values.filter(|(at, _)| own.contains(at)).map(|(_, value)| value).collect();
+                seen.grads.insert(held.number, mine);
+            }
+        }
+    }
+    seen.peak = device.pool.usage().peak_reserved;
+    seen.wires = device.mesh.wires();
+    seen
+}
+
+fn world(case: Case, steps: usize) -> Vec<Seen> {
+    let options = ThreadsOptions { chaos: case.chaos, ..ThreadsOptions::default() };
+    std::thread::scope(|scope| {
+        let rank = |seat: Seat| {
+            scope.spawn(move || {
+                let mesh = Mesh::new(case.grid, Box::new(seat.take()));
+                train(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh), &case, steps)
+            })
+        };
+        let ranks: Vec<_> = threads(case.grid.ranks(), options).into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The largest difference of gradients, against the largest of the tensor or a thousandth of the largest of all.
+fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
+    let top = |values: &[(usize, f32)]| values.iter().fold(0.0, |top: f32, (_, x)| top.max(x.abs()));
+    let all = one.grads.values().map(|values| top(values)).fold(0.0, f32::max);
+    let mut worst = 0.0f32;
+    for (number, values) in &one.grads {
+        let scale = top(values).max(1e-3 * all);
+        let expected: BTreeMap<usize, f32> = values.iter().copied().collect();
+        let mut met = std::collections::BTreeSet::new();
+        for (at, x) in ranks.iter().filter_map(|rank| rank.grads.get(number)).flatten() {
+            met.insert(*at);
+            worst = worst.max((x - expected[at]).abs() / scale);
+        }
+        assert_eq!(met.len(), expected.len(), "weight {number}: elements that no rank has");
+    }
+    worst
+}
+
+#[track_caller]
+fn check(case: Case, exact: bool) {
+    let Case { grid, chunks, .. } = case;
+    let what = format!("{grid}, {chunks} stages on a rank");
+    let one = &world(Case { grid: ONE.grid, chunks: 1, chaos: None, ..case }, STEPS)[0];
+    assert!(one.losses[0] - one.losses[STEPS - 1] > 1.0, "it learns: {:?}", one.losses);
+    let ranks = world(case, STEPS);
+    for rank in &ranks {
+        assert_eq!((&rank.losses, &rank.norms), (&ranks[0].losses, &ranks[0].norms), "{what}: ranks differ");
+    }
+    let error = gradient_error(one, &ranks);
+    if exact {
+        assert_eq!((&ranks[0].losses, &ranks[0].norms), (&one.losses, &one.norms), "{what}");
+        assert_eq!(error, 0.0, "{what}");
+    } else {
+        let (first, last) = if case.dtype == DType::F32 { (1e-6, 1e-5) } else { (2e-3, 2e-2) };
+        let apart = |step: usize| (ranks[0].losses[step] / one.losses[step] - 1.0).abs();
+        assert!(apart(1) <= first && apart(STEPS - 1) <= last, "{what}: {} {}", apart(1), apart(STEPS - 1));
+        assert!(
+            error <= if case.dtype == DType::F32 { 1e-5 } else { 2e-2 },
+            "{what}: gradients differ by {error}"
+        );
+    }
+    let chaos = world(Case { chaos: Some(11), ..case }, 3);
+    assert!(
+        chaos.iter().zip(&ranks).all(|(a, b)| a.losses == b.losses[..3] && a.norms == b.norms[..3]),
+        "{what}"
+    );
+    // The plan of each rank is what the rank measured.
+    for (index, rank) in ranks.iter().enumerate() {
+        let link = Imagined::new(index, grid.ranks());
+        let profile = Cpu::new(1, None);
+        let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
+        let planned =
+            train(&Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link))), &case, STEPS);
+        assert_eq!((planned.peak, &planned.wires), (rank.peak, &rank.wires), "{what}: rank {index}");
+    }
+}
+
+#[test]
+fn pipelines_are_bit_identical_to_one_rank() {
+    for (pp, chunks) in [(2, 1), (4, 1), (2, 2)] {
+        check(Case { grid: Grid { pp, ..Grid::default() }, chunks, ..ONE }, true);
+    }
+    let tied = Case { grid: Grid { pp: 2, ..Grid::default() }, tied: true, ..ONE };
+    check(tied, false);
+}
+
+#[test]
+fn tensor_parallel_ranks_compute_the_same_step() {
+    for sequence_parallel in [false, true] {
+        for tile_rows in [None, Some(128)] {
+            let grid = Grid { tp: 2, sequence_parallel, ..Grid::default() };
+            check(Case { grid, tile_rows, ..ONE }, false);
+        }
+        let grid = Grid { tp: 2, sequence_parallel, ..Grid::default() };
+        check(Case { grid, dtype: DType::Bf16, tied: true, ..ONE }, false);
+    }
+}
+
+#[test]
+fn data_parallel_ranks_compute_the_same_step() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    for sharding in [Sharding::NoShard, Sharding::Optim] {
+        check(Case { grid, sharding, ..ONE }, false);
+    }
+    // Sharing the state changes no bit.
+    let run =
+        |sharding| world(Case { grid: Grid { dp: 4, ..Grid::default() }, sharding, ..ONE }, STEPS)[0].clone();
+    let (whole, shared) = (run(Sharding::NoShard), run(Sharding::Optim));
+    assert_eq!((&whole.losses, &whole.norms), (&shared.losses, &shared.norms));
+    assert!(shared.peak < whole.peak);
+}
+
+#[test]
+fn axes_combine() {
+    let grid = Grid { tp: 2, pp: 2, dp: 2, sequence_parallel: true, ..Grid::default() };
+    check(Case { grid, ..ONE }, false);
+    check(Case { grid, dtype: DType::Bf16, ..ONE }, false);
+}
