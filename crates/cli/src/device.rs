@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{Params, StateDisk};
-use fathom_model::{Model, SafeTensors, Source, Spec};
+use fathom_model::{Model, Portion, SafeTensors, Source, Spec};
+use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{Machine, Precision};
@@ -31,6 +32,15 @@ pub fn cpu(machine: &Machine) -> Result<Device> {
     let cpu = Cpu::new(machine.threads, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
     let budget = machine.memory_bytes.unwrap_or_else(default_budget);
     Ok(Device::new(Arc::new(cpu), budget))
+}
+
+/// One of `ranks` ranks on this machine: its share of the cores and of the memory.
+pub fn cpu_rank(machine: &Machine, mesh: Mesh) -> Result<Device> {
+    let ranks = mesh.grid().ranks();
+    let cores = (threads(machine.threads) / ranks).max(1);
+    let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
+    let budget = machine.memory_bytes.unwrap_or_else(default_budget) / ranks as u64;
+    Ok(Device::on_mesh(Arc::new(cpu), budget, mesh))
 }
 
 /// A number of threads; 0 for all cores.
@@ -95,20 +105,35 @@ pub struct Loaded {
 
 /// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
 pub fn load(device: &Device, folder: &Path, dtype: Option<DType>) -> Result<Loaded> {
-    load_on(device, folder, dtype, &|_, _| Ok(None))
+    load_on(device, folder, dtype, &|_, _| Ok(None), 1)
 }
 
 /// Opens the disk behind the weights of a model.
 pub type OpenDisk<'a> = dyn Fn(&Spec, DType) -> Result<Option<Rc<StateDisk>>> + 'a;
 
-/// As [`load`], with disk behind the weights where `disk` gives one.
-pub fn load_on(device: &Device, folder: &Path, dtype: Option<DType>, disk: &OpenDisk<'_>) -> Result<Loaded> {
+/// As [`load`], with disk behind the weights where `disk` gives one; the rank's part, with so many stages of a pipeline on each
+/// rank.
+pub fn load_on(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    disk: &OpenDisk<'_>,
+    virtual_stages: usize,
+) -> Result<Loaded> {
     let opened = fathom_model::open(folder)?;
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let disk = disk(&opened.spec, dtype)?;
-    let (model, mut params) = Model::declare_on(device, &opened.spec, dtype, disk);
+    let portion = portion(device, &opened.spec, virtual_stages)?;
+    let (model, mut params) = Model::declare_part(device, &opened.spec, dtype, disk, portion);
     fathom_model::load(device, &model, &mut params, &opened.source)?;
     Ok(Loaded { model, params })
+}
+
+/// A rank's part of a model.
+pub fn portion(device: &Device, spec: &Spec, virtual_stages: usize) -> Result<Portion> {
+    let portion = Portion::of(spec, &device.mesh, virtual_stages);
+    portion.check(spec).map_err(anyhow::Error::msg)?;
+    Ok(portion)
 }
 
 /// bf16 if every stored tensor is bf16, else f32.

@@ -10,6 +10,7 @@ mod live;
 mod measure;
 mod pipeline;
 mod profiles;
+mod ranks;
 
 use std::process::ExitCode;
 

@@ -15,20 +15,19 @@ use fathom_curate::{
     CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir,
 };
 use fathom_eval::Moment;
-use fathom_model::{
-    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, open_config, save_hf,
-};
+use fathom_grad::Params;
+use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
 use fathom_report::tensorboard::EventFile;
+use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
+use fathom_train::parallel::whole;
 use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{
-    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, open_state_disk, stage,
-};
+use fathom_train::{Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, stage};
 
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
-use crate::{choices, commands, device};
+use crate::{choices, commands, device, ranks};
 
 /// Keys that may differ between a run and its resumption: they change no number.
 const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
@@ -210,65 +209,65 @@ impl Job<'_> {
         let path = self.folder.join("machine.json");
         std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
+        let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
+        budgets.memory /= stage::ranks(self.recipe, 0)?.grid.ranks() as u64;
         for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
-            Draft { profile, spec, recipe: self.recipe.clone(), index, budgets }.check()?;
+            let ranks = stage::ranks(self.recipe, index)?;
+            for rank in ranks.distinct() {
+                Draft { profile, spec, recipe: self.recipe.clone(), index, budgets, rank }.check()?;
+            }
         }
         Ok(())
     }
 
-    fn trainer(&self, tokenizer: &Tokenizer) -> Result<(Trainer, SpecialIds)> {
-        let recipe = self.recipe;
-        let device = device::cpu(&recipe.machine)?;
-        let dtype = device::precision(recipe.model.precision);
-        let mut special =
-            SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None };
-        let spill = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-        let disk =
-            |spec: &Spec, dtype| Ok(open_state_disk(&device, spec, dtype, stage::on_disk(recipe), spill)?);
-        let (model, params) = match &recipe.model.from {
-            Some(folder) => {
-                let folder = device::model_folder(folder)?;
-                special = open_config(&folder)?.1;
-                let loaded = device::load_on(&device, &folder, Some(dtype), &disk)?;
-                (loaded.model, loaded.params)
-            }
-            None => {
-                let mut spec = spec(recipe)?;
-                spec.vocab = tokenizer.vocab_size().next_multiple_of(64);
-                let (model, mut params) = Model::declare_on(&device, &spec, dtype, disk(&spec, dtype)?);
-                initialise(
-                    &device,
-                    &model,
-                    &mut params,
-                    Init { deviation: recipe.model.init_std, seed: recipe.run.seed },
-                );
-                (model, params)
-            }
-        };
-        let (have, need) = (model.spec.vocab, tokenizer.vocab_size());
-        if have < need {
-            bail!(
-                "the tokenizer has {need} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
-            );
-        }
-        Ok((Trainer::new(&device, model, params), special))
-    }
-
     fn train(
-        mut self,
-        mut metrics: MetricsWriter,
+        self,
+        metrics: MetricsWriter,
         tokenizer: &Tokenizer,
         corpus: Option<Store>,
         stop: &AtomicBool,
     ) -> Result<Outcome> {
-        let (trainer, special) = self.trainer(tokenizer)?;
-        let stores = Stores::open(self.recipe, corpus.map(Arc::new), tokenizer.vocab_size())?;
+        let (recipe, folder) = (self.recipe, self.folder.clone());
+        let vocab = tokenizer.vocab_size();
+        let stores = &Stores::open(recipe, corpus.map(Arc::new), vocab)?;
+        let mesh = stage::ranks(recipe, 0)?;
+        let seconds = &self.stage_seconds();
+        let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, stop };
+        if mesh.grid.ranks() == 1 {
+            return self.first_rank(device::cpu(&recipe.machine)?, metrics, tokenizer, shared);
+        }
+        let first = |device| self.first_rank(device, metrics, tokenizer, shared);
+        ranks::run(recipe, &mesh, first, &|device| ranks::follow(shared, device))
+    }
+
+    /// The special tokens of the exported model.
+    fn special(&self, tokenizer: &Tokenizer) -> Result<SpecialIds> {
+        match &self.recipe.model.from {
+            Some(folder) => Ok(open_config(&device::model_folder(folder)?)?.1),
+            None => {
+                let eos = tokenizer.eos().into_iter().collect();
+                Ok(SpecialIds { bos: tokenizer.bos(), eos, pad: None })
+            }
+        }
+    }
+
+    /// What the first rank does: everything that is seen of a run.
+    fn first_rank(
+        mut self,
+        device: Device,
+        mut metrics: MetricsWriter,
+        tokenizer: &Tokenizer,
+        shared: &ranks::Shared<'_>,
+    ) -> Result<Outcome> {
+        let ranks::Shared { stores, stop, vocab, .. } = *shared;
+        let alone = device.mesh.grid().ranks() == 1;
+        let trainer = ranks::trainer(self.recipe, &self.folder, &device, vocab)?;
         let known = read_events(self.log())?;
         if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
-            metrics.write(&Event::Model(model_event(&trainer.model.spec, trainer.params.num_elements())))?;
+            let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
+            metrics.write(&Event::Model(model_event(&trainer.model.spec, all.sum())))?;
         }
-        let seconds = self.stage_seconds();
+        let seconds = shared.seconds.to_vec();
         let parts = Parts {
             recipe: self.recipe,
             folder: &self.folder,
@@ -292,7 +291,8 @@ impl Job<'_> {
             recipe: self.recipe,
             live: &mut self.live,
             tokenizer,
-            stores: &stores,
+            stores,
+            measures: alone && self.recipe.eval.enabled,
             measure_s,
             stage_start: begun.step - begun.stage_step,
             tensorboard: match self.recipe.run.tensorboard {
@@ -302,7 +302,7 @@ impl Job<'_> {
                 false => None,
             },
         };
-        if begun.step == 0 && self.recipe.model.from.is_some() {
+        if begun.step == 0 && self.recipe.model.from.is_some() && alone {
             run.before(&mut |trainer, metrics| hooks.measure(trainer, "before_extension", 0, metrics))?;
         }
         let outcome = run.train(&mut hooks)?;
@@ -312,12 +312,26 @@ impl Job<'_> {
             self.live.say(&format!("saved at step {}; run the same command again to go on", progress.step));
             return Ok(outcome);
         }
-        let (trainer, mut metrics) = run.finish();
-        let subject = Subject { trainer: &trainer, tokenizer, stores: &stores };
+        let (mut trainer, mut metrics) = run.finish();
+        if alone {
+            self.export(&trainer.device, &trainer.model, &trainer.params, tokenizer)?;
+        } else if let Some((model, params)) = whole(&trainer) {
+            self.export(&trainer.device, &model, &params, tokenizer)?;
+            // The parts of all ranks are one model now, which this rank measures.
+            drop((model, params, trainer));
+            let device = device::cpu(&self.recipe.machine)?;
+            let device::Loaded { model, params } = device::load(&device, &self.folder.join("model"), None)?;
+            trainer = Trainer::new(&device, model, params);
+            let (recipe, live, measures) = (self.recipe, &mut self.live, self.recipe.eval.enabled);
+            let (stage_start, tensorboard) = (0, None);
+            let mut watch =
+                Watch { recipe, live, tokenizer, stores, measures, measure_s, stage_start, tensorboard };
+            watch.measure(&trainer, "after_extension", progress.step, &mut metrics)?;
+        }
+        let subject = Subject { trainer: &trainer, tokenizer, stores };
         if let Some(sample) = sample(&subject, progress.step)? {
             metrics.write(&Event::Sample(sample))?;
         }
-        self.export(&trainer, &special)?;
         metrics.write(&Event::Done(events::Done {
             step: progress.step,
             time_s: self.begun.elapsed().as_secs_f64(),
@@ -340,14 +354,14 @@ impl Job<'_> {
         stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect()
     }
 
-    fn export(&self, trainer: &Trainer, special: &SpecialIds) -> Result<()> {
+    fn export(&self, device: &Device, model: &Model, params: &Params, tokenizer: &Tokenizer) -> Result<()> {
+        let special = &self.special(tokenizer)?;
         let folder = self.folder.join("model");
-        let tokenizer = self.folder.join("data/tokenizer");
-        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| tokenizer.join(name));
+        let files = self.folder.join("data/tokenizer");
+        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| files.join(name));
         let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
-        let dtype = trainer.model.dtype(&trainer.params);
-        let options = FolderOptions { weights: SaveOptions::new(dtype), special, copy: &copy };
-        save_hf(&trainer.device, &trainer.model, &trainer.params, &folder, options)?;
+        let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
+        save_hf(device, model, params, &folder, options)?;
         Ok(())
     }
 
@@ -381,6 +395,8 @@ struct Watch<'a> {
     live: &'a mut Live,
     tokenizer: &'a Tokenizer,
     stores: &'a Stores,
+    /// Measures between stages: not while the model is spread over ranks.
+    measures: bool,
     measure_s: Option<f64>,
     stage_start: u64,
     /// Shows the run while it goes on.
@@ -396,7 +412,7 @@ impl Watch<'_> {
         step: u64,
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<()> {
-        if !self.recipe.eval.enabled {
+        if !self.measures {
             return Ok(());
         }
         let stages = &self.recipe.stage;

@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_model::{Export, SafeTensors, SaveOptions, load};
-use fathom_tensor::DType;
+use fathom_tensor::{Category, DType, Share};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use crate::error::{Error, Result};
+use crate::parallel::collect::{collect, whole_model};
 use crate::run::Progress;
 use crate::step::Trainer;
 
@@ -101,7 +102,12 @@ impl Checkpoints {
     ///
     /// # Errors
     /// If the system refuses a thread. What the file system refuses is told when the saving ends; earlier checkpoints stay.
-    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
+    ///
+    /// Of several ranks all begin together and the first one saves: `None` on the others.
+    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Option<Saving>> {
+        if trainer.device.mesh.grid().ranks() > 1 {
+            return self.begin_collected(trainer, progress);
+        }
         // Shares wait for the readers in the exports: declared first, dropped last.
         let mut shares = Vec::new();
         let mut exports = Vec::new();
@@ -113,9 +119,47 @@ impl Checkpoints {
             shares.extend(more);
             exports.push((part, export));
         }
+        Ok(Some(self.start(trainer, progress, exports, shares)?))
+    }
+
+    fn start(
+        &self,
+        trainer: &Trainer,
+        progress: &Progress,
+        exports: Vec<(&'static str, Export)>,
+        shares: Vec<Share>,
+    ) -> Result<Saving> {
         let optimizer_step = trainer.optimizer().updates(&trainer.device);
         let job = Job { checkpoints: self.clone(), progress: progress.clone(), optimizer_step, exports };
         Saving::start(job, shares)
+    }
+
+    /// Every part whole on the first rank, and saved from there.
+    fn begin_collected(&self, trainer: &Trainer, progress: &Progress) -> Result<Option<Saving>> {
+        let model = whole_model(trainer);
+        let (mut shares, mut exports) = (Vec::new(), Vec::new());
+        for (part, value) in parts(trainer) {
+            let dtype = if part == "model" { trainer.model.dtype(&trainer.params) } else { DType::F32 };
+            let pick = |trainer: &Trainer, id: ParamId| {
+                let value = value(trainer, id);
+                let state = trainer.optimizer().state(id).filter(|_| part != "model");
+                let range = state.map_or(0..value.len(), |state| state.range.clone());
+                (value, range)
+            };
+            let whole = collect(trainer, dtype, part != "model", &pick);
+            trainer.device.mesh.check()?;
+            if let Some(whole) = whole {
+                let pick = |id: ParamId| whole.get(id.index()).cloned();
+                let options = SaveOptions::new(dtype);
+                let (more, export) = Export::begin(&trainer.device, &model, pick, options);
+                shares.extend(more);
+                exports.push((part, export));
+            }
+        }
+        match exports.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(self.start(trainer, progress, exports, shares)?)),
+        }
     }
 
     /// Moves the newest checkpoint on to `progress` if it is of the same step and so has the same tensors; says whether
@@ -147,6 +191,10 @@ impl Checkpoints {
         verify(&folder, &state.files)?;
         for (part, value) in parts(trainer) {
             let source = SafeTensors::open_folder(&folder.join(part))?;
+            if part != "model" && !trainer.optimizer().shares().whole {
+                load_shared(trainer, value, &source)?;
+                continue;
+            }
             let mut views = views(trainer, value);
             load(&trainer.device, &trainer.model, &mut views, &source)?;
         }
@@ -200,6 +248,29 @@ fn views(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value) -> Params {
         views.push(Param { name, value: value(trainer, id), decays, trainable });
     }
     views
+}
+
+/// Loads a part of the optimizer's state of which this rank keeps some elements: whole first, then its own.
+fn load_shared(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value, source: &SafeTensors) -> Result<()> {
+    let device = &trainer.device;
+    device.pool.enter("load", -1);
+    let mut whole = Params::default();
+    for (_, param) in trainer.params.iter() {
+        let [rows, cols] = param.value.shape();
+        let room = device.empty(rows, cols, DType::F32, Category::Snapshot);
+        let (name, decays, trainable) = (param.name.clone(), param.decays, param.trainable);
+        whole.push(Param { name, value: room.into(), decays, trainable });
+    }
+    load(device, &trainer.model, &mut whole, source)?;
+    for (id, param) in whole.iter() {
+        let Some(state) = trainer.optimizer().state(id).filter(|state| !state.range.is_empty()) else {
+            continue;
+        };
+        let (from, to) = (param.value.tensor(), value(trainer, id).tensor());
+        let flat = from.reshape(1, from.len()).view_cols(state.range.clone());
+        device.machine.copy(&flat, &to.reshape(1, to.len()));
+    }
+    Ok(())
 }
 
 fn verify(folder: &Path, files: &BTreeMap<String, FileState>) -> Result<()> {

@@ -30,7 +30,7 @@ pub use picture::{Subject, longest_stage};
 pub use plan::{
     Budgets, Change, Draft, Edit, Growth, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,
 };
-pub use run::{Hooks, Outcome, Parts, Progress, Run};
+pub use run::{Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Source, append};
 pub use state::{open_state_disk, state_disk_bytes};

@@ -100,6 +100,16 @@ choice! {
 }
 
 choice! {
+    /// What ranks with the same weights share (Megatron-FSDP's `data_parallel_sharding_strategy`).
+    pub enum ShardingName {
+        /// Nothing.
+        NoShard = "no_shard",
+        /// The optimizer's state: ZeRO-1, the distributed optimizer.
+        Optim = "optim",
+    }
+}
+
+choice! {
     /// How documents are laid into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
@@ -136,6 +146,8 @@ recipe! {
         pub run: Run,
         /// What it computes on.
         pub machine: Machine,
+        /// Over how many ranks, and along which axes.
+        pub mesh: MeshTable,
         /// What it trains.
         pub model: ModelTable,
         /// What it trains on.
@@ -195,6 +207,26 @@ recipe! {
         /// Whose rates predict times: `cpu` (nominal ones), a file of `fathom bench profile --out`, or, for plans, `h100`,
         /// `h200`, `b200`.
         pub profile: String = "cpu".into(),
+    }
+
+    /// Ranks: `pp x dp x cp x tp` of them, which on one machine are threads that share its cores.
+    pub struct MeshTable {
+        /// Tensor parallel: each rank has a part of every block's weights.
+        pub tp: usize = 1,
+        /// Context parallel: each rank has a part of every sequence.
+        pub cp: usize = 1,
+        /// Data parallel: each rank has a part of the micro batches.
+        pub dp: usize = 1,
+        /// Pipeline parallel: each rank has some of the layers.
+        pub pp: usize = 1,
+        /// Stages of the pipeline on each rank (interleaved schedule); the step's micro batches are then a multiple of `pp`.
+        pub virtual_stages: usize = 1,
+        /// Tensor parallel ranks share the rows of what lies between their sub-layers.
+        pub sequence_parallel: bool = true,
+        /// What ranks with the same weights share.
+        pub sharding: ShardingName = ShardingName::Optim,
+        /// How long a rank waits for another before it gives up.
+        pub timeout_s: f64 = 600.0,
     }
 
     /// What a run trains: a Hugging Face folder, or a decoder of these sizes from nothing.

@@ -2,13 +2,17 @@
 
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places, Rule};
 use fathom_model::{Caps, RopeScaling, Spec};
+use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
 use crate::error::{Error, Result};
+use crate::parallel::stages::acts;
+use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    Granularity, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe, RopeType, Stage,
+    Granularity, MeshTable, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe, RopeType,
+    ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::step::InStep;
@@ -119,9 +123,46 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         places: places(recipe, index)?,
         on_disk: on_disk(recipe),
         caps,
+        ranks: ranks(recipe, index)?,
         z_loss: optimizer.z_loss as f32,
         adamw,
     })
+}
+
+/// The mesh of a stage's steps; the plan's rank is the first.
+///
+/// # Errors
+/// Sizes that do not divide, and which would.
+pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
+    let table = &recipe.mesh;
+    let say = |key: &str, message: String| Error::Recipe { key: format!("mesh.{key}"), message };
+    let MeshTable { tp, cp, dp, pp, sequence_parallel, .. } = *table;
+    let grid = Grid { tp, cp, dp, pp, sequence_parallel, ..Grid::default() };
+    grid.check().map_err(|message| say("tp", message))?;
+    let stage = &recipe.stage[index];
+    let micro_batches = stage.micro_batches.max(1);
+    if !micro_batches.is_multiple_of(dp) {
+        let key = format!("stage.{index}.micro_batches");
+        let message = format!(
+            "{micro_batches} micro batches cannot be dealt to mesh.dp={dp} ranks; take a multiple of {dp}"
+        );
+        return Err(Error::Recipe { key, message });
+    }
+    let virtual_stages = table.virtual_stages.max(1);
+    acts(0, pp, virtual_stages, micro_batches / dp).map_err(|message| say("virtual_stages", message))?;
+    let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
+    if sequence_parallel && !tokens.is_multiple_of(tp) {
+        return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {tp} ranks")));
+    }
+    let alone = [recipe.machine.offload_weights, recipe.machine.offload_optimizer];
+    if grid.ranks() > 1 && alone.contains(&true) {
+        return Err(say("tp", "weights and optimizer state on disk are of one rank yet".into()));
+    }
+    let sharding = match table.sharding {
+        ShardingName::NoShard => Sharding::NoShard,
+        ShardingName::Optim => Sharding::Optim,
+    };
+    Ok(Ranks { grid, virtual_stages, sharding, rank: 0 })
 }
 
 /// The learning rates of a stage of `steps` steps.

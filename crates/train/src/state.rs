@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{AdamW, OnDisk, StateDisk};
-use fathom_model::{Model, Spec};
+use fathom_model::{Model, Portion, Spec};
 use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device, Meta};
 
@@ -31,8 +31,9 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     // Without data there is no file, so nothing can fail.
     let open = |on_disk| StateDisk::open(device, &options, on_disk, dtype).ok();
     let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).and_then(open);
-    let (model, params) = Model::declare_on(device, spec, dtype, disk);
-    let mut trainer = Trainer::new(device, model, params);
+    let portion = Portion::of(spec, &device.mesh, how.ranks.virtual_stages);
+    let (model, params) = Model::declare_part(device, spec, dtype, disk, portion);
+    let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding);
     trainer.offload = offload::open(device, &how.places, Room::endless()).ok().flatten();
     trainer
 }

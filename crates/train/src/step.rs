@@ -12,7 +12,7 @@ use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
 use crate::parallel::pipeline::{Loaded, Pipeline};
-use crate::parallel::{self, Sharding, shares};
+use crate::parallel::{self, Ranks, Sharding, shares};
 
 /// A packed stream of tokens on the host, with the target of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub struct InStep {
     pub on_disk: OnDisk,
     /// Sizes that shapes are charged with.
     pub caps: Caps,
+    /// Over which ranks: for plans. A trainer's own are its device's.
+    pub ranks: Ranks,
     /// Weight of the z-loss.
     pub z_loss: f32,
     /// The update.

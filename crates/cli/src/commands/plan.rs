@@ -33,7 +33,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
         plan_page::write(args, &loaded, &profile, budgets, path)?;
     }
     for (index, spec) in specs(recipe)?.iter().enumerate() {
-        let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets };
+        let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         let settled = draft.settle()?;
         let planned = Planned {
             growth: draft.growth(&settled.how)?,

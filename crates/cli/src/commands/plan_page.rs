@@ -33,7 +33,7 @@ pub fn write(
         all.push(Event::Model(pipeline::model_event(spec, params.num_elements())));
     }
     for (index, (spec, table)) in specs.iter().zip(&recipe.stage).enumerate() {
-        let draft = Draft { profile, spec, recipe: recipe.clone(), index, budgets };
+        let draft = Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         let settled = draft.settle()?;
         let subject =
             Subject { stage: &table.name, work: Workload { how: settled.how, ..draft.workload()? } };

@@ -1,15 +1,18 @@
 //! A step over a mesh: what each rank keeps of the optimizer's state, and what ranks owe each other between the backward
 //! pass and the update. Tensor and context parallel live inside the operations; here are data and pipeline parallel.
 
+pub(crate) mod collect;
 pub(crate) mod pipeline;
 pub mod stages;
 
 use std::ops::Range;
 
-use fathom_grad::{AdamW, Grads, ParamId, ParamShares, Params, SLOT, Shares, deal};
+use fathom_grad::{AdamW, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
 use fathom_model::{Model, Weight};
-use fathom_tensor::mesh::Axis;
+use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Category, Device, Tensor};
+
+use crate::step::Trainer;
 
 /// What ranks with the same weights share (the names are Megatron-FSDP's `data_parallel_sharding_strategy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,41 @@ pub enum Sharding {
     Optim,
 }
 
+/// The ranks of a step, and which of them is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// The sizes of the mesh.
+    pub grid: Grid,
+    /// Stages of the pipeline on each rank.
+    pub virtual_stages: usize,
+    /// What ranks with the same weights share.
+    pub sharding: Sharding,
+    /// The rank that is planned; a trainer's own is its device's.
+    pub rank: usize,
+}
+
+impl Default for Ranks {
+    fn default() -> Ranks {
+        Ranks { grid: Grid::default(), virtual_stages: 1, sharding: Sharding::default(), rank: 0 }
+    }
+}
+
+impl Ranks {
+    /// The rank's place, on a machine without data.
+    pub fn imagined(&self) -> Mesh {
+        match self.grid.ranks() {
+            1 => Mesh::alone(),
+            ranks => Mesh::new(self.grid, Box::new(Imagined::new(self.rank, ranks))),
+        }
+    }
+
+    /// Ranks whose plans may differ: one of each stage of the pipeline, and of each tensor parallel index.
+    pub fn distinct(&self) -> Vec<usize> {
+        let Grid { tp, cp, dp, pp, .. } = self.grid;
+        (0..pp).flat_map(|stage| (0..tp).map(move |index| stage * tp * cp * dp + index)).collect()
+    }
+}
+
 /// Elements of a rank's part of a weight, at most.
 fn local_len(weight: &Weight, tp: usize) -> usize {
     let [rows, cols] = weight.shape;
@@ -29,6 +67,22 @@ fn local_len(weight: &Weight, tp: usize) -> usize {
     }
     // A vocabulary need not divide; everything else that is parted does.
     (rows * cols).div_ceil(tp).max(rows.div_ceil(tp) * cols)
+}
+
+/// The whole model with its weights on the first rank, nothing on the others: for an export. All ranks call this together.
+pub fn whole(trainer: &Trainer) -> Option<(Model, Params)> {
+    let pick = |trainer: &Trainer, id: ParamId| {
+        let value = trainer.params.get(id).value.clone();
+        let all = 0..value.len();
+        (value, all)
+    };
+    let values = collect::collect(trainer, trainer.model.dtype(&trainer.params), false, &pick)?;
+    let model = collect::whole_model(trainer);
+    let mut params = Params::default();
+    for (number, value) in values.into_iter().enumerate() {
+        params.push(Param { name: format!("weight {number}"), value, decays: true, trainable: false });
+    }
+    Some((model, params))
 }
 
 /// Who keeps the optimizer's state of what.

@@ -61,8 +61,10 @@ pub struct Draft<'a> {
     pub recipe: Recipe,
     /// Which stage.
     pub index: usize,
-    /// What it may use.
+    /// What it may use, each rank.
     pub budgets: Budgets,
+    /// The rank that is planned.
+    pub rank: usize,
 }
 
 /// How a stage runs, and what that needs.
@@ -84,7 +86,8 @@ impl Draft<'_> {
     pub fn workload(&self) -> Result<Workload<'_>> {
         let table = &self.recipe.stage[self.index];
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
-        let how = stage::in_step(&self.recipe, self.index)?;
+        let mut how = stage::in_step(&self.recipe, self.index)?;
+        how.ranks.rank = self.rank;
         let dtype = match self.recipe.model.precision {
             Precision::Bf16 => DType::Bf16,
             Precision::F32 => DType::F32,

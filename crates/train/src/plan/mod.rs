@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use fathom_grad::Places;
 use fathom_model::Spec;
+use fathom_tensor::mesh::Wires;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
@@ -50,7 +51,9 @@ pub struct Plan {
     pub host_peak_bytes: u64,
     /// Bytes moved to the host and back, in one step.
     pub host_bytes: u64,
-    /// Tokens of a step.
+    /// What the rank sends in one step, by axis and collective.
+    pub wires: Wires,
+    /// Tokens of a step, of all ranks.
     pub tokens: u64,
     /// Predicted seconds of a step; `None` if the profile has no rates.
     pub times: Option<Times>,
@@ -118,14 +121,18 @@ impl Workload<'_> {
     /// memory, point by point.
     pub fn run(&self, record: bool) -> (Plan, Vec<Mark>) {
         let machine = Arc::new(Meta::new(self.profile.clone()));
-        let device = Device::new(machine.clone(), u64::MAX);
+        let ranks = &self.how.ranks;
+        let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
         let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how);
-        let micro_batches = self.micro_batches.max(1);
-        let run = micro_batches.min(2);
+        let micro_batches = (self.micro_batches / ranks.grid.dp).max(1);
+        // A pipeline holds several at once, and every stage other ones.
+        let run = if ranks.grid.pp == 1 { micro_batches.min(2) } else { micro_batches };
         let blank: Vec<MicroBatch> =
             (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
         // The first step makes the memory that later ones find, and tells one micro batch's time from two's.
-        let first = watch(&mut trainer, &*machine, &blank[..1], &self.how);
+        let one = if run == micro_batches { run } else { 1 };
+        let first = watch(&mut trainer, &*machine, &blank[..one], &self.how);
+        let before = device.mesh.wires();
         if record {
             device.pool.record();
         }
@@ -146,11 +153,27 @@ impl Workload<'_> {
             disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
             host_peak_bytes: host,
             host_bytes: more(first.host_bytes, second.host_bytes) as u64,
-            tokens: (micro_batches * self.tokens) as u64,
+            wires: sent(&before, &device.mesh.wires(), repeats as u64),
+            tokens: (micro_batches * ranks.grid.dp * self.tokens) as u64,
             times: first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64),
         };
         (plan, device.pool.recorded())
     }
+}
+
+/// What a step sends: as much as the second step, and for each micro batch that was not run what the second step's second one
+/// sent.
+fn sent(first: &Wires, both: &Wires, repeats: u64) -> Wires {
+    let mut wires = both.clone();
+    for (key, wire) in &mut wires {
+        let first = first.get(key).copied().unwrap_or_default();
+        let more = |first: u64, both: u64| {
+            let second = both - first;
+            second + repeats * second.saturating_sub(first)
+        };
+        (wire.calls, wire.bytes) = (more(first.calls, wire.calls), more(first.bytes, wire.bytes));
+    }
+    wires
 }
 
 /// What one step added to all counts.

@@ -136,6 +136,8 @@ struct Running {
     source: Samples,
     steps: Option<u64>,
     times: Vec<f64>,
+    /// Whether the first rank wanted to stop, and to save, after the last step.
+    agreed: [bool; 2],
     pending: Option<Pending>,
     planned: Usage,
 }
@@ -161,7 +163,12 @@ impl<'a> Run<'a> {
                 Progress::default()
             }
         };
-        let (folder, last_save) = (folder.to_path_buf(), Instant::now());
+        let last_save = Instant::now();
+        // Ranks share the checkpoints and have everything else to themselves.
+        let folder = match trainer.device.mesh.rank() {
+            0 => folder.to_path_buf(),
+            rank => rank_folder(folder, rank),
+        };
         Ok(Run {
             recipe,
             folder,
@@ -249,7 +256,7 @@ impl<'a> Run<'a> {
         let source = Samples::new(loader, table.samples_per_micro_batch);
         let steps = match table.steps {
             Some(steps) => Some(steps),
-            None => self.decided(index)?,
+            None => self.agree_steps(self.decided(index)?),
         };
         let event = events::Stage {
             name: table.name.clone(),
@@ -265,7 +272,16 @@ impl<'a> Run<'a> {
             self.foretell(index, how, plan)?;
         }
         let Settled { how, plan: Plan { usage: planned, .. }, .. } = settled;
-        Ok(Running { index, how, source, steps, times: Vec::new(), pending: None, planned })
+        Ok(Running {
+            index,
+            how,
+            source,
+            steps,
+            times: Vec::new(),
+            agreed: [false; 2],
+            pending: None,
+            planned,
+        })
     }
 
     /// How a stage runs, if it fits.
@@ -274,7 +290,8 @@ impl<'a> Run<'a> {
         let (recipe, spec) = (self.recipe.clone(), self.spec_after(index)?);
         let profile = device.machine.profile();
         let budgets = Budgets::new(device.pool.budget(), profile, &recipe, &self.folder);
-        Draft { profile, spec: &spec, recipe, index, budgets }.check()
+        let rank = device.mesh.rank();
+        Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
     }
 
     /// The step of a stage, for plans.
@@ -290,6 +307,11 @@ impl<'a> Run<'a> {
         };
         Subject { stage: &table.name, work }
     }
+}
+
+/// The folder of a rank other than the first, inside a run's.
+pub fn rank_folder(folder: &Path, rank: usize) -> PathBuf {
+    folder.join("ranks").join(rank.to_string())
 }
 
 /// A rotary setting in words, e.g. `yarn, base 500000, up to 32768 tokens`.

@@ -3,11 +3,31 @@
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
+use fathom_tensor::Category;
 
 use super::Run;
 use crate::error::Result;
 
 impl Run<'_> {
+    /// What the first rank wants, on all of them: whether to stop, and whether to save.
+    pub(super) fn agree(&self, wants: [bool; 2]) -> [bool; 2] {
+        let device = &self.trainer.device;
+        if device.mesh.grid().ranks() == 1 {
+            return wants;
+        }
+        device.pool.enter("agree", -1);
+        let flags = device.from_i32(&wants.map(i32::from), Category::Comm);
+        device.mesh.everybody().broadcast(device, 0, &flags);
+        let bytes = device.machine.read(&flags).wait();
+        [0, 4].map(|at| bytes.get(at).is_some_and(|flag| *flag != 0))
+    }
+
+    /// Whether the newest checkpoint is of the step that the run is at; the first rank looks.
+    fn advance(&self) -> Result<bool> {
+        let advanced = self.trainer.device.mesh.rank() == 0 && self.checkpoints.advance(&self.progress)?;
+        Ok(self.agree([advanced, false])[0])
+    }
+
     pub(super) fn save_is_due(&self) -> bool {
         let table = &self.recipe.checkpoint;
         table.every_s.is_some_and(|every| self.last_save.elapsed().as_secs_f64() >= every)
@@ -20,10 +40,9 @@ impl Run<'_> {
         let begun = Instant::now();
         // What the checkpoint counts as done must be in the log before the checkpoint is there.
         self.metrics.sync()?;
-        if !self.checkpoints.advance(&self.progress)? {
-            let mut saving = self.checkpoints.begin(&self.trainer, &self.progress)?;
-            saving.add_stall(begun.elapsed().as_secs_f64());
-            self.saving = Some(saving);
+        if !self.advance()? {
+            self.saving = self.checkpoints.begin(&self.trainer, &self.progress)?;
+            self.saving.iter_mut().for_each(|saving| saving.add_stall(begun.elapsed().as_secs_f64()));
         }
         self.last_save = Instant::now();
         Ok(())

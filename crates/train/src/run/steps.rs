@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
+use fathom_tensor::mesh::Axis;
 
 use super::{Hooks, Outcome, Pending, Run, Running};
 use crate::checkpoint::Saving;
@@ -21,7 +22,9 @@ impl Run<'_> {
                 self.read(running, hooks)?;
                 return Ok(Outcome::Finished);
             }
-            if self.stop.load(Ordering::Relaxed) {
+            // Beyond the first step of a stage ranks agree at the end of each.
+            if running.agreed[0] || (running.times.is_empty() && self.agree([self.wants_to_stop(), false])[0])
+            {
                 self.read(running, hooks)?;
                 self.save()?;
                 return Ok(Outcome::Interrupted);
@@ -33,19 +36,40 @@ impl Run<'_> {
             if running.steps.is_none() {
                 running.steps = self.decide(running)?;
             }
-            if running.steps.is_some() && self.save_is_due() {
+            running.agreed = self.agree([self.wants_to_stop(), self.save_is_due()]);
+            if running.steps.is_some() && running.agreed[1] {
                 self.read(running, hooks)?;
                 self.save()?;
             }
         }
     }
 
+    fn wants_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// This rank's micro batches of a step: all ranks read the same stream, so that where it is does not depend on their
+    /// number.
+    fn draw(&self, running: &mut Running) -> Result<Vec<MicroBatch>> {
+        let mesh = &self.trainer.device.mesh;
+        let all = self.recipe.stage[running.index].micro_batches.max(1);
+        let share = all / mesh.size(Axis::Dp);
+        let own = mesh.index(Axis::Dp) * share..(mesh.index(Axis::Dp) + 1) * share;
+        let mut micro = Vec::with_capacity(share);
+        for index in 0..all {
+            let next = running.source.next()?;
+            if own.contains(&index) {
+                micro.push(next);
+            }
+        }
+        Ok(micro)
+    }
+
     fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
         let begun = Instant::now();
         let waited = running.source.wait_s();
         let table = &self.recipe.stage[running.index];
-        let micro: Vec<MicroBatch> =
-            (0..table.micro_batches.max(1)).map(|_| running.source.next()).collect::<Result<_>>()?;
+        let micro = self.draw(running)?;
         let data_wait_s = running.source.wait_s() - waited;
         // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
         let schedule =
@@ -80,10 +104,13 @@ impl Run<'_> {
             self.trace(running.index, begun, spans)?;
         }
         running.times.push(step_s);
+        let mesh = &self.trainer.device.mesh;
+        let replicas = (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
         let progress = &mut self.progress;
         progress.step += 1;
         progress.stage_step += 1;
-        progress.tokens += result.tokens;
+        let tokens = result.tokens * replicas;
+        progress.tokens += tokens;
         progress.time_s += step_s;
         progress.cursor = serde_json::from_value(running.source.cursor()).ok();
         let event = events::Step {
@@ -91,7 +118,7 @@ impl Run<'_> {
             stage: running.index as u64,
             tokens_total: progress.tokens,
             lr,
-            tokens_per_s: result.tokens as f64 / step_s,
+            tokens_per_s: tokens as f64 / step_s,
             model_tflops: counted.model_flops as f64 / step_s / 1e12,
             step_s,
             data_wait_s,

@@ -1,5 +1,7 @@
 //! How many steps a stage makes that has seconds instead: decided by its first steps, once.
 
+use fathom_tensor::Category;
+
 use super::{Run, Running};
 use crate::error::{Error, Result};
 
@@ -24,6 +26,28 @@ impl Run<'_> {
 
     /// Decides it from the steps so far, if they are enough.
     pub(super) fn decide(&self, running: &Running) -> Result<Option<u64>> {
+        let decided = match self.trainer.device.mesh.rank() {
+            0 => self.decide_here(running)?,
+            _ => None,
+        };
+        Ok(self.agree_steps(decided))
+    }
+
+    /// What the first rank has decided, on all.
+    pub(super) fn agree_steps(&self, decided: Option<u64>) -> Option<u64> {
+        let device = &self.trainer.device;
+        if device.mesh.grid().ranks() == 1 {
+            return decided;
+        }
+        let number = decided.and_then(|steps| i32::try_from(steps).ok()).unwrap_or(-1);
+        let number = device.from_i32(&[number], Category::Comm);
+        device.mesh.everybody().broadcast(device, 0, &number);
+        let bytes = device.machine.read(&number).wait();
+        let number = bytes.first_chunk::<4>().map_or(-1, |bytes| i32::from_le_bytes(*bytes));
+        u64::try_from(number).ok()
+    }
+
+    fn decide_here(&self, running: &Running) -> Result<Option<u64>> {
         let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
         let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
         let spent: f64 = running.times.iter().sum();

@@ -35,7 +35,7 @@ fn samples_are_documents_and_micro_batches_are_counted() {
         let mut recipe = recipe();
         recipe.stage[0].samples_per_micro_batch = samples;
         recipe.stage[0].micro_batches = micro_batches;
-        Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets }.plan().unwrap()
+        Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 }.plan().unwrap()
     };
     let (one, six, packed) = (planned(1, 1), planned(1, 6), planned(6, 1));
     assert_eq!((six.model_flops, six.tokens), (6 * one.model_flops, 6 * one.tokens));
@@ -53,7 +53,7 @@ fn the_longest_sequence_fits_and_a_longer_one_does_not() {
         let mut recipe = recipe();
         recipe.activations.memory = memory;
         let budgets = Budgets { memory: 2 << 30, host: 0, disk: 0 };
-        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets };
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
         let longest = draft.longest().unwrap().unwrap();
         assert!(budgets.hold(&draft.with_tokens(longest).plan().unwrap()), "{memory}: {longest}");
         let longer = draft.with_tokens(longest + longest / 50 + 128).plan().unwrap();
@@ -67,7 +67,7 @@ fn the_longest_sequence_fits_and_a_longer_one_does_not() {
 fn the_best_single_change_is_found_by_planning_each() {
     let (profile, spec) = (gpu::named("h200").unwrap(), spec());
     let budgets = Budgets { memory: 1 << 40, host: 0, disk: u64::MAX };
-    let draft = Draft { profile: &profile, spec: &spec, recipe: recipe(), index: 0, budgets };
+    let draft = Draft { profile: &profile, spec: &spec, recipe: recipe(), index: 0, budgets, rank: 0 };
     let why = draft.why().unwrap();
     let best = why.best.unwrap();
     assert!(best.plan.usage.peak_live < why.plan.usage.peak_live);
@@ -85,7 +85,7 @@ fn a_stage_that_does_not_fit_names_changes_that_do() {
     let mut recipe = recipe();
     recipe.model.precision = Precision::F32;
     let open = Budgets { memory: u64::MAX, host: 0, disk: u64::MAX };
-    let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets: open };
+    let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets: open, rank: 0 };
     let memory = draft.plan().unwrap().usage.peak_reserved / 3;
     let draft = Draft { budgets: Budgets { memory, host: 0, disk: u64::MAX }, ..draft };
     let rescues = draft.rescues(3).unwrap();
@@ -112,7 +112,7 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
         recipe.stage[0].samples_per_micro_batch = 1;
         recipe.activations.offload_modules = vec!["all".into()];
         recipe.activations.tile_rows = Some(2048);
-        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets };
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
         let how = draft.settle().unwrap().how;
         let peak = |tokens| draft.with_tokens(tokens).plan().unwrap().usage.peak_live;
         let between = (peak(65_536) - peak(32_768)) as f64 / 32_768.0;

@@ -9,7 +9,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta};
 use fathom_train::parallel::Sharding;
-use fathom_train::{InStep, MicroBatch, Trainer};
+use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -88,21 +88,30 @@ fn in_step(case: &Case) -> InStep {
         places: Places::linear().with_tiles(case.tile_rows),
         on_disk: OnDisk::default(),
         caps: Caps { docs: 8, seq_tokens: TOKENS },
+        ranks: Default::default(),
         z_loss: 1e-4,
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
     }
 }
 
-fn train(device: &Device, case: &Case, steps: usize) -> Seen {
+fn trainer(device: &Device, case: &Case) -> Trainer {
     let spec = spec(case.tied);
     let portion = fathom_model::Portion::of(&spec, &device.mesh, case.chunks);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
-    let mut trainer = Trainer::sharded(device, model, params, case.sharding);
-    let how = in_step(case);
+    Trainer::sharded(device, model, params, case.sharding)
+}
+
+/// This rank's micro batches.
+fn batches(device: &Device) -> Vec<MicroBatch> {
     let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
     let share = MICRO_BATCHES / dp;
-    let batches: Vec<MicroBatch> = (rank * share..(rank + 1) * share).map(micro).collect();
+    (rank * share..(rank + 1) * share).map(micro).collect()
+}
+
+fn train(device: &Device, case: &Case, steps: usize) -> Seen {
+    let mut trainer = trainer(device, case);
+    let (how, batches) = (in_step(case), batches(device));
     let mut seen =
         Seen { losses: vec![], norms: vec![], grads: BTreeMap::new(), peak: 0, wires: Wires::new() };
     for step in 0..steps {
@@ -128,12 +137,16 @@ fn train(device: &Device, case: &Case, steps: usize) -> Seen {
 }
 
 fn world(case: Case, steps: usize) -> Vec<Seen> {
+    every_rank(case, &|device| train(device, &case, steps))
+}
+
+fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> Vec<T> {
     let options = ThreadsOptions { chaos: case.chaos, ..ThreadsOptions::default() };
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
             scope.spawn(move || {
                 let mesh = Mesh::new(case.grid, Box::new(seat.take()));
-                train(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh), &case, steps)
+                body(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh))
             })
         };
         let ranks: Vec<_> = threads(case.grid.ranks(), options).into_iter().map(rank).collect();
@@ -238,4 +251,78 @@ fn axes_combine() {
     let grid = Grid { tp: 2, pp: 2, dp: 2, sequence_parallel: true, ..Grid::default() };
     check(Case { grid, ..ONE }, false);
     check(Case { grid, dtype: DType::Bf16, ..ONE }, false);
+}
+
+/// Losses of some steps, from the checkpoint in a folder if there is one, and a checkpoint after them.
+fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64) -> Vec<f32> {
+    let mut trainer = trainer(device, case);
+    let checkpoints = Checkpoints::new(folder, 1);
+    let before = checkpoints.load_latest(&mut trainer).unwrap().unwrap_or_default();
+    let losses = (0..steps).map(|_| {
+        let result = trainer.step(&batches(device), &in_step(case)).unwrap();
+        result.loss.wait_f32() / result.count.wait_f32()
+    });
+    let losses = losses.collect();
+    let progress = Progress { step: before.step + steps, ..Progress::default() };
+    if let Some(mut saving) = checkpoints.begin(&trainer, &progress).unwrap() {
+        saving.finish().unwrap();
+    }
+    losses
+}
+
+/// What is saved under one mesh is the same under every other: a run that changes its mesh at every save goes on as if it
+/// had not.
+#[test]
+fn checkpoints_do_not_know_their_mesh() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let one = Case { dtype, tied: true, ..ONE };
+        let grids = [
+            Grid { tp: 2, dp: 2, sequence_parallel: true, ..Grid::default() },
+            Grid { pp: 2, dp: 2, ..Grid::default() },
+            Grid::default(),
+            Grid { tp: 2, pp: 2, ..Grid::default() },
+        ];
+        let (changing, steady) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (mut losses, mut expected) = (Vec::new(), Vec::new());
+        for grid in grids {
+            let case = Case { grid, ..one };
+            losses
+                .extend(every_rank(case, &|device| resume(device, &case, changing.path(), 2)).swap_remove(0));
+            expected.extend(every_rank(one, &|device| resume(device, &one, steady.path(), 2)).swap_remove(0));
+        }
+        let bound = if dtype == DType::F32 { 1e-5 } else { 5e-3 };
+        let apart = |(a, b): (&f32, &f32)| (a / b - 1.0).abs() <= bound;
+        assert!(losses.iter().zip(&expected).all(apart), "{dtype:?}: {losses:?} {expected:?}");
+        assert!(expected[0] - expected[7] > 0.5);
+    }
+    // Without a step in between not a bit changes.
+    let (folder, grid) = (tempfile::tempdir().unwrap(), Grid { tp: 2, pp: 2, dp: 2, ..Grid::default() });
+    let hash = || {
+        let name = std::fs::read_to_string(folder.path().join("LATEST")).unwrap();
+        let state = std::fs::read_to_string(folder.path().join(name).join("state.json")).unwrap();
+        let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+        state["files"].clone()
+    };
+    every_rank(Case { tied: true, ..ONE }, &|device| {
+        resume(device, &Case { tied: true, ..ONE }, folder.path(), 1)
+    });
+    let saved = hash();
+    for grid in [grid, Grid { tp: 2, ..Grid::default() }, Grid { dp: 4, ..Grid::default() }] {
+        let case = Case { grid, tied: true, ..ONE };
+        every_rank(case, &|device| {
+            let mut trainer = trainer(device, &case);
+            let checkpoints = Checkpoints::new(folder.path(), 1);
+            let progress = checkpoints.load_latest(&mut trainer).unwrap().unwrap();
+            device.mesh.everybody().broadcast(
+                device,
+                0,
+                &device.from_i32(&[0], fathom_tensor::Category::Data),
+            );
+            let progress = Progress { step: progress.step + 1, ..progress };
+            if let Some(mut saving) = checkpoints.begin(&trainer, &progress).unwrap() {
+                saving.finish().unwrap();
+            }
+        });
+        assert_eq!(hash(), saved, "{grid}");
+    }
 }

@@ -27,6 +27,7 @@ fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
         on_disk: fathom_grad::OnDisk::default(),
         places,
         caps: Caps { docs: 16, seq_tokens: tokens },
+        ranks: Default::default(),
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };

@@ -81,6 +81,7 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
         places,
         on_disk: OnDisk { weights: true, optimizer: true },
         caps: Caps { docs: 1, seq_tokens: tokens },
+        ranks: Default::default(),
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };

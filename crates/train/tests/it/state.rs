@@ -111,7 +111,7 @@ fn checkpoints_go_from_disk_to_memory_and_back() {
         one.step(&data(), &how(from)).unwrap();
         let before = bits(&one);
         let progress = Progress { step: 1, ..Progress::default() };
-        let mut saving = checkpoints.begin(&one, &progress).unwrap();
+        let mut saving = checkpoints.begin(&one, &progress).unwrap().unwrap();
         for _ in 0..2 {
             one.step_with(&data(), &how(from), || saving.release()).unwrap();
         }

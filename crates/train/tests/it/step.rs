@@ -35,6 +35,7 @@ pub fn how(places: Places, tokens: usize) -> InStep {
         places,
         on_disk: OnDisk::default(),
         caps: Caps { docs: 4, seq_tokens: tokens },
+        ranks: Default::default(),
         z_loss: 0.0,
         adamw,
     }

@@ -40,6 +40,7 @@ pub fn run(args: &Bench) -> Result<()> {
             places: places.clone(),
             on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
             caps,
+            ranks: Default::default(),
             z_loss: 0.0,
             adamw: AdamWSettings::default(),
         };

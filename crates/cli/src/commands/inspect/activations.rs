@@ -20,7 +20,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
     let profile = profiles::of(&recipe.machine)?;
     let budgets = budgets(recipe, &profile, device::default_budget());
     for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {
-        let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets };
+        let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         let places = draft.settle()?.how.places;
         let spec = stage::extend(&spec, table, index)?;
         let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);

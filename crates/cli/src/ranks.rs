@@ -1,0 +1,154 @@
+//! Several ranks of one run as threads of this process: each with its share of the cores, of the memory and of the model.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use fathom_base::metrics::{MetricsWriter, events};
+use fathom_model::{Init, Model, Spec, initialise};
+use fathom_tensor::Device;
+use fathom_tensor::mesh::{Mesh, Seat, ThreadsOptions, threads};
+use fathom_train::parallel::{Ranks, whole};
+use fathom_train::recipe::Recipe;
+use fathom_train::{
+    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage,
+};
+
+use crate::{device, pipeline};
+
+/// Runs `first` on this thread as the first rank and `other` on a thread for each of the others. A rank that fails ends the run
+/// of all.
+///
+/// # Errors
+/// The first rank's, which names the rank that failed first.
+pub fn run<T>(
+    recipe: &Recipe,
+    ranks: &Ranks,
+    first: impl FnOnce(Device) -> Result<T>,
+    other: &(dyn Fn(Device) -> Result<()> + Sync),
+) -> Result<T> {
+    let deadline = Duration::try_from_secs_f64(recipe.mesh.timeout_s).unwrap_or(Duration::MAX / 2);
+    let mut seats = threads(ranks.grid.ranks(), ThreadsOptions { deadline, chaos: recipe.machine.chaos });
+    let rest = seats.split_off(1);
+    let Some(seat) = seats.pop() else { bail!("a mesh without ranks") };
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            rest.into_iter().map(|seat| scope.spawn(move || one(recipe, ranks, seat, other))).collect();
+        let result = one(recipe, ranks, seat, first);
+        let ended =
+            others.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err(anyhow!("a rank panicked"))));
+        let failed = ended.filter_map(Result::err).next();
+        match (result, failed) {
+            (Ok(_), Some(error)) => Err(error),
+            (result, _) => result,
+        }
+    })
+}
+
+/// Tells the others when a rank's thread unwinds.
+struct Unwinding(Mesh);
+
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        if let (true, Some(link)) = (std::thread::panicking(), self.0.link()) {
+            link.abort("it panicked; its message is above");
+        }
+    }
+}
+
+fn one<T>(recipe: &Recipe, ranks: &Ranks, seat: Seat, body: impl FnOnce(Device) -> Result<T>) -> Result<T> {
+    let mesh = Mesh::new(ranks.grid, Box::new(seat.take()));
+    let _unwinding = Unwinding(mesh.clone());
+    let result = device::cpu_rank(&recipe.machine, mesh.clone()).and_then(body);
+    if let (Err(error), Some(link)) = (&result, mesh.link()) {
+        link.abort(&format!("{error:#}"));
+    }
+    result
+}
+
+/// A rank's part of the model that the recipe starts from, for a tokenizer of `vocab` tokens.
+pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) -> Result<Trainer> {
+    let dtype = device::precision(recipe.model.precision);
+    let spill = recipe.machine.spill.as_deref().unwrap_or(folder);
+    let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, stage::on_disk(recipe), spill)?);
+    let ranks = stage::ranks(recipe, 0)?;
+    let (model, params) = match &recipe.model.from {
+        Some(folder) => {
+            let folder = device::model_folder(folder)?;
+            let loaded = device::load_on(device, &folder, Some(dtype), &disk, ranks.virtual_stages)?;
+            (loaded.model, loaded.params)
+        }
+        None => {
+            let mut spec = pipeline::spec(recipe)?;
+            spec.vocab = vocab.next_multiple_of(64);
+            let portion = device::portion(device, &spec, ranks.virtual_stages)?;
+            let (model, mut params) = Model::declare_part(device, &spec, dtype, disk(&spec, dtype)?, portion);
+            let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
+            initialise(device, &model, &mut params, init);
+            (model, params)
+        }
+    };
+    let have = model.spec.vocab;
+    if have < vocab {
+        bail!(
+            "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
+        );
+    }
+    Ok(Trainer::sharded(device, model, params, ranks.sharding))
+}
+
+/// What every rank of a run is given.
+pub struct Shared<'a> {
+    /// The recipe.
+    pub recipe: &'a Recipe,
+    /// The run's folder.
+    pub folder: &'a Path,
+    /// Its data.
+    pub stores: &'a Stores,
+    /// Tokens of the tokenizer.
+    pub vocab: usize,
+    /// Seconds of each stage.
+    pub seconds: &'a [f64],
+    /// Set to save and stop; the first rank looks.
+    pub stop: &'a AtomicBool,
+}
+
+/// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
+/// folder of its own.
+pub fn follow(shared: &Shared<'_>, device: Device) -> Result<()> {
+    let Shared { recipe, folder, stores, vocab, seconds, stop } = *shared;
+    let own = rank_folder(folder, device.mesh.rank());
+    std::fs::create_dir_all(&own)?;
+    let metrics = MetricsWriter::open(own.join("metrics.jsonl"))?;
+    let trainer = trainer(recipe, folder, &device, vocab)?;
+    let (stores, seconds) = (stores.clone(), seconds.to_vec());
+    let mut run = Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, stop })?;
+    if run.train(&mut Silent)? == Outcome::Finished {
+        let (trainer, mut metrics) = run.finish();
+        metrics.sync()?;
+        let nothing = whole(&trainer);
+        assert!(nothing.is_none(), "only the first rank collects");
+    }
+    Ok(())
+}
+
+/// Nobody watches.
+struct Silent;
+
+impl Hooks for Silent {
+    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
+    fn warn(&mut self, _: &str) {}
+    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        Ok(())
+    }
+    fn stage_done(
+        &mut self,
+        _: &Trainer,
+        _: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! Whole tensors from the parts that ranks hold, on the first rank: what a checkpoint and an exported model are made of.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fathom_grad::{ParamId, Value};
+use fathom_model::{Holdings, Model, Portion, Shard};
+use fathom_tensor::mesh::{Axis, Mesh};
+use fathom_tensor::{Category, DType, Device, Meta, Tensor};
+
+use super::{Ranks, Sharding, shares};
+use crate::step::Trainer;
+
+/// What is collected of each weight: its values, or a part of the optimizer's state, and which elements these are.
+pub(crate) type Pick<'a> = &'a dyn Fn(&Trainer, ParamId) -> (Value, Range<usize>);
+
+/// Where one rank's parts lie.
+struct Layout {
+    holdings: Holdings,
+    /// By [`ParamId`]: the elements whose state the rank keeps.
+    own: Vec<Range<usize>>,
+    /// Among the ranks with the same weights.
+    replica: usize,
+    portion: Portion,
+    /// The copy of a tied embedding on the last stage.
+    copy: Option<ParamId>,
+}
+
+/// The whole model of a trainer's part, without weights.
+pub(crate) fn whole_model(trainer: &Trainer) -> Model {
+    let nowhere = nowhere(&trainer.device, Mesh::alone());
+    Model::declare(&nowhere, &trainer.model.spec, trainer.model.dtype(&trainer.params)).0
+}
+
+fn nowhere(device: &Device, mesh: Mesh) -> Device {
+    Device::on_mesh(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX, mesh)
+}
+
+fn layouts(trainer: &Trainer) -> Vec<Layout> {
+    let (model, mesh) = (&trainer.model, &trainer.device.mesh);
+    let sharding = if trainer.optimizer().shares().whole { Sharding::NoShard } else { Sharding::Optim };
+    let virtual_stages = model.portion.chunks.len();
+    let layout = |rank: usize| {
+        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, sharding, rank };
+        let device = nowhere(&trainer.device, ranks.imagined());
+        let portion = Portion::of(&model.spec, &device.mesh, virtual_stages);
+        let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
+        let shares = shares(&device, &part, &params, sharding);
+        let own = params.iter().map(|(id, _)| shares.own(id)).collect();
+        let replica = device.mesh.group(&[Axis::Cp, Axis::Dp]).index();
+        let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
+        Layout { holdings: part.holdings, own, replica, portion, copy }
+    };
+    (0..mesh.grid().ranks()).map(layout).collect()
+}
+
+impl Layout {
+    /// The rank's id of a weight, if it is the one that hands it over.
+    fn gives(&self, number: u32) -> Option<ParamId> {
+        let index = self.holdings.iter().position(|held| held.number == number)?;
+        let id = ParamId(index as u32);
+        let once = self.holdings[index].shard.is_parted() || self.portion.tp_index == 0;
+        (once && self.copy != Some(id)).then_some(id)
+    }
+}
+
+/// Every weight's tensor, by its number in the whole model, in `dtype`, on the first rank; nothing on the others. `state` says
+/// that what is picked is shared out as the optimizer's state is. All ranks call this together.
+pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'_>) -> Option<Vec<Value>> {
+    let (device, mesh) = (&trainer.device, &trainer.device.mesh);
+    device.pool.enter("collect", -1);
+    let (everybody, layouts) = (mesh.everybody(), layouts(trainer));
+    let shared = !trainer.optimizer().shares().whole;
+    let mut whole = Vec::new();
+    for (number, weight) in trainer.model.weights.iter().enumerate() {
+        let [rows, cols] = weight.shape;
+        let all = (mesh.rank() == 0).then(|| device.empty(rows, cols, dtype, Category::Snapshot));
+        for (rank, layout) in layouts.iter().enumerate() {
+            let Some(id) = layout.gives(number as u32) else { continue };
+            let shard = &layout.holdings[id.index()].shard;
+            let [rows, cols] = shard.local();
+            let range = if state { layout.own[id.index()].clone() } else { 0..rows * cols };
+            // Of several that have the same elements the first hands them over.
+            if range.is_empty() || (layout.replica > 0 && !(state && shared)) {
+                continue;
+            }
+            let mine = (rank == mesh.rank()).then(|| {
+                let (value, elements) = pick(trainer, id);
+                assert_eq!(elements, range, "collect: elements of weight {number}");
+                value.tensor().reshape(1, range.len())
+            });
+            match (&all, mine) {
+                (Some(all), Some(mine)) => scatter(device, all, shard, &range, &mine),
+                (Some(all), None) => {
+                    let part = device.empty(1, range.len(), dtype, Category::Comm);
+                    everybody.exchange(device, "collect", &[], &[(rank, &part)]).wait();
+                    scatter(device, all, shard, &range, &part);
+                }
+                (None, Some(mine)) => everybody.exchange(device, "collect", &[(0, &mine)], &[]).wait(),
+                (None, None) => {}
+            }
+        }
+        whole.extend(all.map(Value::from));
+    }
+    (mesh.rank() == 0).then_some(whole)
+}
+
+/// Puts some elements of a rank's part to their places in the whole.
+fn scatter(device: &Device, whole: &Tensor, shard: &Shard, range: &Range<usize>, part: &Tensor) {
+    let [rows, cols] = shard.local();
+    if let ([held], false) = (&shard.rows[..], shard.vector)
+        && range.len() == rows * cols
+    {
+        let to = whole.view_rows(held.clone()).view_cols(shard.cols.clone());
+        return device.machine.copy(&part.reshape(rows, cols), &to);
+    }
+    let flat = whole.reshape(1, whole.len());
+    for (here, at, len) in shard.runs() {
+        let (from, to) = (here.max(range.start), (here + len).min(range.end));
+        if from < to {
+            let part = part.view_cols(from - range.start..to - range.start);
+            device.machine.copy(&part, &flat.view_cols(at + from - here..at + to - here));
+        }
+    }
+}
