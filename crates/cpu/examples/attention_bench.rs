@@ -93,7 +93,8 @@ fn main() {
     let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
     let width = HEADS * dim;
     let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
-    let (rows, rows_mut) = (|data| Rows { data, stride: width }, |data| RowsMut { data, stride: width });
+    let rows = |data| Rows { data, stride: width };
+    let rows_mut = |data| RowsMut { data, stride: width, elem: Elem::Bf16 };
     let lse = memory(tokens * HEADS * 4).cast::<f32>();
     let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
     let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos }, Elem::Bf16);
@@ -109,6 +110,7 @@ fn main() {
         sinks: None,
         out: rows_mut(out),
         lse,
+        resume: false,
     };
     let back = Backward {
         shape,
@@ -126,6 +128,7 @@ fn main() {
         dk: rows_mut(dk),
         dv: rows_mut(dv),
         d_sinks: std::ptr::null_mut(),
+        accumulate: false,
     };
     let workspace = memory(
         workspace_bytes_forward(isa, threads.count(), &shape, elem, docs).max(workspace_bytes_backward(

@@ -89,7 +89,8 @@ impl<'a> Engine<'a> {
     /// A scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
-        let batch = Batch { tokens: 0, ids: none.clone(), positions: none, masks: vec![], ropes: vec![] };
+        let (ids, positions) = (none.clone(), none);
+        let batch = Batch { tokens: 0, ids, positions, masks: vec![], ropes: vec![], context: None };
         work(&Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters })
     }
 

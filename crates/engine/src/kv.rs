@@ -128,7 +128,7 @@ impl Cache {
         let windows = model.spec.windows();
         let masks = windows.iter().map(|window| self.mask(device, &positions, *window)).collect();
         let ropes = model.rope_tables(device, &positions, &sequences);
-        Batch { tokens, ids, positions, masks, ropes }
+        Batch { tokens, ids, positions, masks, ropes, context: None }
     }
 
     fn mask(&self, device: &Device, positions: &Tensor, window: Option<usize>) -> fathom_tensor::Mask {

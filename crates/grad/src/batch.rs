@@ -2,6 +2,8 @@
 
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
+use crate::context::Context;
+
 /// Token ids, positions, masks and rotary tables of one micro batch. What depends on the model (how many masks,
 /// which rotary tables) is listed in the order in which its layers refer to it.
 pub struct Batch {
@@ -11,10 +13,19 @@ pub struct Batch {
     pub ids: Tensor,
     /// i32 [1, t].
     pub positions: Tensor,
-    /// One per distinct window.
+    /// One per distinct window, among this batch's own tokens.
     pub masks: Vec<Mask>,
     /// One per distinct rotary setting.
     pub ropes: Vec<Rotation>,
+    /// Where the stream goes on, if other ranks have tokens of it.
+    pub context: Option<Context>,
+}
+
+impl Batch {
+    /// Pairs that the batch's queries attend to under a mask, wherever the keys are.
+    pub fn pairs(&self, mask: usize) -> u64 {
+        self.context.as_ref().map_or(self.masks[mask].pairs, |context| context.pairs(mask))
+    }
 }
 
 /// Cosines and sines of the batch's positions.

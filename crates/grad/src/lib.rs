@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod context;
 mod disk;
 mod graph;
 mod head;
@@ -28,6 +29,7 @@ pub mod ops;
 pub mod schedule;
 
 pub use batch::{Batch, Rotation};
+pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, mask};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{Head, HeadUse, Labels};

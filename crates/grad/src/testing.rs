@@ -200,7 +200,7 @@ impl Stream {
             crate::Rotation::Table(out)
         };
         let ropes = self.rotation.iter().map(rope).collect();
-        Batch { tokens: self.tokens(), ids, positions, masks: vec![mask], ropes }
+        Batch { tokens: self.tokens(), ids, positions, masks: vec![mask], ropes, context: None }
     }
 }
 

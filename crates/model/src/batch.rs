@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Rotation};
-use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Tensor};
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, Cut, Rotation, Sharing};
+use fathom_tensor::{Category, DType, Device, RopeTable, Tensor};
+
+pub use fathom_grad::{causal_pairs, mask};
 
 use crate::model::Model;
 use crate::rope::{Frequencies, RopeSpec};
@@ -36,26 +38,38 @@ impl Model {
     ///
     /// # Panics
     /// If lengths differ or there are more documents than the cap.
+    #[track_caller]
     pub fn batch(&self, device: &Device, packed: Packed<'_>, caps: Caps) -> Batch {
-        let tokens = packed.ids.len();
+        let (tokens, windows) = (packed.ids.len(), &[]);
+        let cut = Cut { tokens, cp: 1, chunk: tokens, windows };
+        let layout =
+            ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
+        self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p] })
+    }
+
+    /// This rank's part of a stream that the ranks of a context-parallel group share. `packed` is the whole stream, the
+    /// same on all of them.
+    ///
+    /// # Panics
+    /// If lengths differ, there are more documents than the cap, or the layout is not for the device's mesh.
+    #[track_caller]
+    pub fn batch_of(&self, device: &Device, packed: Packed<'_>, caps: Caps, sharing: &Sharing<'_>) -> Batch {
+        let Packed { ids, positions, docs } = packed;
         assert!(
-            packed.positions.len() == tokens && packed.docs.len() <= caps.docs,
+            positions.len() == ids.len() && docs == sharing.layout.docs() && docs.len() <= caps.docs,
             "batch: {} ids, {} positions, {} documents of at most {}",
-            tokens,
-            packed.positions.len(),
-            packed.docs.len(),
+            ids.len(),
+            positions.len(),
+            docs.len(),
             caps.docs
         );
         device.pool.enter("batch", -1);
-        let ids = device.from_i32(packed.ids, Category::Data);
-        let positions = device.from_i32(packed.positions, Category::Data);
-        let windows = self.spec.windows();
-        let masks = windows
-            .iter()
-            .map(|window| causal(device, packed.docs, *window, &positions, caps.docs))
-            .collect();
-        let ropes = self.rotations(device, &positions, caps.seq_tokens);
-        Batch { tokens, ids, positions, masks, ropes }
+        let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
+        let (ids, own_positions) = (own(ids), own(positions));
+        let (masks, context) =
+            Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions);
+        let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
+        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.
@@ -110,35 +124,4 @@ fn frequencies(device: &Device, spec: &RopeSpec, seq_tokens: usize) -> (Tensor, 
 
 fn rope_table(device: &Device, (inv_freq, factor): (Tensor, f32), positions: &Tensor, out: &Tensor) {
     device.machine.rope_table(&RopeTable { positions, inv_freq: &inv_freq, factor, out });
-}
-
-fn causal(
-    device: &Device,
-    docs: &[Range<usize>],
-    window: Option<usize>,
-    positions: &Tensor,
-    cap: usize,
-) -> Mask {
-    let slices: Vec<Slice> = docs.iter().map(|doc| Slice::causal(doc.clone(), doc.clone(), window)).collect();
-    let pairs = docs.iter().map(|doc| causal_pairs(doc.len(), window)).sum();
-    mask(device, &slices, cap, [positions, positions], pairs)
-}
-
-/// Pairs that attend in a causal document of `tokens`, within a window if given.
-pub fn causal_pairs(tokens: usize, window: Option<usize>) -> u64 {
-    let tokens = tokens as u64;
-    let reach = window.map_or(tokens, |window| tokens.min(window as u64));
-    reach * (reach + 1) / 2 + (tokens - reach) * reach
-}
-
-/// A mask of slices, charged at `cap` slices.
-pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 2], pairs: u64) -> Mask {
-    let table = device.empty(cap, 6, DType::I64, Category::Data);
-    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
-    let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
-    bytes.resize(cap * 48, 0);
-    device.machine.write(&table, &bytes);
-    let count = device.from_i32(&[slices.len() as i32], Category::Data);
-    let [pos_q, pos_k] = positions.map(Tensor::clone);
-    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs }
 }

@@ -204,9 +204,9 @@ pub struct Attention<'a> {
     pub k: &'a Tensor,
     /// [tk, kv_heads x head_dim].
     pub v: &'a Tensor,
-    /// [tq, heads x head_dim].
+    /// [tq, heads x head_dim]; may be f32 whatever q is.
     pub out: &'a Tensor,
-    /// f32 [tq, heads], natural logarithm.
+    /// f32 [tq, heads], natural logarithm; minus infinity, and zeros in `out`, of a row that attends to nothing.
     pub lse: &'a Tensor,
     /// Who attends to whom.
     pub mask: &'a Mask,
@@ -218,6 +218,8 @@ pub struct Attention<'a> {
     pub softcap: f32,
     /// f32 [1, heads]: a logit that joins each row's denominator.
     pub sinks: Option<&'a Tensor>,
+    /// Goes on with what `out` and `lse` hold, the results of other keys without sinks.
+    pub resume: bool,
 }
 
 impl Attention<'_> {
@@ -236,7 +238,8 @@ impl Attention<'_> {
     }
 }
 
-/// The backward pass of [`Attention`]; overwrites dq, dk, dv and adds to `dsinks`.
+/// The backward pass of [`Attention`]; overwrites dq, dk, dv and adds to `dsinks`. `out` and `lse` may be those of more
+/// keys than there are here: then the gradients are the shares of these keys. Gradients may be f32 whatever q is.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a> {
     /// The forward pass with its results.
@@ -251,6 +254,8 @@ pub struct AttentionBackward<'a> {
     pub dv: &'a Tensor,
     /// f32 [1, heads].
     pub dsinks: Option<&'a Tensor>,
+    /// Adds to dq instead of overwriting it.
+    pub accumulate: bool,
 }
 
 /// Cross-entropy of a tile of logits.
@@ -407,7 +412,7 @@ pub trait Machine: Send + Sync {
     fn zero(&self, dst: &Tensor);
     /// `dst = src`, converting between float types; strides may differ.
     fn copy(&self, src: &Tensor, dst: &Tensor);
-    /// `out = a + b`; `out` may be `a`.
+    /// `out = a + b`; `out` may be `a`, float types may differ.
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
     /// `out = factor x`; `out` may be `x`.
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor);

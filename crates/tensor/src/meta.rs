@@ -138,12 +138,13 @@ impl Machine for Meta {
         self.run(Work::Memory, bytes(&[ids, dy]) + 8 * dy.len() as u64);
     }
     fn attention(&self, op: &Attention<'_>, _: &Tensor) {
-        self.run(attend(op, 4.0, false), bytes(&[op.q, op.k, op.v, op.out, op.lse]));
+        let results = into(op.out, op.resume) + into(op.lse, op.resume);
+        self.run(attend(op, 4.0, false), bytes(&[op.q, op.k, op.v]) + results);
     }
     fn attention_backward(&self, op: &AttentionBackward<'_>, _: &Tensor) {
         let forward = &op.forward;
         let read = bytes(&[forward.q, forward.k, forward.v, forward.out, forward.lse, op.dout]);
-        self.run(attend(forward, 10.0, true), read + bytes(&[op.dq, op.dk, op.dv]));
+        self.run(attend(forward, 10.0, true), read + into(op.dq, op.accumulate) + bytes(&[op.dk, op.dv]));
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();

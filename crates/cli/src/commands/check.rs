@@ -90,6 +90,7 @@ fn attention(device: &Device, dtype: DType) -> f64 {
         scale,
         softcap,
         sinks,
+        resume: false,
     };
     device.machine.attention(&op, &scratch(device, device.machine.profile().workspace(&op.desc(false))));
     let mut expected = vec![0.0f64; TOKENS * q_cols];

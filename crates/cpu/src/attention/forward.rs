@@ -5,7 +5,7 @@ use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::product::Product;
 use super::simd::LANES;
-use super::softmax::{Finish, MASK_WORDS, NONE, Softmax};
+use super::softmax::{Finish, MASK_WORDS, NONE, Resume, Softmax};
 use super::unit::Unit;
 use super::workspace::{Carve, Shared, aligned, padded};
 use super::{Forward, KEYS, SUB, Scores, Shape};
@@ -246,8 +246,20 @@ impl<'a, U: Unit> Tile<'a, U> {
         self.tokens.start * self.heads
     }
 
-    fn queries(&self, data: *mut u8, stride: usize) -> View {
-        self.pass.op.shape.view(data, stride, self.pass.op.elem, self.head, self.heads)
+    fn queries(&self, rows: super::Rows) -> View {
+        let op = &self.pass.op;
+        op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.head, self.heads)
+    }
+
+    fn outputs(&self) -> View {
+        let op = &self.pass.op;
+        op.shape.view(op.out.data, op.out.stride, op.out.elem, self.head, self.heads)
+    }
+
+    /// Log-sum-exps of this tile's first head; null if not wanted.
+    fn lse(&self) -> *mut f32 {
+        let lse = self.pass.op.lse;
+        if lse.is_null() { lse } else { lse.wrapping_add(self.head) }
     }
 
     fn keys(&self, rows: super::Rows) -> View {
@@ -272,11 +284,11 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// Packs the queries; no key is seen yet.
+    /// Packs the queries; no key is seen yet, but those of an earlier call.
     unsafe fn start(&self) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         U::rows(&Pack {
-            from: self.queries(op.q.data.cast_mut(), op.q.stride),
+            from: self.queries(op.q),
             first: self.first_row(),
             rows: self.rows,
             padded: self.rows.next_multiple_of(U::ROWS),
@@ -288,6 +300,20 @@ impl<'a, U: Unit> Tile<'a, U> {
         std::ptr::write_bytes(self.kept::<f32>(layout.o, tiling.width), 0, rows * tiling.width);
         std::ptr::write_bytes(self.kept::<f32>(layout.l, LANES), 0, rows * LANES);
         std::slice::from_raw_parts_mut(self.kept::<f32>(layout.m, 1), rows).fill(NONE);
+        if op.resume {
+            U::resume(&Resume {
+                out: self.outputs(),
+                lse: self.lse(),
+                heads: op.shape.heads,
+                first: self.first_row(),
+                rows: self.rows,
+                cols: op.shape.head_dim,
+                m: self.kept(layout.m, 1),
+                l: self.kept(layout.l, LANES),
+                o: self.kept(layout.o, tiling.width),
+                ldo: tiling.width,
+            });
+        }
     }
 
     /// All strips against one key block; the block is packed when the first strip needs it.
@@ -428,7 +454,6 @@ impl<'a, U: Unit> Tile<'a, U> {
 
     unsafe fn finish(&self) {
         let (op, layout) = (&self.pass.op, &self.pass.layout);
-        let lse = if op.lse.is_null() { op.lse } else { op.lse.add(self.head) };
         U::finish(&Finish {
             m: self.kept(layout.m, 1),
             l: self.kept(layout.l, LANES),
@@ -437,8 +462,8 @@ impl<'a, U: Unit> Tile<'a, U> {
             rows: self.rows,
             cols: op.shape.head_dim,
             first: self.first_row(),
-            out: self.queries(op.out.data, op.out.stride),
-            lse,
+            out: self.outputs(),
+            lse: self.lse(),
             heads: op.shape.heads,
             sinks: op.sinks.map_or(std::ptr::null(), |s| s[self.head..].as_ptr()),
         });

@@ -78,6 +78,8 @@ pub struct RowsMut {
     pub data: *mut u8,
     /// Elements (not bytes) from one token to the next.
     pub stride: usize,
+    /// What they are: those of q or f32.
+    pub elem: Elem,
 }
 
 /// Who attends whom.
@@ -110,9 +112,11 @@ pub struct Forward<'a> {
     pub out: RowsMut,
     /// `[q_tokens, heads]`, natural logarithm, sinks included; null if not wanted.
     pub lse: *mut f32,
+    /// Goes on with what `out` and `lse` hold, which are those of other keys.
+    pub resume: bool,
 }
 
-/// One backward pass. `dq`, `dk`, `dv` are overwritten, `d_sinks` is added to.
+/// One backward pass. `dq`, `dk`, `dv` are overwritten, `d_sinks` is added to. `out` and `lse` may be those of more keys.
 #[derive(Clone, Copy)]
 pub struct Backward<'a> {
     pub shape: Shape,
@@ -134,6 +138,8 @@ pub struct Backward<'a> {
     pub dv: RowsMut,
     /// `[heads]`; null if not wanted.
     pub d_sinks: *mut f32,
+    /// Adds to `dq`.
+    pub accumulate: bool,
 }
 
 /// `Options` in the units of the kernels.

@@ -385,6 +385,8 @@ pub struct Unpack {
     pub rows: usize,
     pub cols: usize,
     pub scale: f32,
+    /// Adds to what is there.
+    pub add: bool,
 }
 
 /// Writes a block whose rows are the tensor's.
@@ -393,15 +395,22 @@ pub struct Unpack {
 /// The block covers `rows x cols` rounded up to 16 columns; the tensor has the rows.
 #[inline(always)]
 pub unsafe fn unpack<S: Simd>(p: &Unpack) {
-    let scale = S::splat(p.scale);
     for r in 0..p.rows {
         let to = p.to.row(p.first + r);
         let mut c = 0;
         while c < p.cols {
-            put::<S>(to, p.to.elem, c, p.cols, S::mul(S::load(p.from.add(r * p.ld + c)), scale));
+            let v = S::load(p.from.add(r * p.ld + c));
+            put::<S>(to, p.to.elem, c, p.cols, scaled::<S>(p, to, c, v));
             c += LANES;
         }
     }
+}
+
+/// What sixteen elements of a row from element `at` on become.
+#[inline(always)]
+unsafe fn scaled<S: Simd>(p: &Unpack, row: *const u8, at: usize, v: S::V) -> S::V {
+    let v = S::mul(v, S::splat(p.scale));
+    if p.add { S::add(row_f32::<S>(row, p.to.elem, at, p.cols), v) } else { v }
 }
 
 /// Writes a block whose columns are the tensor's rows.
@@ -410,7 +419,6 @@ pub unsafe fn unpack<S: Simd>(p: &Unpack) {
 /// The block covers `cols x rows`, both rounded up to 16; the tensor has the rows.
 #[inline(always)]
 pub unsafe fn unpack_turned<S: Simd>(p: &Unpack) {
-    let scale = S::splat(p.scale);
     let mut r = 0;
     while r < p.rows {
         let mut c = 0;
@@ -419,7 +427,8 @@ pub unsafe fn unpack_turned<S: Simd>(p: &Unpack) {
             let mut block = load_block::<S>(from, p.ld);
             S::transpose(&mut block);
             for (i, v) in block.iter().enumerate().take(p.rows - r) {
-                put::<S>(p.to.row(p.first + r + i), p.to.elem, c, p.cols, S::mul(*v, scale));
+                let to = p.to.row(p.first + r + i);
+                put::<S>(to, p.to.elem, c, p.cols, scaled::<S>(p, to, c, *v));
             }
             c += LANES;
         }

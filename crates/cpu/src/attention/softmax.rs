@@ -159,6 +159,49 @@ unsafe fn cap_row<S: Simd>(b: &Softmax, s: *mut f32) {
     }
 }
 
+/// The beginning of a tile that goes on with results of other keys.
+pub struct Resume {
+    pub out: View,
+    /// Of head 0 of the view.
+    pub lse: *const f32,
+    /// Heads of a whole token, the row stride of `lse`.
+    pub heads: usize,
+    pub first: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub m: *mut f32,
+    pub l: *mut f32,
+    pub o: *mut f32,
+    pub ldo: usize,
+}
+
+/// Sets `m`, `l` and `o` of the rows that have seen a key. They stand relative to the log-sum-exp, so that the sum is one
+/// but for the rounding of `m`.
+///
+/// # Safety
+/// The pointers cover the extents; `l` holds zeros.
+#[inline(always)]
+pub unsafe fn resume<S: Simd>(p: &Resume) {
+    for r in 0..p.rows {
+        let (token, head) = ((p.first + r) / p.out.group, (p.first + r) % p.out.group);
+        let lse = *p.lse.add(token * p.heads + head);
+        if lse == f32::NEG_INFINITY {
+            continue;
+        }
+        let exact = f64::from(lse) * std::f64::consts::LOG2_E;
+        let m = exact as f32;
+        let sum = (exact - f64::from(m)).exp2() as f32;
+        *p.m.add(r) = m;
+        *p.l.add(r * LANES) = sum;
+        let (row, sum) = (p.out.row(p.first + r), S::splat(sum));
+        let mut c = 0;
+        while c < p.cols {
+            S::store(p.o.add(r * p.ldo + c), S::mul(row_f32::<S>(row, p.out.elem, c, p.cols), sum));
+            c += LANES;
+        }
+    }
+}
+
 /// The end of a tile: rows of `o` divided by their sums, and log-sum-exp.
 pub struct Finish {
     pub m: *const f32,

@@ -5,7 +5,7 @@ use super::pack::{self, Both, Pack, Turn, Unpack};
 use super::product::{self, Product};
 use super::simd::Simd;
 use super::simd::portable::Portable;
-use super::softmax::{self, Delta, Finish, Gradient, Softmax};
+use super::softmax::{self, Delta, Finish, Gradient, Resume, Softmax};
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
@@ -36,6 +36,7 @@ pub unsafe trait Unit: 'static {
     unsafe fn unpack(p: &Unpack);
     unsafe fn unpack_turned(p: &Unpack);
     unsafe fn softmax(p: &Softmax);
+    unsafe fn resume(p: &Resume);
     unsafe fn finish(p: &Finish);
     unsafe fn gradient(p: &Gradient);
     unsafe fn delta(p: &Delta);
@@ -75,6 +76,7 @@ macro_rules! unit {
                 unpack(Unpack) = pack::unpack::<$simd>;
                 unpack_turned(Unpack) = pack::unpack_turned::<$simd>;
                 softmax(Softmax) = softmax::softmax::<$simd>;
+                resume(Resume) = softmax::resume::<$simd>;
                 finish(Finish) = softmax::finish::<$simd>;
                 gradient(Gradient) = softmax::gradient::<$simd>;
                 delta(Delta) = softmax::delta::<$simd>;

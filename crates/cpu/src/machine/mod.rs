@@ -339,6 +339,7 @@ impl Machine for Cpu {
             sinks: op.sinks.map(f32s),
             out: operands::rows_mut(op.out),
             lse: f32s_mut(op.lse),
+            resume: op.resume,
         };
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { attention::forward(&self.threads, self.isa, &call, operands::scratch(ws)) }
@@ -367,6 +368,7 @@ impl Machine for Cpu {
             dk: operands::rows_mut(op.dk),
             dv: operands::rows_mut(op.dv),
             d_sinks: op.dsinks.map_or(std::ptr::null_mut(), f32s_mut),
+            accumulate: op.accumulate,
         };
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { attention::backward(&self.threads, self.isa, &call, operands::scratch(ws)) }

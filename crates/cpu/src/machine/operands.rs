@@ -51,7 +51,7 @@ pub fn rows(tensor: &Tensor) -> attention::Rows {
 }
 
 pub fn rows_mut(tensor: &Tensor) -> attention::RowsMut {
-    attention::RowsMut { data: start_mut(tensor), stride: tensor.stride() }
+    attention::RowsMut { data: start_mut(tensor), stride: tensor.stride(), elem: elem(tensor.dtype()) }
 }
 
 #[track_caller]

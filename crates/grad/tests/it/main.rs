@@ -1,8 +1,11 @@
 //! Proofs of the executor on a miniature stack of blocks.
 
 mod chaos;
+mod context;
+mod context_layout;
 mod frozen;
 mod memory;
 mod micro_batches;
 mod placements;
+mod ranks;
 mod stack;

@@ -6,14 +6,13 @@ use std::sync::{Arc, OnceLock};
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
-    AdamW, AdamWSettings, AttentionUse, Batch, Counted, Counters, Ctx, Grads, Head, HeadUse, Labels, Offload,
-    Param, ParamId, Params, Place, Places, RopeUse, Rotation, Scope, Segments, Tape, Update, Val,
+    AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counted, Counters, CpComm, Ctx, Cut,
+    Grads, Head, HeadUse, Labels, Offload, Param, ParamId, Params, Place, Places, RopeUse, Rotation, Scope,
+    Segments, Sharing, Tape, Update, Val,
 };
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
-use fathom_tensor::{
-    Activation, Category, DType, Device, Extent, Machine, Mask, Meta, NormKind, RopeTable, Slice, Tensor,
-    Usage,
-};
+use fathom_tensor::{Activation, Category, DType, Device, Machine, Meta, NormKind, RopeTable, Tensor, Usage};
 
 pub const LAYERS: usize = 3;
 const HIDDEN: usize = 32;
@@ -270,11 +269,14 @@ pub struct Setup {
     pub machine: Arc<dyn Machine>,
     pub places: Places,
     pub chaos: Option<Chaos>,
+    /// How keys travel, where the device's mesh has a context axis.
+    pub comm: CpComm,
 }
 
 impl Setup {
     pub fn new(variant: Variant, dtype: DType) -> Setup {
-        Setup { variant, dtype, machine: cpu(2, Isa::detect()), places: Places::none(), chaos: None }
+        let (machine, places, comm) = (cpu(2, Isa::detect()), Places::none(), CpComm::P2p);
+        Setup { variant, dtype, machine, places, chaos: None, comm }
     }
 
     /// The same on the machine without data.
@@ -283,7 +285,11 @@ impl Setup {
     }
 
     pub fn build(&self, trainable: &dyn Fn(&str) -> bool) -> Stack {
-        let device = Device::new(self.machine.clone(), 1 << 30);
+        self.build_on(Device::new(self.machine.clone(), 1 << 30), trainable)
+    }
+
+    /// On one rank of a mesh.
+    pub fn build_on(&self, device: Device, trainable: &dyn Fn(&str) -> bool) -> Stack {
         let (model, params) = Model::declare(&device, self.variant, self.dtype, trainable);
         let grads = Grads::zeros(&device, &params);
         let optimizer = AdamW::new(&device, &params);
@@ -298,7 +304,8 @@ impl Setup {
         let host = open(Place::Host, Options::in_memory(64 << 20));
         let disk = open(Place::Disk, Options::new(std::env::temp_dir(), 64 << 20));
         let offload = Offload { host, disk };
-        Stack { device, model, params, grads, optimizer, loss, count, counters, places, offload }
+        let comm = self.comm;
+        Stack { device, model, params, grads, optimizer, loss, count, counters, places, offload, comm }
     }
 
     /// One accumulation with everything trained.
@@ -321,6 +328,7 @@ pub struct Stack {
     counters: Counters,
     places: Places,
     pub offload: Offload,
+    comm: CpComm,
 }
 
 /// What an accumulation left.
@@ -362,9 +370,10 @@ impl Stack {
     fn micro_batch(&mut self, rows: Range<usize>, docs: &[usize]) {
         let device = &self.device;
         device.pool.enter("batch", -1);
-        let batch = batch(device, rows.clone(), docs);
+        let (batch, layout) = batch(device, rows.clone(), docs, self.comm);
         let label = |at: usize| if at % 6 == 4 { -1 } else { token(at + 1) };
         let ids: Vec<i32> = rows.clone().map(label).collect();
+        let ids = layout.take(device.mesh.index(Axis::Cp), &ids);
         let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None };
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
@@ -380,7 +389,7 @@ impl Stack {
     /// The hidden states before the head, by an evaluation pass and by a tape.
     pub fn hidden_states(&self, docs: &[usize], tile_rows: Option<usize>) -> [Vec<u8>; 2] {
         let device = &self.device;
-        let batch = batch(device, 0..docs.iter().sum(), docs);
+        let batch = batch(device, 0..docs.iter().sum(), docs, self.comm).0;
         let scope = || Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
         let evaluated = self.model.forward(&mut fathom_grad::Eval::new(scope(), tile_rows, None));
         let taped = self.model.forward(&mut Tape::new(scope(), &self.places));
@@ -405,8 +414,9 @@ fn token(at: usize) -> i32 {
     ((noise(99, at as u64) + 1.0) / 2.0 * VOCAB as f32) as i32
 }
 
-/// The tokens `rows` of a stream of documents; a document is cut only where `rows` begins or ends.
-fn batch(device: &Device, rows: Range<usize>, docs: &[usize]) -> Batch {
+/// The tokens `rows` of a stream of documents, as far as they are this rank's; a document is cut only where `rows`
+/// begins or ends.
+fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (Batch, ContextLayout) {
     let mut parts = Vec::new();
     let mut positions = Vec::new();
     let mut start = 0;
@@ -418,34 +428,22 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize]) -> Batch {
         }
         start += length;
     }
+    let windows = [None, Some(19)];
+    let cut = Cut { tokens: rows.len(), cp: device.mesh.size(Axis::Cp), chunk: 32, windows: &windows };
+    let layout = ContextLayout::new(&parts, &cut).unwrap_or_else(|message| panic!("{message}"));
+    let sharing = Sharing { layout: &layout, comm: &[comm] };
     let ids: Vec<i32> = rows.clone().map(token).collect();
-    let ids = device.from_i32(&ids, Category::Data);
-    let positions = device.from_i32(&positions, Category::Data);
-    let masks = [None, Some(19)].map(|window| mask(device, &parts, window, &positions)).to_vec();
+    let ids = device.from_i32(&sharing.own(device, &ids), Category::Data);
+    let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
+    let (masks, context) = Context::new(device, &sharing, &windows, MAX_DOCS, &positions, &own);
     let inv_freq: Vec<f32> =
         (0..HEAD_DIM / 2).map(|pair| 1e4f32.powf(-2.0 * pair as f32 / HEAD_DIM as f32)).collect();
     let inv_freq = device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data);
-    let table = device.empty(rows.len(), HEAD_DIM, DType::F32, Category::Data);
-    let rope = RopeTable { positions: &positions, inv_freq: &inv_freq, factor: 1.0, out: &table };
+    let table = device.empty(own.cols(), HEAD_DIM, DType::F32, Category::Data);
+    let rope = RopeTable { positions: &own, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
-    Batch { tokens: rows.len(), ids, positions, masks, ropes: vec![Rotation::Table(table)] }
-}
-
-fn mask(device: &Device, parts: &[Range<usize>], window: Option<usize>, positions: &Tensor) -> Mask {
-    let table = device.empty(MAX_DOCS, 6, DType::I64, Category::Data);
-    let fields = |part: &Range<usize>| {
-        let Slice { q_start, q_end, k_start, k_end, lo, hi } =
-            Slice::causal(part.clone(), part.clone(), window);
-        [q_start, q_end, k_start, k_end, lo, hi]
-    };
-    let mut bytes: Vec<u8> = parts.iter().flat_map(fields).flat_map(i64::to_le_bytes).collect();
-    bytes.resize(MAX_DOCS * 48, 0);
-    device.machine.write(&table, &bytes);
-    let count = device.from_i32(&[parts.len() as i32], Category::Data);
-    let reach = |at: usize| window.map_or(at + 1, |window| window.min(at + 1)) as u64;
-    let pairs = parts.iter().flat_map(|part| 0..part.len()).map(reach).sum();
-    let slices = Extent::UpTo { cap: MAX_DOCS, count };
-    Mask { table, slices, pos_q: positions.clone(), pos_k: positions.clone(), pairs }
+    let ropes = vec![Rotation::Table(table)];
+    (Batch { tokens: own.cols(), ids, positions: own, masks, ropes, context }, layout)
 }
 
 /// All tokens of the documents as one micro batch.

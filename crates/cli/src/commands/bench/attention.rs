@@ -120,6 +120,7 @@ pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
         scale: (head_dim as f32).powf(-0.5),
         softcap: 0.0,
         sinks: None,
+        resume: false,
     };
     let bytes = |backward| machine.profile().workspace(&forward.desc(backward));
     if !case.backward {
@@ -130,7 +131,15 @@ pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
     let dout = bed.random(tokens, q_cols, 4);
     let dq = device.empty(tokens, q_cols, bed.dtype, Category::Data);
     let [dk, dv] = [0, 1].map(|_| device.empty(tokens, kv_cols, bed.dtype, Category::Data));
-    let backward = AttentionBackward { forward, dout: &dout, dq: &dq, dk: &dk, dv: &dv, dsinks: None };
+    let backward = AttentionBackward {
+        forward,
+        dout: &dout,
+        dq: &dq,
+        dk: &dk,
+        dv: &dv,
+        dsinks: None,
+        accumulate: false,
+    };
     measure(repeat, || {
         machine.attention(&forward, &ws);
         machine.attention_backward(&backward, &ws);

@@ -97,6 +97,12 @@ impl Pass<'_> {
         self.op.shape.view(data.cast_mut(), stride, self.op.elem, head * group, group)
     }
 
+    /// Those of `dq`.
+    fn query_gradients(&self, head: usize) -> View {
+        let (dq, group) = (&self.op.dq, self.layout.group);
+        self.op.shape.view(dq.data, dq.stride, dq.elem, head * group, group)
+    }
+
     unsafe fn spans(&self) {
         let (shape, layout) = (&self.op.shape, &self.layout);
         let keys = self.at::<Span>(layout.key_spans);
@@ -173,10 +179,10 @@ impl Pass<'_> {
         let hull = *self.at::<(u32, u32)>(layout.hulls).add(block);
         let turn = self.at::<AtomicU32>(layout.turns).add(head * layout.query_blocks + block);
         turn.write(AtomicU32::new(hull.0));
-        if hull.0 > hull.1 {
-            let dq = self.queries(op.dq.data, op.dq.stride, head);
+        if hull.0 > hull.1 && !op.accumulate {
+            let dq = self.query_gradients(head);
             for r in 0..rows {
-                std::ptr::write_bytes(dq.row(first + r), 0, op.shape.head_dim * op.elem.bytes());
+                std::ptr::write_bytes(dq.row(first + r), 0, op.shape.head_dim * dq.elem.bytes());
             }
         }
     }

@@ -114,11 +114,12 @@ impl<'a, U: Unit> Task<'a, U> {
             U::unpack(&Unpack {
                 from: self.at(offset),
                 ld: layout.width,
-                to: op.shape.view(rows.data, rows.stride, op.elem, self.head, 1),
+                to: op.shape.view(rows.data, rows.stride, rows.elem, self.head, 1),
                 first: self.keys[0].start,
                 rows: self.keys[self.keys.len() - 1].end - self.keys[0].start,
                 cols: op.shape.head_dim,
                 scale,
+                add: false,
             });
         }
     }
@@ -183,11 +184,12 @@ impl<'a, U: Unit> Task<'a, U> {
             U::unpack_turned(&Unpack {
                 from: dq,
                 ld: QUERIES,
-                to: self.pass.queries(op.dq.data, op.dq.stride, self.head),
+                to: self.pass.query_gradients(self.head),
                 first: block * QUERIES,
                 rows: self.pass.block_rows(block),
                 cols: op.shape.head_dim,
                 scale: op.options.scale,
+                add: op.accumulate,
             });
         }
         turn.store(self.step as u32 + 1, Ordering::Release);

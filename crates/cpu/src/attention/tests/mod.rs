@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod granules;
 mod order;
+mod parts;
 mod reference;
 
 use super::*;
@@ -92,7 +93,7 @@ impl Strided {
     }
 
     fn rows_mut(&mut self) -> RowsMut {
-        RowsMut { data: self.data.as_mut_ptr(), stride: self.stride }
+        RowsMut { data: self.data.as_mut_ptr(), stride: self.stride, elem: self.elem }
     }
 
     fn values(&self) -> Vec<f32> {
@@ -160,6 +161,7 @@ impl Problem {
             sinks: self.sinks.as_deref(),
             out: out.rows_mut(),
             lse: lse.as_mut_ptr(),
+            resume: false,
         };
         forward(&pool, &forward_pass, work.as_mut_ptr());
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
@@ -182,6 +184,7 @@ impl Problem {
             dk: dk.rows_mut(),
             dv: dv.rows_mut(),
             d_sinks: d_sinks.as_mut_ptr(),
+            accumulate: false,
         };
         backward(&pool, &backward_pass, work.as_mut_ptr());
         let [out, dq, dk, dv] = [out, dq, dk, dv].map(|x| x.values());

@@ -1,9 +1,20 @@
 //! Softmax attention under the batch's masks (flash attention: Dao et al., 2022; never a score matrix).
+//!
+//! Where other ranks have tokens of the stream, keys and values travel as the batch's [`crate::Context`] says: around a
+//! ring (`ring.rs`) or to everybody (`gathered.rs`).
+
+mod circle;
+mod gathered;
+mod kernel;
+mod ring;
 
 use std::ops::Range;
 
-use fathom_tensor::{Attention as Call, AttentionBackward, Category, Tensor};
+use fathom_tensor::{Category, Tensor};
 
+use kernel::{Gradients, Heads};
+
+use crate::context::{Route, dealable};
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -43,29 +54,30 @@ impl Ctx<'_> {
 }
 
 impl Attention {
-    fn call<'a>(
-        &self,
-        x: &'a Exec<'_>,
-        qkv: [&'a Tensor; 3],
-        results: [&'a Tensor; 2],
-        sinks: Option<&'a Tensor>,
-    ) -> Call<'a> {
-        let AttentionUse { mask, head_dim, scale, softcap } = self.how;
-        let ([q, k, v], [out, lse]) = (qkv, results);
-        Call { q, k, v, out, lse, mask: &x.batch.masks[mask], head_dim, scale, softcap, sinks }
-    }
-
     /// Columns of q, of k, and heads, for each group of heads: no group needs another's results.
+    ///
+    /// # Panics
+    /// If the heads cannot be dealt to the ranks that share them.
+    #[track_caller]
     fn groups(
         &self,
         x: &Exec<'_>,
         q: &Tensor,
         k: &Tensor,
     ) -> impl Iterator<Item = [Range<usize>; 3]> + use<> {
-        let kv_heads = k.cols() / self.how.head_dim;
-        let divides = |groups: &usize| kv_heads.is_multiple_of(*groups);
-        let groups = (1..=x.head_groups.min(kv_heads)).rev().find(divides).unwrap_or(1);
-        let widths = [q.cols(), k.cols(), q.cols() / self.how.head_dim].map(|cols| cols / groups);
+        let [heads, kv_heads] = [q, k].map(|tensor| tensor.cols() / self.how.head_dim);
+        let ranks = match route(x) {
+            Some(Route::Ring(ring)) => ring.inner.group.size(),
+            _ => 1,
+        };
+        let fits = |groups: &usize| {
+            kv_heads.is_multiple_of(*groups) && dealable(heads / groups, kv_heads / groups, ranks)
+        };
+        let groups = (1..=x.head_groups.min(kv_heads)).rev().find(fits).unwrap_or_else(|| {
+            assert!(fits(&1), "attention: {heads} heads on {kv_heads} cannot be dealt to {ranks} ranks");
+            1
+        });
+        let widths = [q.cols(), k.cols(), heads].map(|cols| cols / groups);
         (0..groups).map(move |group| widths.map(|width| group * width..(group + 1) * width))
     }
 
@@ -77,15 +89,20 @@ impl Attention {
             let own_lse = own(x, lse, &heads);
             let results = [&part(out, &wide), &own_lse];
             let sinks = sinks.map(|sinks| part(sinks, &heads));
-            let call = self.call(x, qkv, results, sinks.as_ref());
-            let ws = x.workspace(x.device.machine.profile().workspace(&call.desc(false)));
-            x.device.machine.attention(&call, &ws);
+            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref() };
+            match route(x) {
+                None => group.attend(x, &x.batch.masks[self.how.mask], false),
+                Some(Route::Ring(ring)) => ring::forward(x, ring, &group),
+                Some(Route::Gathered(all)) => gathered::forward(x, all, &group),
+            }
             if heads.len() < lse.cols() {
                 x.device.machine.copy(&own_lse, &part(lse, &heads));
             }
         }
     }
 
+    /// The gradients of the inputs, from all keys; with `dsinks`, that of the sinks alone: own keys tell it, as the
+    /// results that it is made of are those of all.
     fn backward(
         &self,
         x: &Exec<'_>,
@@ -95,6 +112,7 @@ impl Attention {
         dsinks: Option<&Tensor>,
     ) {
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
+        let route = route(x).filter(|_| dsinks.is_none());
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
             let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
@@ -105,15 +123,23 @@ impl Attention {
             }
             let results = [&part(out, &wide), &own_lse];
             let sinks = saved.params.first().map(|sinks| part(sinks, &heads));
-            let forward = self.call(x, qkv, results, sinks.as_ref());
-            let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
+            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref() };
             let dout = &part(dout, &wide);
-            let [dq, dk, dv] = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
+            let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let dsinks = dsinks.map(|dsinks| part(dsinks, &heads));
-            let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks: dsinks.as_ref() };
-            x.device.machine.attention_backward(&call, &ws);
+            let gradients = Gradients { dout, dqkv, dsinks: dsinks.as_ref() };
+            match route {
+                None => group.backward(x, &x.batch.masks[self.how.mask], &gradients, false),
+                Some(Route::Ring(ring)) => ring::backward(x, ring, &group, &gradients),
+                Some(Route::Gathered(all)) => gathered::backward(x, all, &group, &gradients),
+            }
         }
     }
+}
+
+/// How this layer's keys reach other ranks, if there are any.
+fn route<'a>(x: &Exec<'a>) -> Option<Route<'a>> {
+    x.batch.context.as_ref().map(|context| context.route(x.layer))
 }
 
 /// Statistics of some heads: kernels want them without gaps between rows.
@@ -160,12 +186,16 @@ impl Op for Attention {
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         // Two products a pair forward, four backward; the kernels compute the scores once more.
-        let product = 2 * batch.masks[self.how.mask].pairs * ins[0].cols as u64;
+        let product = 2 * batch.pairs(self.how.mask) * ins[0].cols as u64;
         Flops { forward: 2 * product, input: 4 * product, weight: 0, extra: product }
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (device, layer) = (x.device, x.layer as usize);
+        assert!(
+            x.kv.is_none() || x.batch.context.is_none(),
+            "attention: generation is for one rank of a context"
+        );
         let (k, v) = match x.kv.as_deref_mut() {
             Some(kv) => kv.append(device, layer, &ins[1], &ins[2]),
             None => (ins[1].clone(), ins[2].clone()),

@@ -1,0 +1,66 @@
+//! How many pairs attend: sums in closed form.
+
+use std::ops::Range;
+
+use super::part::Part;
+
+/// Pairs that attend in a causal document of `tokens`, within a window if given.
+pub fn causal_pairs(tokens: usize, window: Option<usize>) -> u64 {
+    let tokens = tokens as u64;
+    let reach = window.map_or(tokens, |window| tokens.min(window as u64));
+    reach * (reach + 1) / 2 + (tokens - reach) * reach
+}
+
+/// Pairs of some queries, which lie in the document that begins at `start`, with its keys.
+pub(super) fn of_queries(queries: Range<usize>, start: usize, window: Option<usize>) -> u64 {
+    if queries.is_empty() {
+        return 0;
+    }
+    causal_pairs(queries.end - start, window) - causal_pairs(queries.start - start, window)
+}
+
+/// Pairs of the queries of one part with the keys of another, of the same documents, within a window if given.
+pub(super) fn between(docs: &[Range<usize>], q: &Part, k: &Part, window: Option<usize>) -> u64 {
+    let of_doc = |doc: &Range<usize>| -> u64 {
+        let keys: Vec<Range<usize>> = k.within(doc).collect();
+        q.within(doc)
+            .map(|queries| -> u64 { keys.iter().map(|keys| rectangle(&queries, keys, window)).sum() })
+            .sum()
+    };
+    docs.iter().map(of_doc).sum()
+}
+
+/// Pairs with `key <= query`, and `query - key < window` if given.
+fn rectangle(queries: &Range<usize>, keys: &Range<usize>, window: Option<usize>) -> u64 {
+    if keys.start >= queries.end || window.is_some_and(|window| keys.end + window <= queries.start + 1) {
+        return 0;
+    }
+    // Pairs of queries below `q` with keys below `k` that are not after them; a query sees `k` keys at most.
+    let below = |q: usize, k: usize| causal_pairs(q, Some(k));
+    // Only differences count.
+    let at = |x: usize| x - queries.start.min(keys.start);
+    let [q0, q1, k0, k1] = [queries.start, queries.end, keys.start, keys.end].map(at);
+    let seen = |q0: usize, q1: usize| (below(q1, k1) + below(q0, k0)) - (below(q0, k1) + below(q1, k0));
+    let far = window.map_or(0, |window| seen(q0.saturating_sub(window), q1.saturating_sub(window)));
+    seen(q0, q1) - far
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rectangles_are_what_counting_gives() {
+        for (q0, k0, q_len, k_len) in
+            [(0, 0, 9, 9), (4, 0, 5, 7), (0, 4, 9, 3), (7, 2, 3, 3), (2, 7, 3, 3), (5, 5, 1, 1)]
+        {
+            let (queries, keys) = (q0..q0 + q_len, k0..k0 + k_len);
+            for window in [None, Some(1), Some(2), Some(4), Some(30)] {
+                let attends = |q: usize, k: usize| k <= q && window.is_none_or(|window| q - k < window);
+                let counted = queries.clone().flat_map(|q| keys.clone().map(move |k| (q, k)));
+                let counted = counted.filter(|(q, k)| attends(*q, *k)).count() as u64;
+                assert_eq!(rectangle(&queries, &keys, window), counted, "{queries:?} {keys:?} {window:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Context parallelism: a packed stream whose tokens lie on several ranks.
+//!
+//! A [`ContextLayout`] deals the tokens. A rank's batch has its own tokens in the order of the stream, and a [`Context`]:
+//! who attends whom between its rows and those of others, and how keys and values travel ([`CpComm`]). Only attention
+//! asks for it. What a context charges depends on the tokens, the cap of documents, the number of ranks and of windows,
+//! never on the documents.
+
+mod area;
+mod layout;
+mod part;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use fathom_tensor::mesh::{Axis, Group};
+use fathom_tensor::{Category, DType, Device, Extent, Mask, Slice, Tensor};
+
+pub use area::causal_pairs;
+pub use layout::{ContextLayout, Cut};
+use part::Part;
+
+/// How keys and values travel between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpComm {
+    /// From rank to rank, each transfer behind the attention with what came before it.
+    P2p,
+    /// All to everybody, before attention.
+    AllGather,
+    /// Every rank gets all tokens of some heads, and gives their results back (Ulysses). Where there are more ranks than
+    /// key heads, those are replicated.
+    A2a,
+    /// [`CpComm::A2a`] among `inner` ranks next to each other, [`CpComm::P2p`] among such groups.
+    A2aP2p {
+        /// Ranks of a group; it divides the ranks.
+        inner: usize,
+    },
+}
+
+impl CpComm {
+    /// Of a recipe's name; `inner` is read for `a2a+p2p` alone.
+    ///
+    /// # Errors
+    /// The names there are.
+    pub fn from_name(name: &str, inner: usize) -> Result<CpComm, String> {
+        match name {
+            "p2p" => Ok(CpComm::P2p),
+            "all_gather" | "allgather" => Ok(CpComm::AllGather),
+            "a2a" => Ok(CpComm::A2a),
+            "a2a+p2p" => Ok(CpComm::A2aP2p { inner }),
+            other => Err(format!("unknown cp_comm_type {other:?}; there are p2p, all_gather, a2a, a2a+p2p")),
+        }
+    }
+
+    /// Ranks between which heads are scattered, among `cp` ranks. `None` where keys are gathered instead.
+    fn inner(self, cp: usize) -> Option<usize> {
+        match self {
+            CpComm::P2p => Some(1),
+            CpComm::A2a => Some(cp),
+            CpComm::A2aP2p { inner } => Some(inner),
+            CpComm::AllGather => None,
+        }
+    }
+
+    /// Whether so many ranks, and so many heads of each, can use it.
+    ///
+    /// # Errors
+    /// What does not divide, and what would.
+    pub fn check(self, cp: usize, heads: usize, kv_heads: usize) -> Result<(), String> {
+        let Some(inner) = self.inner(cp) else { return Ok(()) };
+        if inner == 0 || !cp.is_multiple_of(inner) {
+            return Err(format!("{self}: groups of {inner} ranks do not divide cp={cp}"));
+        }
+        if dealable(heads, kv_heads, inner) {
+            return Ok(());
+        }
+        let sizes: Vec<String> = (1..=heads.min(cp))
+            .filter(|inner| cp.is_multiple_of(*inner) && dealable(heads, kv_heads, *inner))
+            .map(|inner| inner.to_string())
+            .collect();
+        Err(format!(
+            "{self}: {heads} query heads and {kv_heads} key heads cannot be dealt to {inner} ranks; of cp={cp} these can \
+             be inner groups of a2a+p2p: {}",
+            sizes.join(", ")
+        ))
+    }
+}
+
+impl fmt::Display for CpComm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpComm::P2p => f.write_str("p2p"),
+            CpComm::AllGather => f.write_str("all_gather"),
+            CpComm::A2a => f.write_str("a2a"),
+            CpComm::A2aP2p { inner } => write!(f, "a2a+p2p ({inner})"),
+        }
+    }
+}
+
+/// True if every one of `ranks` gets as many query heads, and the key heads that they read.
+pub(crate) fn dealable(heads: usize, kv_heads: usize, ranks: usize) -> bool {
+    heads.is_multiple_of(ranks) && (kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads))
+}
+
+/// What a batch of one rank is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Sharing<'a> {
+    /// Which tokens are whose.
+    pub layout: &'a ContextLayout,
+    /// One for all layers, or one for each.
+    pub comm: &'a [CpComm],
+}
+
+impl Sharing<'_> {
+    /// What a rank of the device's mesh has of one value for each token of the stream: ids, positions, labels.
+    ///
+    /// # Panics
+    /// If the layout is not for the mesh, or there are not as many values as tokens.
+    #[track_caller]
+    pub fn own<'a, T: Copy>(&self, device: &Device, values: &'a [T]) -> Cow<'a, [T]> {
+        let cp = device.mesh.size(Axis::Cp);
+        assert_eq!(self.layout.cp(), cp, "context: the layout is for as many ranks as {:?}", device.mesh);
+        match cp {
+            1 => Cow::Borrowed(values),
+            _ => Cow::Owned(self.layout.take(device.mesh.index(Axis::Cp), values)),
+        }
+    }
+}
+
+/// Where some rows of a rank are among those of a circle.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Rows of the rank.
+    pub own: Range<usize>,
+    /// Rows of the circle's part.
+    pub part: Range<usize>,
+}
+
+/// Ranks that put their tokens together, in the order of the stream.
+pub(crate) struct Circle {
+    /// These ranks.
+    pub group: Group,
+    /// By member.
+    pub runs: Vec<Vec<Run>>,
+    /// Tokens of all.
+    pub tokens: usize,
+}
+
+impl Circle {
+    fn new(group: Group, layout: &ContextLayout, members: &[usize]) -> Circle {
+        let part = layout.part(members);
+        let runs = |member: &usize| {
+            let mut own = 0;
+            let run = |range: &Range<usize>| {
+                own += range.len();
+                Run { own: own - range.len()..own, part: part.rows(range) }
+            };
+            layout.ranges(*member).iter().map(run).collect()
+        };
+        Circle { group, runs: members.iter().map(runs).collect(), tokens: part.len() }
+    }
+}
+
+/// Circles of ranks that deal heads among themselves, in a ring around which keys and values go.
+pub(crate) struct Ring {
+    /// This rank's circle.
+    pub inner: Circle,
+    /// The ranks that have the same heads, by circle.
+    pub outer: Group,
+    /// By window and step: at step s come the keys of the circle s before this one.
+    pub masks: Vec<Vec<Mask>>,
+}
+
+/// Everybody's keys in the order of the stream.
+pub(crate) struct Gathered {
+    /// All ranks.
+    pub circle: Circle,
+    /// By window.
+    pub masks: Vec<Mask>,
+}
+
+/// Who attends whom across ranks, and how they meet.
+pub struct Context {
+    comm: Vec<CpComm>,
+    /// By size of the inner circles.
+    rings: Vec<(usize, Ring)>,
+    gathered: Option<Gathered>,
+    cp: usize,
+    /// By window: pairs of this rank's queries with anybody's keys.
+    pairs: Vec<u64>,
+}
+
+/// The way of one layer.
+#[derive(Clone, Copy)]
+pub(crate) enum Route<'a> {
+    Ring(&'a Ring),
+    Gathered(&'a Gathered),
+}
+
+/// What masks are made of.
+struct Maker<'a> {
+    device: &'a Device,
+    layout: &'a ContextLayout,
+    windows: &'a [Option<usize>],
+    /// Most documents.
+    docs: usize,
+}
+
+impl Maker<'_> {
+    fn mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+        let docs = self.layout.docs();
+        let slices = q.0.slices(k.0, docs, window);
+        let pairs = area::between(docs, q.0, k.0, window);
+        mask(self.device, &slices, self.docs, [q.1, k.1], pairs)
+    }
+
+    /// Positions of a part's rows.
+    fn positions(&self, part: &Part, positions: &[i32]) -> Tensor {
+        let rows = part.ranges().iter().flat_map(|range| &positions[range.clone()]).copied();
+        self.device.from_i32(&rows.collect::<Vec<i32>>(), Category::Data)
+    }
+
+    fn ring(&self, axis: &Group, inner: usize, positions: &[i32], own: &Tensor) -> Ring {
+        let (cp, index) = (axis.size(), axis.index());
+        let (circle, place, circles) = (index / inner, index % inner, cp / inner);
+        let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
+        let part = |circle: usize| {
+            let part = self.layout.part(&members(circle));
+            let positions =
+                if inner == 1 && circle == index { own.clone() } else { self.positions(&part, positions) };
+            (part, positions)
+        };
+        let parts: Vec<(Part, Tensor)> = (0..circles).map(part).collect();
+        let (q, pos_q) = &parts[circle];
+        let steps = |window: &Option<usize>| -> Vec<Mask> {
+            let from = |step: usize| &parts[(circle + circles - step) % circles];
+            (0..circles).map(from).map(|(k, pos_k)| self.mask((q, pos_q), (k, pos_k), *window)).collect()
+        };
+        let (across, around) =
+            if inner == 1 || inner == cp { ("cp", "cp") } else { ("cp.inner", "cp.outer") };
+        let same: Vec<usize> = (0..circles).map(|circle| circle * inner + place).collect();
+        Ring {
+            inner: Circle::new(axis.some(across, &members(circle)), self.layout, &members(circle)),
+            outer: axis.some(around, &same),
+            masks: self.windows.iter().map(steps).collect(),
+        }
+    }
+
+    fn gathered(&self, axis: &Group, positions: &[i32], own: &Tensor) -> Gathered {
+        let everybody: Vec<usize> = (0..axis.size()).collect();
+        let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
+        let pos_k = self.positions(&k, positions);
+        let mask = |window: &Option<usize>| self.mask((&q, own), (&k, &pos_k), *window);
+        Gathered {
+            masks: self.windows.iter().map(mask).collect(),
+            circle: Circle::new(axis.clone(), self.layout, &everybody),
+        }
+    }
+}
+
+impl Context {
+    /// The masks of this rank of the device's mesh, for each window: those between its own rows, and the context of a
+    /// stream that several share. `positions` are those of the whole stream, `own` this rank's on the device; masks are
+    /// charged at `docs` slices.
+    ///
+    /// # Panics
+    /// If the layout is not for the mesh, there are more documents than the cap, no way for keys to travel, or groups of
+    /// ranks that do not divide them.
+    #[track_caller]
+    pub fn new(
+        device: &Device,
+        sharing: &Sharing<'_>,
+        windows: &[Option<usize>],
+        docs: usize,
+        positions: &[i32],
+        own: &Tensor,
+    ) -> (Vec<Mask>, Option<Context>) {
+        let Sharing { layout, comm } = *sharing;
+        let axis = device.mesh.group(&[Axis::Cp]);
+        let (cp, index) = (axis.size(), axis.index());
+        assert!(
+            layout.cp() == cp && layout.tokens() == positions.len() && layout.docs().len() <= docs,
+            "context: {} tokens for {} ranks, {} positions, {} documents of at most {docs} on {:?}",
+            layout.tokens(),
+            layout.cp(),
+            positions.len(),
+            layout.docs().len(),
+            device.mesh
+        );
+        assert!(!comm.is_empty(), "context: no way for keys to travel");
+        let maker = Maker { device, layout, windows, docs };
+        let mine = layout.part(&[index]);
+        let own_mask = |window: &Option<usize>| maker.mask((&mine, own), (&mine, own), *window);
+        if cp == 1 {
+            return (windows.iter().map(own_mask).collect(), None);
+        }
+        let mut rings: Vec<(usize, Ring)> = Vec::new();
+        for inner in comm.iter().filter_map(|comm| comm.inner(cp)) {
+            assert!(inner > 0 && cp.is_multiple_of(inner), "context: groups of {inner} of {cp} ranks");
+            if rings.iter().all(|(size, _)| *size != inner) {
+                rings.push((inner, maker.ring(&axis, inner, positions, own)));
+            }
+        }
+        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, positions, own));
+        let alone = rings.iter().find(|(size, _)| *size == 1);
+        let masks = match alone {
+            Some((_, ring)) => ring.masks.iter().map(|steps| steps[0].clone()).collect(),
+            None => windows.iter().map(own_mask).collect(),
+        };
+        let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();
+        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, cp, pairs }))
+    }
+
+    /// How keys of a layer travel.
+    pub fn comm(&self, layer: i32) -> CpComm {
+        match self.comm.as_slice() {
+            [one] => *one,
+            many => many[layer.max(0) as usize],
+        }
+    }
+
+    pub(crate) fn route(&self, layer: i32) -> Route<'_> {
+        let ring = self.comm(layer).inner(self.cp);
+        let ring = self.rings.iter().find(|(size, _)| Some(*size) == ring).map(|(_, ring)| Route::Ring(ring));
+        match (ring, &self.gathered) {
+            (Some(ring), _) => ring,
+            (None, Some(gathered)) => Route::Gathered(gathered),
+            (None, None) => panic!("context: no masks for layer {layer}"),
+        }
+    }
+
+    /// Pairs of this rank's queries with anybody's keys.
+    pub(crate) fn pairs(&self, mask: usize) -> u64 {
+        self.pairs[mask]
+    }
+}
+
+/// A mask of slices, charged at `cap` slices.
+pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 2], pairs: u64) -> Mask {
+    let table = device.empty(cap, 6, DType::I64, Category::Data);
+    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
+    let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
+    bytes.resize(cap * 48, 0);
+    device.machine.write(&table, &bytes);
+    let count = device.from_i32(&[slices.len() as i32], Category::Data);
+    let [pos_q, pos_k] = positions.map(Tensor::clone);
+    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs }
+}

@@ -1,0 +1,88 @@
+//! Tokens of some ranks together, as rows in the order of the stream.
+//!
+//! A document is one range of the stream, so its tokens are one range of any part's rows too: between two parts one
+//! slice for each document says who attends, whatever the chunks.
+
+use std::ops::Range;
+
+use fathom_tensor::Slice;
+
+/// Ranges of the stream, ascending, with gaps between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    ranges: Vec<Range<usize>>,
+    /// The row that each range begins at, and the number of rows.
+    rows: Vec<usize>,
+}
+
+impl Part {
+    /// Of ranges that do not overlap, in any order.
+    pub fn new(mut ranges: Vec<Range<usize>>) -> Part {
+        ranges.sort_by_key(|range| range.start);
+        let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => merged.push(range),
+            }
+        }
+        let mut rows = vec![0];
+        rows.extend(merged.iter().scan(0, |row, range| {
+            *row += range.len();
+            Some(*row)
+        }));
+        Part { ranges: merged, rows }
+    }
+
+    /// Its ranges.
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.rows[self.ranges.len()]
+    }
+
+    /// Rows that lie before a token of the stream.
+    pub fn before(&self, token: usize) -> usize {
+        let at = self.ranges.partition_point(|range| range.end <= token);
+        let inside = self.ranges.get(at).map_or(0, |range| token.saturating_sub(range.start));
+        self.rows[at] + inside
+    }
+
+    /// The rows of some tokens of the stream.
+    pub fn rows(&self, tokens: &Range<usize>) -> Range<usize> {
+        self.before(tokens.start)..self.before(tokens.end)
+    }
+
+    /// What it has of some tokens in a row, as ranges of the stream.
+    pub fn within<'a>(&'a self, tokens: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
+        let first = self.ranges.partition_point(|range| range.end <= tokens.start);
+        let here = self.ranges[first..].iter().take_while(|range| range.start < tokens.end);
+        here.map(|range| range.start.max(tokens.start)..range.end.min(tokens.end))
+    }
+
+    /// Who attends: this part's rows are the queries, another's the keys, documents causal within a window if given.
+    pub fn slices(&self, keys: &Part, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
+        let slice = |doc: &Range<usize>| Slice::causal(self.rows(doc), keys.rows(doc), window);
+        let some = |slice: &Slice| slice.q_start < slice.q_end && slice.k_start < slice.k_end;
+        docs.iter().map(slice).filter(some).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_follow_the_stream() {
+        let part = Part::new(vec![20..24, 4..6, 6..9]);
+        assert_eq!((part.ranges(), part.len()), (&[4..9, 20..24][..], 9));
+        assert_eq!([0, 4, 5, 9, 15, 20, 23, 24, 99].map(|at| part.before(at)), [0, 0, 1, 5, 5, 5, 8, 9, 9]);
+        assert_eq!(part.within(&(5..22)).collect::<Vec<_>>(), [5..9, 20..22]);
+        let docs = [0..3, 3..7, 7..21, 21..30];
+        let slices = part.slices(&Part::new(vec![0..5, 21..22]), &docs, Some(2));
+        assert_eq!(slices, [Slice::causal(0..3, 3..5, Some(2)), Slice::causal(6..9, 5..6, Some(2))]);
+    }
+}

@@ -1,0 +1,28 @@
+//! Attention with everybody's keys: gathered before it, in the order of the stream, and their gradients given back.
+
+use fathom_tensor::{Category, Tensor};
+
+use super::circle::{Columns, Return, assemble, deliver};
+use super::kernel::{Gradients, Heads};
+use crate::context::Gathered;
+use crate::op::Exec;
+
+pub(super) fn forward(x: &Exec<'_>, all: &Gathered, heads: &Heads<'_>) {
+    let [q, k, v] = heads.qkv;
+    let keys = assemble(x, &all.circle, "all_gather", &[(k, Columns::All), (v, Columns::All)]);
+    Heads { qkv: [q, &keys[0], &keys[1]], ..*heads }.attend(x, &all.masks[heads.how.mask], false);
+}
+
+pub(super) fn backward(x: &Exec<'_>, all: &Gathered, heads: &Heads<'_>, gradients: &Gradients<'_>) {
+    let [q, k, v] = heads.qkv;
+    let keys = assemble(x, &all.circle, "all_gather", &[(k, Columns::All), (v, Columns::All)]);
+    let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);
+    let parts: Vec<Tensor> = keys.iter().map(like).collect();
+    let [dq, dk, dv] = gradients.dqkv;
+    let now = Gradients { dqkv: [dq, &parts[0], &parts[1]], ..*gradients };
+    Heads { qkv: [q, &keys[0], &keys[1]], ..*heads }.backward(x, &all.masks[heads.how.mask], &now, false);
+    drop(keys);
+    let columns = Columns::All;
+    let returns = [(0, dk), (1, dv)].map(|(part, target)| Return { part: &parts[part], columns, target });
+    deliver(x, &all.circle, "reduce_scatter", &returns);
+}

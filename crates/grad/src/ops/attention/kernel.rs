@@ -1,0 +1,51 @@
+//! Calls of the kernels with their scratch.
+
+use fathom_tensor::{Attention as Call, AttentionBackward, Mask, Tensor};
+
+use super::AttentionUse;
+use crate::op::Exec;
+
+/// Some heads of some queries and keys.
+#[derive(Clone, Copy)]
+pub(super) struct Heads<'a> {
+    pub how: AttentionUse,
+    /// [tq, heads x head_dim], and twice [tk, kv_heads x head_dim].
+    pub qkv: [&'a Tensor; 3],
+    /// Like q, and f32 [tq, heads] without gaps.
+    pub results: [&'a Tensor; 2],
+    /// [1, heads].
+    pub sinks: Option<&'a Tensor>,
+}
+
+impl<'a> Heads<'a> {
+    fn call(&self, mask: &'a Mask, resume: bool) -> Call<'a> {
+        let AttentionUse { head_dim, scale, softcap, .. } = self.how;
+        let ([q, k, v], [out, lse], sinks) = (self.qkv, self.results, self.sinks);
+        Call { q, k, v, out, lse, mask, head_dim, scale, softcap, sinks, resume }
+    }
+
+    /// Computes the results, or goes on with them where they are those of other keys.
+    pub fn attend(&self, x: &Exec<'_>, mask: &Mask, resume: bool) {
+        let call = self.call(mask, resume);
+        let ws = x.workspace(x.device.machine.profile().workspace(&call.desc(false)));
+        x.device.machine.attention(&call, &ws);
+    }
+
+    /// The gradients, from results of all keys. `accumulate` adds to that of q.
+    pub fn backward(&self, x: &Exec<'_>, mask: &Mask, gradients: &Gradients<'_>, accumulate: bool) {
+        let forward = self.call(mask, false);
+        let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
+        let Gradients { dout, dqkv: [dq, dk, dv], dsinks } = *gradients;
+        let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks, accumulate };
+        x.device.machine.attention_backward(&call, &ws);
+    }
+}
+
+/// What comes in and what goes out of a backward pass, like the tensors they are the gradients of.
+#[derive(Clone, Copy)]
+pub(super) struct Gradients<'a> {
+    pub dout: &'a Tensor,
+    pub dqkv: [&'a Tensor; 3],
+    /// f32 [1, heads]; added to.
+    pub dsinks: Option<&'a Tensor>,
+}

@@ -1,0 +1,135 @@
+//! How a stream is dealt to context-parallel ranks: everything once, equal tokens, balanced areas.
+
+use std::ops::Range;
+
+use fathom_grad::{ContextLayout, Cut, causal_pairs};
+use proptest::prelude::*;
+
+const TOKENS: usize = 128 << 10;
+const WINDOWS: [Option<usize>; 5] = [None, Some(128), Some(1000), Some(4096), Some(32 << 10)];
+
+/// A number in 0..1 (SplitMix64).
+fn uniform(seed: u64, index: u64) -> f64 {
+    let mut z = (seed << 32).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Documents whose lengths are log-normal with this mean and sigma 1; the last is cut.
+fn log_normal(tokens: usize, mean: f64, seed: u64) -> Vec<Range<usize>> {
+    let mut docs = Vec::new();
+    let mut start = 0;
+    for at in 0.. {
+        let (u, v) = (1.0 - uniform(seed, 2 * at), uniform(seed, 2 * at + 1));
+        let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+        let length = (mean.ln() - 0.5 + normal).exp().ceil() as usize;
+        docs.push(start..(start + length).min(tokens));
+        start += length;
+        if start >= tokens {
+            break;
+        }
+    }
+    docs
+}
+
+fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> Cut<'_> {
+    Cut { tokens, cp, chunk, windows }
+}
+
+/// Everything once, in order, as many tokens for each, and all areas together.
+#[track_caller]
+fn check(docs: &[Range<usize>], cut: &Cut<'_>) -> ContextLayout {
+    let layout = ContextLayout::new(docs, cut).unwrap_or_else(|message| panic!("{message}"));
+    let mut owners = vec![0; cut.tokens];
+    for rank in 0..cut.cp {
+        let ranges = layout.ranges(rank);
+        assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{ranges:?}");
+        ranges.iter().cloned().flatten().for_each(|token| owners[token] += 1);
+        let tokens: Vec<usize> = (0..cut.tokens).collect();
+        assert_eq!(layout.take(rank, &tokens), ranges.iter().cloned().flatten().collect::<Vec<_>>());
+        assert_eq!(layout.take(rank, &tokens).len(), cut.tokens / cut.cp);
+    }
+    assert!(owners.iter().all(|owners| *owners == 1));
+    for window in cut.windows.iter().copied().chain([None]) {
+        let all: u64 = docs.iter().map(|doc| causal_pairs(doc.len(), window)).sum();
+        assert_eq!((0..cut.cp).map(|rank| layout.area(rank, window)).sum::<u64>(), all);
+    }
+    assert_eq!(ContextLayout::new(docs, cut).as_ref(), Ok(&layout));
+    layout
+}
+
+#[test]
+fn one_document_of_two_chunks_a_rank_is_the_zigzag() {
+    for cp in [2, 3, 8] {
+        let tokens = cp * 2 * 64;
+        let layout = check(&[0..tokens], &cut(tokens, cp, 64, &[]));
+        for rank in 0..cp {
+            let chunks = [rank, 2 * cp - 1 - rank].map(|chunk| chunk * 64..(chunk + 1) * 64);
+            let zigzag: Vec<Range<usize>> = match rank + 1 == cp {
+                true => vec![chunks[0].start..chunks[1].end],
+                false => chunks.to_vec(),
+            };
+            assert_eq!(layout.ranges(rank), zigzag);
+        }
+    }
+}
+
+#[test]
+fn one_rank_has_everything() {
+    let layout = check(&[0..10, 10..33], &cut(33, 1, 512, &[Some(3)]));
+    assert_eq!(layout.ranges(0), std::slice::from_ref(&(0..33)));
+}
+
+/// The bars: 8 ranks, 128K tokens, chunks of 512.
+#[test]
+fn areas_are_balanced() {
+    for window in WINDOWS {
+        let windows = [window];
+        let dense = std::iter::once(0..TOKENS).collect::<Vec<_>>();
+        let found = check(&dense, &cut(TOKENS, 8, 512, &windows)).imbalance(window);
+        assert!(found <= 1.01, "dense, {window:?}: {found}");
+        for seed in 0..40 {
+            let docs = log_normal(TOKENS, 4096.0, seed);
+            let found = check(&docs, &cut(TOKENS, 8, 512, &windows)).imbalance(window);
+            assert!(found <= 1.05, "packed, {window:?}, {seed}: {found}");
+        }
+    }
+}
+
+/// Layers of two kinds: the sum is balanced, and with it nearly each.
+#[test]
+fn layers_of_several_windows_share_a_layout() {
+    let windows = [None, Some(1024), Some(1024), Some(1024), Some(1024), Some(1024)];
+    for seed in 0..20 {
+        let layout = check(&log_normal(TOKENS, 4096.0, seed), &cut(TOKENS, 8, 512, &windows));
+        let worst = [None, Some(1024)].map(|window| layout.imbalance(window)).into_iter().fold(1.0, f64::max);
+        assert!(worst <= 1.15, "{seed}: {worst}");
+    }
+}
+
+#[test]
+fn tokens_that_cannot_be_dealt_are_told() {
+    let message = ContextLayout::new(&[], &cut(100, 8, 512, &[])).unwrap_err();
+    assert!(message.contains("100 tokens") && message.contains("96 or 104"), "{message}");
+}
+
+proptest! {
+    #[test]
+    fn any_stream_is_dealt(
+        cp in 1usize..9,
+        own in 0usize..400,
+        chunk in 1usize..200,
+        lengths in prop::collection::vec(0usize..300, 0..12),
+        window in prop::option::of(1usize..100),
+    ) {
+        let tokens = own * cp;
+        let mut docs = Vec::new();
+        let mut start = 0;
+        for length in lengths {
+            docs.push(start..(start + length).min(tokens));
+            start = (start + length).min(tokens);
+        }
+        check(&docs, &cut(tokens, cp, chunk, &[window, None]));
+    }
+}
