@@ -111,7 +111,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
         weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
     };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
-    let head = Head { weight: ids[0], how: case.how };
+    let head = Head { weight: ids[0], how: case.how, first: 0 };
     let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
     let found = Results {
         losses: download(device, &losses),
@@ -195,7 +195,7 @@ fn inspected_logits_are_those_of_the_loss() {
     let counters = Counters::default();
     let scope = &Scope { device, params: &params, batch: &batch, counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
-    let logits = download(device, &Head { weight: ids[0], how: case.how }.logits(scope, &x));
+    let logits = download(device, &Head { weight: ids[0], how: case.how, first: 0 }.logits(scope, &x));
     let expected = Matrix::new(case.tokens, case.vocab, |t, v| {
         let dot: f64 = (0..case.hidden).map(|c| numbers.x[(t, c)] * numbers.weight[(v, c)]).sum();
         3.0 * (0.5 * dot / 3.0).tanh()

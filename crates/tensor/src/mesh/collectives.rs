@@ -45,7 +45,7 @@ impl Group {
         let (sends, receives) = (some(sends), some(receives));
         {
             let mut wires = self.mesh.0.wires.borrow_mut();
-            let wire = wires.entry((self.name.clone(), collective)).or_insert_with(Wire::default);
+            let wire = wires.entry((self.name.clone(), collective)).or_default();
             wire.calls += 1;
             wire.bytes += sends.iter().map(|(_, tensor)| tensor.bytes()).sum::<u64>();
         }
