@@ -201,9 +201,17 @@ fn look_ups_and_their_gradient_agree_with_f64() {
             for accumulate in [false, true] {
                 let mut out = before.clone();
                 let (vocab, to) = (vocab as usize, out.mat_mut(0));
-                let table = table.mat(0);
-                let op =
-                    Embed { ids: &ids, vocab, cols, table, scale: 1.5, out: to, accumulate, first: None };
+                let from = table.mat(0);
+                let op = Embed {
+                    ids: &ids,
+                    vocab,
+                    cols,
+                    table: from,
+                    scale: 1.5,
+                    out: to,
+                    accumulate,
+                    first: None,
+                };
                 // SAFETY: the operands are `Stored`s of these extents; so below.
                 unsafe { embed(place, &op) };
                 out.check("embed", &before, 1e-6, |row, col| {
