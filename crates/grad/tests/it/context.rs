@@ -157,7 +157,7 @@ impl Case {
 
     /// On threads, by rank.
     fn run(&self) -> Vec<Outcome> {
-        let options = ThreadsOptions { deadline: Duration::from_secs(60), chaos: self.chaos };
+        let options = ThreadsOptions { deadline: Duration::from_secs(600), chaos: self.chaos };
         std::thread::scope(|scope| {
             let rank = |seat: Seat| {
                 scope.spawn(move || {

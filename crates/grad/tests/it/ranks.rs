@@ -34,7 +34,7 @@ fn step(setup: &Setup, device: Device) -> Rank {
 
 fn ranks(setup: &Setup, chaos: Option<u64>) -> Vec<Rank> {
     let grid = Grid { cp: CP, ..Grid::default() };
-    let options = ThreadsOptions { deadline: Duration::from_secs(60), chaos };
+    let options = ThreadsOptions { deadline: Duration::from_secs(600), chaos };
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
             scope.spawn(move || {
