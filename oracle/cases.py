@@ -89,6 +89,32 @@ def cases():
     yield "granite", tf.GraniteConfig(
         **SMALL, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5,
         attention_multiplier=0.2, rope_parameters=rope()), v4
+    moe = dict(num_experts_per_tok=2, moe_intermediate_size=24, num_experts=6)
+    yield "mixtral", tf.MixtralConfig(**SMALL | dict(
+        intermediate_size=24, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW,
+        rope_parameters=rope(theta=1e6))), v4
+    # One layer of three is dense; a gated expert shared by all tokens.
+    yield "qwen2_moe", tf.Qwen2MoeConfig(**SMALL | moe | dict(
+        num_hidden_layers=3, mlp_only_layers=[1], shared_expert_intermediate_size=40,
+        rope_parameters=rope(theta=1e6))), v4
+    yield "qwen3_moe", tf.Qwen3MoeConfig(**SMALL | moe | dict(
+        num_experts_per_tok=3, head_dim=16, norm_topk_prob=True, rope_parameters=rope(theta=1e6))), v4
+    # Sinks, biases everywhere, every second layer slides.
+    yield "gpt_oss", tf.GptOssConfig(**SMALL | dict(
+        intermediate_size=24, num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=WINDOW,
+        rope_parameters=rope("yarn", 150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                             original_max_position_embeddings=32))), {}
+    # Latent attention: keys of 8 + 8 columns, values of 12 or 16.
+    latent = {k: v for k, v in SMALL.items() if k != "num_key_value_heads"} | dict(
+        num_hidden_layers=3, first_k_dense_replace=1, moe_intermediate_size=16, n_routed_experts=8,
+        num_experts_per_tok=3, kv_lora_rank=20, qk_nope_head_dim=8, qk_rope_head_dim=8, n_group=4, topk_group=2)
+    yield "deepseek_v2", tf.DeepseekV2Config(**latent | dict(
+        q_lora_rank=None, v_head_dim=16, n_shared_experts=2, topk_method="group_limited_greedy",
+        routed_scaling_factor=1.5, rope_parameters=rope())), v4
+    yield "deepseek_v3", tf.DeepseekV3Config(**latent | dict(
+        num_key_value_heads=4, q_lora_rank=24, v_head_dim=12, n_shared_experts=1, num_mtp_layers=0, rope_parameters=rope(
+            "yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=0.7,
+            original_max_position_embeddings=32))), v4
 
 
 def old_spelling(config):
@@ -105,7 +131,7 @@ def old_spelling(config):
         old.pop("layer_types", None)
     elif rules:
         rope_into(old, rules, kind)
-    if kind in ("qwen2", "qwen3", "gemma2", "smollm3"):
+    if kind in ("qwen2", "qwen3", "gemma2", "smollm3", "qwen2_moe"):
         old.pop("layer_types", None)
     if kind == "llama" and config["head_dim"] * config["num_attention_heads"] == config["hidden_size"]:
         old.pop("head_dim")

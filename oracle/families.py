@@ -44,6 +44,29 @@ def randomise(model, generator, plus_one):
                 weight.copy_(0.1 * noise + (0.0 if plus_one else 1.0))
             else:
                 weight.copy_(0.2 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
+
+
+def in_files(name, tensor, kind):
+    """Names and parts of a parameter as files have it: Transformers 5 stacks experts in memory, files do not."""
+    prefix, found, part = name.partition(".mlp.experts.")
+    if kind == "gpt_oss" or not (found or ".mlp.gate." in name):
+        yield name, tensor
+    elif not found:
+        yield name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name, tensor
+    else:
+        at = f"{prefix}.block_sparse_moe.experts" if kind == "mixtral" else f"{prefix}.mlp.experts"
+        gate, up, down = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        for index, of in enumerate(tensor):
+            parts = zip((gate, up), of.chunk(2)) if part == "gate_up_proj" else [(down, of)]
+            for called, weight in parts:
+                yield f"{at}.{index}.{called}.weight", weight.contiguous()
+
+
+def all_in_files(tensors, kind):
+    return {n: t for name, tensor in tensors.items() for n, t in in_files(name, tensor, kind)}
 
 
 def build(config, seed):
@@ -85,7 +108,7 @@ def adamw_losses(model, batch):
     ids, labels, starts = batch
     count = int((labels != IGNORED).sum())
     named = list(model.named_parameters())
-    decayed = [n for n, p in named if p.ndim >= 2 and not is_norm(n)]
+    decayed = [n for n, p in named if p.ndim >= 2 and not is_norm(n) and not n.endswith("bias")]
     groups = [
         dict(params=[p for n, p in named if n in decayed], weight_decay=DECAY),
         dict(params=[p for n, p in named if n not in decayed], weight_decay=0.0),
@@ -99,7 +122,7 @@ def adamw_losses(model, batch):
         if step < 3:
             loss.backward()
             optimizer.step()
-    return losses, decayed
+    return losses, list(all_in_files({n: p for n, p in named if n in decayed}, model.config.model_type))
 
 
 def variant(model, name, lengths, generator, tensors):
@@ -111,6 +134,7 @@ def variant(model, name, lengths, generator, tensors):
     (total / count).backward()
     tensors[f"{name}.logits"] = logits_of(model, ids, starts).detach().clone()
     grads = {n: p.grad.detach().clone() for n, p in model.named_parameters()}
+    grads = all_in_files(grads, model.config.model_type)
     if name == "packed":
         tensors.update({f"{name}.grad.{n}": g for n, g in grads.items()})
     before = {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -4,6 +4,7 @@ pub mod attention;
 mod counting;
 pub mod elementwise;
 pub mod gemm;
+pub mod grouped;
 pub mod isa;
 mod machine;
 pub mod mat;

@@ -35,6 +35,8 @@ pub struct Info {
     pub differentiable: bool,
     /// Its rows are every so many of the segment's tokens: 1, or the tensor parallel ranks where each has a share.
     pub share: usize,
+    /// One row for all tokens instead, see [`crate::Out::total`].
+    pub total: bool,
 }
 
 /// One operation and what it reads and makes.
@@ -110,8 +112,8 @@ impl<'p> Ctx<'p> {
     ) -> Graph {
         let mut cx = Ctx { params, spread, values: Vec::new(), nodes: Vec::new(), region: None, regions: 0 };
         if let Some(Desc { cols, dtype }) = input {
-            let (name, share) = ("block.in", spread.share());
-            cx.values.push(Info { name, cols, dtype, producer: None, differentiable: true, share });
+            let (name, share, total) = ("block.in", spread.share(), false);
+            cx.values.push(Info { name, cols, dtype, producer: None, differentiable: true, share, total });
         }
         let output = body(&mut cx, Val(0));
         let Ctx { values, nodes, .. } = cx;
@@ -130,6 +132,18 @@ impl<'p> Ctx<'p> {
         self.regions += 1;
         let result = body(self);
         self.region = None;
+        result
+    }
+
+    /// Operations that need all rows at once. Inside a rows region it ends before them and another begins after them:
+    /// what later operations read has storage for all rows.
+    pub fn whole<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let inside = self.region.take().is_some();
+        let result = body(self);
+        if inside {
+            self.region = Some(self.regions);
+            self.regions += 1;
+        }
         result
     }
 
@@ -168,8 +182,9 @@ impl<'p> Ctx<'p> {
             .outputs(&descs, &weights)
             .into_iter()
             .map(|out| {
-                let (name, cols, dtype, differentiable) = (out.name, out.cols, out.dtype, out.differentiable);
-                self.values.push(Info { name, cols, dtype, producer: Some(node), differentiable, share });
+                let crate::Out { name, cols, dtype, differentiable, total } = out;
+                let producer = Some(node);
+                self.values.push(Info { name, cols, dtype, producer, differentiable, share, total });
                 Val(self.values.len() as u32 - 1)
             })
             .collect();

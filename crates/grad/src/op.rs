@@ -28,17 +28,30 @@ pub struct Out {
     pub dtype: DType,
     /// Gradients flow through it.
     pub differentiable: bool,
+    /// One row for all tokens, to which each tile adds; it begins at zero. Only the backward pass may read it, and it is
+    /// always kept for that.
+    pub total: bool,
 }
 
 impl Out {
     /// A differentiable output.
     pub fn new(name: &'static str, cols: usize, dtype: DType) -> Out {
-        Out { name, cols, dtype, differentiable: true }
+        Out { name, cols, dtype, differentiable: true, total: false }
     }
 
     /// An f32 statistic that only the backward pass reads.
     pub fn statistic(name: &'static str, cols: usize) -> Out {
-        Out { name, cols, dtype: DType::F32, differentiable: false }
+        Out { differentiable: false, ..Out::new(name, cols, DType::F32) }
+    }
+
+    /// i32 indices.
+    pub fn index(name: &'static str, cols: usize) -> Out {
+        Out { differentiable: false, ..Out::new(name, cols, DType::I32) }
+    }
+
+    /// An f32 sum over all tokens, [1, cols].
+    pub fn total(name: &'static str, cols: usize) -> Out {
+        Out { total: true, ..Out::statistic(name, cols) }
     }
 }
 

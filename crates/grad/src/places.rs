@@ -68,11 +68,15 @@ pub struct Places {
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
 /// Modules by Megatron's names, and the activations that belong to each.
-const MODULES: [(&str, &[&str]); 6] = [
+const MODULES: [(&str, &[&str]); 10] = [
     ("core_attn", &ATTENTION),
     ("layernorm", &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"]),
     ("mlp", &["mlp.*"]),
     ("mlp_act", &["mlp.act"]),
+    ("moe", &["moe.*"]),
+    ("moe_act", &["moe.act"]),
+    ("shared_experts", &["moe.shared.*"]),
+    ("mla_up_proj", &["attn.q.up", "attn.q", "attn.kv.up", "attn.k", "attn.v"]),
     ("block", &["block.in"]),
     ("all", &["*"]),
 ];

@@ -195,6 +195,9 @@ impl Runner<'_, '_> {
     fn alloc(&self, slot: Slot, val: Val, rows: usize) -> Tensor {
         let info = &self.graph.values[val.index()];
         self.exec.device.pool.label(info.name, matches!(slot, Slot::Grad(_)));
+        if info.total {
+            return self.exec.device.zeros(1, info.cols, info.dtype, Category::Activations);
+        }
         self.exec.device.empty(rows / info.share, info.cols, info.dtype, Category::Activations)
     }
 
@@ -208,12 +211,13 @@ impl Runner<'_, '_> {
                 (&self.store.grads[grad as usize], self.tile.as_ref().map(|tile| &tile.grads[grad as usize]))
             }
         };
+        let total = matches!(slot, Slot::Value(val) if self.graph.values[val.index()].total);
         match (outer, inner) {
-            (Some(full), Some(_)) => {
+            (Some(full), Some(_)) if !total => {
                 let (rows, share) = (&self.exec.rows, self.graph.values[val.index()].share);
                 Some(full.view_rows(rows.start / share..rows.end / share))
             }
-            (Some(full), None) => Some(full.clone()),
+            (Some(full), _) => Some(full.clone()),
             (None, inner) => inner.cloned().flatten(),
         }
     }

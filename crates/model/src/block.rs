@@ -4,6 +4,8 @@
 
 use fathom_grad::{AttentionUse, Ctx, ParamId, RopeUse, Val};
 
+use crate::latent::{LatentParams, latent_heads};
+use crate::moe::{ExpertsParams, experts};
 use crate::spec::{LayerSpec, QkNorm, Residual, Spec};
 
 /// Weight and bias of a norm.
@@ -24,27 +26,54 @@ pub struct LinearParams {
     pub bias: Option<ParamId>,
 }
 
+/// Weights of an MLP.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseParams {
+    /// [f, d], or gate and up on top of each other [2f, d].
+    pub up: LinearParams,
+    /// [d, f].
+    pub down: LinearParams,
+}
+
+/// Weights of a feed-forward network.
+#[derive(Clone, Copy, Debug)]
+pub enum FfnParams {
+    /// One for all tokens.
+    Dense(DenseParams),
+    /// Each token has its own few of many.
+    Experts(ExpertsParams),
+}
+
+/// Weights of queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub enum QkvParams {
+    /// q, k and v on top of each other: [e + 2k, d].
+    Fused(LinearParams),
+    /// Through latents.
+    Latent(LatentParams),
+}
+
 /// Weights of one block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockParams {
     /// Before attention.
     pub attn_norm: Option<NormParams>,
-    /// q, k and v on top of each other: [e + 2k, d].
-    pub qkv: LinearParams,
+    /// Projections to q, k and v.
+    pub qkv: QkvParams,
     /// Of q.
     pub q_norm: Option<NormParams>,
     /// Of k.
     pub k_norm: Option<NormParams>,
+    /// f32 [1, heads]: logits that join each row's denominator (gpt-oss).
+    pub sinks: Option<ParamId>,
     /// [d, e].
     pub attn_out: LinearParams,
     /// After attention.
     pub attn_post_norm: Option<NormParams>,
     /// Before the MLP.
     pub mlp_norm: Option<NormParams>,
-    /// [f, d], or gate and up on top of each other [2f, d].
-    pub up: LinearParams,
-    /// [d, f].
-    pub down: LinearParams,
+    /// The MLP, or experts.
+    pub ffn: FfnParams,
     /// After the MLP.
     pub mlp_post_norm: Option<NormParams>,
 }
@@ -55,15 +84,16 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
         let h_td = norm(cx, s, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
         heads(cx, s, layer, p, h_td)
     });
-    let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), None);
+    let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), p.sinks);
     cx.rows(|cx| {
+        let o_te = values(cx, s, o_te);
         let a_td = cx.row_parallel("attn.proj", o_te, p.attn_out.weight, p.attn_out.bias);
         let a_td = norm(cx, s, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
         let a_td = cx.scale("attn.scaled", a_td, s.residual_scale);
         let y_td = cx.add("block.mid", x_td, a_td);
         let m_td = if s.residual == Residual::Parallel { x_td } else { y_td };
         let m_td = norm(cx, s, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
-        let m_td = mlp(cx, s, p, m_td);
+        let m_td = ffn(cx, s, &p.ffn, m_td);
         let m_td = norm(cx, s, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);
         let m_td = cx.scale("mlp.scaled", m_td, s.residual_scale);
         cx.add("block.out", y_td, m_td)
@@ -72,13 +102,18 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
 
 /// q, k and v of the block's normalised input, normalised and rotated as the family wants.
 fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val) -> [Val; 3] {
+    let qkv = match (&p.qkv, &s.latent) {
+        (QkvParams::Fused(qkv), _) => qkv,
+        (QkvParams::Latent(p), Some(l)) => return latent_heads(cx, s, l.layout(s, layer), p, h_td),
+        (QkvParams::Latent(_), None) => panic!("weights of latents, and a specification without"),
+    };
     let rope = layer.rope.map(|table| RopeUse {
         table,
         head_dim: s.head_dim,
         interleaved: s.ropes[table].interleaved,
     });
     let widths = [s.q_cols(), s.kv_cols(), s.kv_cols()];
-    let qkv = cx.column_parallel("attn.qkv", h_td, p.qkv.weight, p.qkv.bias);
+    let qkv = cx.column_parallel("attn.qkv", h_td, qkv.weight, qkv.bias);
     if s.qk_norm == QkNorm::None {
         return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
     }
@@ -91,14 +126,31 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: V
     }
 }
 
+/// What attention made, without the zeros that values were filled up with.
+fn values(cx: &mut Ctx<'_>, s: &Spec, o_te: Val) -> Val {
+    match s.latent {
+        Some(latent) if latent.value < s.head_dim => cx.trim("attn.values", o_te, s.heads, latent.value),
+        _ => o_te,
+    }
+}
+
 /// The feed-forward network.
-fn mlp(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Val {
-    let u_tf = cx.column_parallel("mlp.up", h_td, p.up.weight, p.up.bias);
+fn ffn(cx: &mut Ctx<'_>, s: &Spec, p: &FfnParams, h_td: Val) -> Val {
+    match (p, &s.moe) {
+        (FfnParams::Dense(p), _) => mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], p, h_td),
+        (FfnParams::Experts(p), Some(m)) => experts(cx, s, m, p, h_td),
+        (FfnParams::Experts(_), None) => panic!("weights of experts, and a specification without"),
+    }
+}
+
+/// One MLP for all tokens.
+pub(crate) fn mlp(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 3], p: &DenseParams, h_td: Val) -> Val {
+    let u_tf = cx.column_parallel(names[0], h_td, p.up.weight, p.up.bias);
     let m_tf = match s.mlp.gated {
-        true => cx.gate("mlp.act", s.mlp.activation, u_tf),
-        false => cx.activate("mlp.act", s.mlp.activation, u_tf),
+        true => cx.gate(names[1], s.mlp.activation, u_tf),
+        false => cx.activate(names[1], s.mlp.activation, u_tf),
     };
-    cx.row_parallel("mlp.down", m_tf, p.down.weight, p.down.bias)
+    cx.row_parallel(names[2], m_tf, p.down.weight, p.down.bias)
 }
 
 /// A norm if the family has one here.

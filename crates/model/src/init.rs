@@ -9,6 +9,7 @@ use std::ops::Range;
 use fathom_grad::{ParamId, Params};
 use fathom_tensor::{DType, Device};
 
+use crate::block::{FfnParams, QkvParams};
 use crate::files::convert;
 use crate::model::Model;
 use crate::portion::Shard;
@@ -41,7 +42,7 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
         return;
     }
     let ends: BTreeSet<ParamId> =
-        model.blocks.iter().flat_map(|block| [block.attn_out.weight, block.down.weight]).collect();
+        model.blocks.iter().flat_map(|block| ends(&block.ffn).chain([block.attn_out.weight])).collect();
     let norms = norm_weights(model);
     let threads = device.machine.profile().threads.max(1);
     let (mut raw, mut bytes) = (Vec::new(), Vec::new());
@@ -74,11 +75,24 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
     }
 }
 
+/// Weights at the end of a feed-forward network.
+fn ends(ffn: &FfnParams) -> impl Iterator<Item = ParamId> {
+    let (down, shared) = match ffn {
+        FfnParams::Dense(mlp) => (mlp.down, None),
+        FfnParams::Experts(experts) => (experts.down, experts.shared),
+    };
+    [Some(down.weight), shared.map(|shared| shared.mlp.down.weight)].into_iter().flatten()
+}
+
 fn norm_weights(model: &Model) -> BTreeSet<ParamId> {
     let of_block = |block: &crate::block::BlockParams| {
         let norms = [block.attn_norm, block.q_norm, block.k_norm];
         let more = [block.attn_post_norm, block.mlp_norm, block.mlp_post_norm];
-        norms.into_iter().chain(more).flatten().map(|norm| norm.weight)
+        let latent = match block.qkv {
+            QkvParams::Latent(latent) => [latent.q_down.map(|(_, norm)| norm), Some(latent.kv_norm)],
+            QkvParams::Fused(_) => [None, None],
+        };
+        norms.into_iter().chain(more).chain(latent).flatten().map(|norm| norm.weight)
     };
     model.blocks.iter().flat_map(of_block).chain(model.last.map(|last| last.norm.weight)).collect()
 }

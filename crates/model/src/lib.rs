@@ -11,24 +11,28 @@ mod error;
 mod family;
 mod files;
 mod init;
+mod latent;
 mod model;
+mod moe;
 mod pieces;
 mod portion;
 mod rope;
 mod spec;
 
 pub use batch::{Caps, Packed, causal_pairs, mask};
-pub use block::{BlockParams, LinearParams, NormParams, block};
+pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block};
 pub use config::Config;
 pub use error::{Error, Result};
-pub use family::{FAMILIES, Family, Names, Qkv, Up};
+pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up};
 pub use files::{
     Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors,
     SaveOptions, Source, SpecialIds, Stored, Stream, TensorInfo, export_tensors, fuzz_safetensors,
     header_bytes, load, open, open_config, parse_header, read_f32, save, save_hf, write_file,
 };
 pub use init::{Init, initialise};
+pub use latent::{Latent, LatentParams};
 pub use model::{EmbedParams, LastParams, Model};
+pub use moe::{ExpertsParams, Moe, Shared, SharedParams};
 pub use pieces::Piece;
 pub use portion::{Holding, Holdings, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};

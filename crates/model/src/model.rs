@@ -5,7 +5,9 @@ use std::rc::Rc;
 use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk};
 use fathom_tensor::{DType, Device, Tensor};
 
-use crate::block::{BlockParams, LinearParams, NormParams, block, norm};
+use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block, norm};
+use crate::latent::{Latent, LatentParams};
+use crate::moe::{ExpertsParams, Moe, SharedParams};
 use crate::portion::{Cut, Holding, Holdings, Portion, Shard, Weight};
 use crate::spec::{QkNorm, Spec};
 
@@ -63,19 +65,57 @@ struct Declare<'a> {
     weights: Vec<Weight>,
 }
 
+/// What a weight is, besides its shape.
+struct Kind {
+    dtype: DType,
+    decays: bool,
+    trainable: bool,
+}
+
 impl Declare<'_> {
     fn push(&mut self, name: String, shape: [usize; 2], cut: Cut<'_>, partial: bool) -> ParamId {
+        let kind = Kind { dtype: self.dtype, decays: shape[0] > 1, trainable: true };
+        self.push_as(name, shape, cut, partial, kind)
+    }
+
+    fn push_as(
+        &mut self,
+        name: String,
+        shape: [usize; 2],
+        cut: Cut<'_>,
+        partial: bool,
+        kind: Kind,
+    ) -> ParamId {
         let number = self.weights.len() as u32;
         self.weights.push(Weight { shape, parted: !matches!(cut, Cut::Whole) });
         if !self.here {
             return ParamId(u32::MAX);
         }
+        let Kind { dtype, decays, trainable } = kind;
         let shard = Shard::of(shape, cut, self.portion);
-        let value = self.params.room(self.device, shard.local(), self.dtype, self.layer);
-        let decays = shape[0] > 1;
+        let value = self.params.room(self.device, shard.local(), dtype, self.layer);
         let partial = partial && self.portion.tp > 1;
         self.holdings.push(Holding { number, shard, partial });
-        self.params.push(Param { name, value, decays, trainable: true })
+        self.params.push(Param { name, value, decays, trainable })
+    }
+
+    /// A weight that every rank has all of.
+    fn whole(&mut self, name: String, shape: [usize; 2], decays: bool) -> ParamId {
+        let kind = Kind { dtype: self.dtype, decays, trainable: true };
+        self.push_as(name, shape, Cut::Whole, false, kind)
+    }
+
+    /// A vector that is f32 whatever the others are, whole.
+    fn wide(&mut self, name: String, cols: usize, trainable: bool) -> ParamId {
+        let kind = Kind { dtype: DType::F32, decays: false, trainable };
+        self.push_as(name, [1, cols], Cut::Whole, false, kind)
+    }
+
+    /// A projection that every rank has all of.
+    fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
+        let weight = self.whole(format!("{name}.weight"), [out, inner], true);
+        let bias = bias.then(|| self.whole(format!("{name}.bias"), [1, out], false));
+        LinearParams { weight, bias }
     }
 
     /// A projection whose rows are parted: each rank computes some of its columns of the output.
@@ -123,19 +163,75 @@ impl Declare<'_> {
             _ => [s.head_dim; 2],
         };
         let (before, after, qk) = (s.residual.before(), s.residual.after(), s.qk_norm != QkNorm::None);
-        let up: &[usize] = if s.mlp.gated { &[s.ffn, s.ffn] } else { &[s.ffn] };
         BlockParams {
             attn_norm: before.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias, false)),
-            qkv: self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv),
+            qkv: match &s.latent {
+                Some(latent) => QkvParams::Latent(self.latent(s, latent, index)),
+                None => QkvParams::Fused(self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv)),
+            },
             q_norm: qk.then(|| self.norm(&at("q_norm"), q_width, false, true)),
             k_norm: qk.then(|| self.norm(&at("k_norm"), k_width, false, true)),
-            attn_out: self.row_parallel(&at("attn_out"), hidden, q, s.bias.attn_out),
+            sinks: s.sinks.then(|| self.wide(at("sinks"), s.heads, true)),
+            attn_out: self.row_parallel(&at("attn_out"), hidden, s.attention_cols(), s.bias.attn_out),
             attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias, false)),
             mlp_norm: before.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
-            up: self.column_parallel(&at("up"), up, hidden, s.bias.mlp),
-            down: self.row_parallel(&at("down"), hidden, s.ffn, s.bias.mlp),
+            ffn: match s.experts_of(index) {
+                Some(moe) => FfnParams::Experts(self.experts(s, moe, index)),
+                None => FfnParams::Dense(self.mlp(s, &format!("blocks.{index}"), s.ffn)),
+            },
             mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), hidden, s.norm_bias, false)),
         }
+    }
+}
+
+impl Declare<'_> {
+    fn mlp(&mut self, s: &Spec, at: &str, ffn: usize) -> DenseParams {
+        let up: &[usize] = if s.mlp.gated { &[ffn, ffn] } else { &[ffn] };
+        DenseParams {
+            up: self.column_parallel(&format!("{at}.up"), up, s.hidden, s.bias.mlp),
+            down: self.row_parallel(&format!("{at}.down"), s.hidden, ffn, s.bias.mlp),
+        }
+    }
+
+    fn latent(&mut self, s: &Spec, l: &Latent, index: usize) -> LatentParams {
+        let at = |part: &str| format!("blocks.{index}.{part}");
+        let layout = l.layout(s, &s.layers[index]);
+        LatentParams {
+            q_down: l.query.map(|cols| {
+                let down = self.linear(&at("q_down"), cols, s.hidden, s.bias.qkv);
+                (down, self.norm(&at("q_latent_norm"), cols, false, false))
+            }),
+            q_up: self.linear(&at("q_up"), s.q_cols(), l.query.unwrap_or(s.hidden), false),
+            kv_down: self.linear(&at("kv_down"), l.key_value, s.hidden, s.bias.qkv),
+            kv_norm: self.norm(&at("kv_latent_norm"), l.key_value, false, false),
+            shared: self.linear(&at("k_shared"), layout.rotated, s.hidden, s.bias.qkv),
+            kv_up: self.linear(&at("kv_up"), s.heads * (layout.own + l.value), l.key_value, false),
+        }
+    }
+
+    fn experts(&mut self, s: &Spec, m: &Moe, index: usize) -> ExpertsParams {
+        let at = format!("blocks.{index}.experts");
+        let router = format!("blocks.{index}.router");
+        ExpertsParams {
+            router: self.linear(&router, m.experts, s.hidden, m.router_bias),
+            choice_bias: m.choice_bias.then(|| self.wide(format!("{router}.choice_bias"), m.experts, false)),
+            up: self.stacked(&format!("{at}.up"), m, [2 * m.ffn, s.hidden]),
+            down: self.stacked(&format!("{at}.down"), m, [s.hidden, m.ffn]),
+            shared: m.shared.map(|shared| SharedParams {
+                mlp: self.mlp(s, &format!("blocks.{index}.shared"), shared.ffn),
+                gate: shared
+                    .gated
+                    .then(|| self.whole(format!("blocks.{index}.shared.gate.weight"), [1, s.hidden], true)),
+            }),
+        }
+    }
+
+    /// The weights of all experts on top of each other.
+    fn stacked(&mut self, name: &str, m: &Moe, [out, inner]: [usize; 2]) -> LinearParams {
+        let [rows, cols] = if m.transposed { [inner, out] } else { [out, inner] };
+        let weight = self.whole(format!("{name}.weight"), [m.experts * rows, cols], true);
+        let bias = m.expert_bias.then(|| self.whole(format!("{name}.bias"), [m.experts, out], false));
+        LinearParams { weight, bias }
     }
 }
 
@@ -266,6 +362,18 @@ impl Model {
     /// The type of weights and activations.
     pub fn dtype(&self, params: &Params) -> DType {
         params.dtype(ParamId(0))
+    }
+
+    /// Weights that are f32 whatever the others are.
+    pub(crate) fn wide(&self) -> Vec<ParamId> {
+        let of_block = |block: &BlockParams| {
+            let bias = match &block.ffn {
+                FfnParams::Experts(experts) => experts.choice_bias,
+                FfnParams::Dense(_) => None,
+            };
+            block.sinks.into_iter().chain(bias)
+        };
+        self.blocks.iter().flat_map(of_block).collect()
     }
 
     /// The output projection, with the given weight of the z-loss.

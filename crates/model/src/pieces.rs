@@ -7,14 +7,16 @@ use std::ops::Range;
 use fathom_grad::ParamId;
 use fathom_tensor::Tensor;
 
-use crate::block::{BlockParams, LinearParams, NormParams};
-use crate::family::{Family, Names, Qkv, Up};
+use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams};
+use crate::family::{Experts, Family, LatentNames, MoeNames, Names, Qkv, Up};
+use crate::latent::{Latent, LatentParams};
 use crate::model::{EmbedParams, LastParams, Model};
+use crate::moe::{ExpertsParams, Moe};
 use crate::portion::{Holdings, Shard};
-use crate::spec::QkNorm;
+use crate::spec::{QkNorm, Spec};
 
-/// Some rows of a Hugging Face tensor that are some rows of a weight. A row is one step of the tensor's first
-/// dimension; of a vector, one element.
+/// Some rows of a Hugging Face tensor that are some rows of a weight. A row is what the last dimension holds; of a vector,
+/// one element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Name of the Hugging Face tensor.
@@ -55,7 +57,7 @@ impl Piece {
 
     /// Elements of one row of the tensor.
     pub fn row_width(&self) -> usize {
-        self.shape[1..].iter().product()
+        if self.shape.len() == 1 { 1 } else { self.shape[self.shape.len() - 1] }
     }
 
     /// The parts of a piece of a whole weight that a rank with this shard of it holds.
@@ -110,7 +112,7 @@ impl Collect<'_> {
         param_row: usize,
         transpose: bool,
     ) {
-        let cols = 0..shape[1..].iter().product();
+        let cols = 0..if shape.len() == 1 { 1 } else { shape[shape.len() - 1] };
         let piece = Piece { name, shape, rows, cols, param_row, transpose };
         if self.list.len() <= id.index() {
             self.list.resize(id.index() + 1, Vec::new());
@@ -121,7 +123,7 @@ impl Collect<'_> {
     }
 
     fn whole(&mut self, id: ParamId, name: String, shape: Vec<usize>) {
-        let rows = 0..shape[0];
+        let rows = 0..shape[..shape.len().max(2) - 1].iter().product();
         self.push(id, (name, shape), rows, 0);
     }
 
@@ -173,28 +175,133 @@ impl Collect<'_> {
         let (s, names) = (&model.spec, self.names);
         let (q, kv) = (s.q_cols(), s.kv_cols());
         self.block_norm(p.attn_norm, names.attn_norm, s.hidden);
-        match names.qkv {
-            Qkv::Separate([q_name, k_name, v_name]) => {
-                self.linear(p.qkv, &[(q_name, q), (k_name, kv), (v_name, kv)], s.hidden)
+        match (names.qkv, &p.qkv, &s.latent) {
+            (Qkv::Separate([q_name, k_name, v_name]), QkvParams::Fused(qkv), _) => {
+                self.linear(*qkv, &[(q_name, q), (k_name, kv), (v_name, kv)], s.hidden)
             }
-            Qkv::Fused(name) => self.linear(p.qkv, &[(name, q + 2 * kv)], s.hidden),
-            Qkv::PerHead(name) => self.per_head(p.qkv, name, [s.heads, s.head_dim, s.hidden]),
+            (Qkv::Fused(name), QkvParams::Fused(qkv), _) => {
+                self.linear(*qkv, &[(name, q + 2 * kv)], s.hidden)
+            }
+            (Qkv::PerHead(name), QkvParams::Fused(qkv), _) => {
+                self.per_head(*qkv, name, [s.heads, s.head_dim, s.hidden])
+            }
+            (Qkv::Latent(names), QkvParams::Latent(p), Some(latent)) => self.latent(s, latent, p, &names),
+            _ => panic!("{}: weights of q, k and v without names", s.family),
         }
         let [q_width, k_width] = if s.qk_norm == QkNorm::Full { [q, kv] } else { [s.head_dim; 2] };
         self.block_norm(p.q_norm, names.q_norm, q_width);
         self.block_norm(p.k_norm, names.k_norm, k_width);
-        self.linear(p.attn_out, &[(names.attn_out, s.hidden)], q);
+        if let Some(id) = p.sinks {
+            self.whole(id, format!("{}{}", self.at, names.sinks), vec![s.heads]);
+        }
+        self.linear(p.attn_out, &[(names.attn_out, s.hidden)], s.attention_cols());
         self.block_norm(p.attn_post_norm, names.attn_post_norm, s.hidden);
         self.block_norm(p.mlp_norm, names.mlp_norm, s.hidden);
-        let up = if s.mlp.gated { 2 * s.ffn } else { s.ffn };
-        match names.up {
-            Up::Pair([gate_name, up_name]) => {
-                self.linear(p.up, &[(gate_name, s.ffn), (up_name, s.ffn)], s.hidden)
-            }
-            Up::One(name) => self.linear(p.up, &[(name, up)], s.hidden),
+        match (&p.ffn, &s.moe, &names.moe) {
+            (FfnParams::Dense(mlp), ..) => self.mlp(s, mlp, s.ffn),
+            (FfnParams::Experts(p), Some(moe), Some(names)) => self.experts(s, moe, p, names),
+            _ => panic!("{}: weights of experts without names", s.family),
         }
-        self.linear(p.down, &[(names.down, s.hidden)], s.ffn);
         self.block_norm(p.mlp_post_norm, names.mlp_post_norm, s.hidden);
+    }
+}
+
+impl Collect<'_> {
+    fn mlp(&mut self, s: &Spec, p: &DenseParams, ffn: usize) {
+        match self.names.up {
+            Up::Pair([gate_name, up_name]) => {
+                self.linear(p.up, &[(gate_name, ffn), (up_name, ffn)], s.hidden)
+            }
+            Up::One(name) => self.linear(p.up, &[(name, if s.mlp.gated { 2 * ffn } else { ffn })], s.hidden),
+        }
+        self.linear(p.down, &[(self.names.down, s.hidden)], ffn);
+    }
+
+    fn latent(&mut self, s: &Spec, l: &Latent, p: &LatentParams, names: &LatentNames) {
+        let layout = l.layout(s, &s.layers[0]);
+        let [down, norm, up] = names.q_latent;
+        if let (Some((weights, q_norm)), Some(cols)) = (p.q_down, l.query) {
+            self.linear(weights, &[(down, cols)], s.hidden);
+            self.block_norm(Some(q_norm), norm, cols);
+        }
+        let name = if l.query.is_some() { up } else { names.q };
+        let (all, inner) = (s.q_cols(), l.query.unwrap_or(s.hidden));
+        for head in (0..all).step_by(s.head_dim) {
+            let cut = head + layout.own;
+            self.rows(p.q_up, name, [all, inner], (head..cut, head + layout.rotated));
+            self.rows(p.q_up, name, [all, inner], (cut..head + s.head_dim, head));
+        }
+        let [down, norm, up] = names.kv_latent;
+        let shape = [l.key_value + layout.rotated, s.hidden];
+        self.rows(p.kv_down, down, shape, (0..l.key_value, 0));
+        self.rows(p.shared, down, shape, (l.key_value..shape[0], 0));
+        self.block_norm(Some(p.kv_norm), norm, l.key_value);
+        self.linear(p.kv_up, &[(up, s.heads * (layout.own + l.value))], l.key_value);
+    }
+
+    /// Some rows of a projection.
+    fn rows(
+        &mut self,
+        params: LinearParams,
+        name: &str,
+        [out, inner]: [usize; 2],
+        (rows, param_row): (Range<usize>, usize),
+    ) {
+        let name = format!("{}{name}", self.at);
+        self.push(params.weight, (format!("{name}.weight"), vec![out, inner]), rows.clone(), param_row);
+        if let Some(bias) = params.bias {
+            self.push(bias, (format!("{name}.bias"), vec![out]), rows, param_row);
+        }
+    }
+
+    fn experts(&mut self, s: &Spec, m: &Moe, p: &ExpertsParams, names: &MoeNames) {
+        self.linear(p.router, &[(names.router, m.experts)], s.hidden);
+        if let Some(id) = p.choice_bias {
+            self.whole(id, format!("{}{}", self.at, names.choice_bias), vec![m.experts]);
+        }
+        match names.experts {
+            Experts::Each(at, parts) => self.each_expert(s, m, p, at, parts),
+            Experts::Stacked(parts) => {
+                let widths = [(p.up, [s.hidden, 2 * m.ffn]), (p.down, [m.ffn, s.hidden])];
+                for (name, (linear, [inner, out])) in parts.iter().zip(widths) {
+                    let name = format!("{}{name}", self.at);
+                    self.whole(linear.weight, name.clone(), vec![m.experts, inner, out]);
+                    if let Some(bias) = linear.bias {
+                        self.whole(bias, format!("{name}_bias"), vec![m.experts, out]);
+                    }
+                }
+            }
+        }
+        let (Some(shared), Some(of)) = (&p.shared, m.shared) else { return };
+        // An MLP's own names, with the part before the point exchanged.
+        let at = self.at.clone();
+        let inside = |name: &str| name.split_once('.').map_or(name, |(_, part)| part).to_string();
+        self.at = format!("{at}{}.", names.shared);
+        if let Up::Pair(parts) = self.names.up {
+            let [gate, up] = parts.map(inside);
+            self.linear(shared.mlp.up, &[(gate.as_str(), of.ffn), (up.as_str(), of.ffn)], s.hidden);
+        }
+        let down = inside(self.names.down);
+        self.linear(shared.mlp.down, &[(down.as_str(), s.hidden)], of.ffn);
+        self.at = at;
+        if let Some(id) = shared.gate {
+            self.whole(id, format!("{}{}.weight", self.at, names.shared_gate), vec![1, s.hidden]);
+        }
+    }
+
+    /// A tensor for each part of each expert.
+    fn each_expert(&mut self, s: &Spec, m: &Moe, p: &ExpertsParams, at: &str, parts: [&str; 3]) {
+        for expert in 0..m.experts {
+            for (part, name) in parts.into_iter().enumerate() {
+                let name = format!("{}{at}.{expert}.{name}.weight", self.at);
+                let (id, shape, param_row) = match part {
+                    2 => (p.down.weight, vec![s.hidden, m.ffn], expert * s.hidden),
+                    _ => (p.up.weight, vec![m.ffn, s.hidden], (2 * expert + part) * m.ffn),
+                };
+                let rows = 0..shape[0];
+                self.push(id, (name, shape), rows, param_row);
+            }
+        }
     }
 }
 

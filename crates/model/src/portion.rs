@@ -63,6 +63,12 @@ impl Portion {
                 spec.family
             ));
         }
+        if tp > 1 && (spec.moe.is_some() || spec.latent.is_some() || spec.sinks) {
+            return Err(format!(
+                "{} has experts, latents or sinks, which tensor parallel ranks cannot part: mesh.tp={tp} must be 1",
+                spec.family
+            ));
+        }
         let sizes = [("heads", spec.heads), ("kv_heads", spec.kv_heads), ("ffn", spec.ffn)];
         let fits = |tp: usize| sizes.iter().all(|(_, size)| size.is_multiple_of(tp));
         for (name, size) in sizes {

@@ -2,6 +2,8 @@
 
 use fathom_tensor::{Activation, NormKind};
 
+use crate::latent::Latent;
+use crate::moe::Moe;
 use crate::rope::{RopeScaling, RopeSpec};
 
 /// A decoder-only model.
@@ -29,10 +31,16 @@ pub struct Spec {
     pub residual: Residual,
     /// Normalisation of q and k before rotation.
     pub qk_norm: QkNorm,
+    /// Queries, keys and values go through latents.
+    pub latent: Option<Latent>,
+    /// Heads have sinks: logits that join each row's denominator.
+    pub sinks: bool,
     /// Biases of projections.
     pub bias: Biases,
     /// Inside the MLP.
     pub mlp: Mlp,
+    /// Experts in the place of MLPs.
+    pub moe: Option<Moe>,
     /// Multiplies q k.
     pub attention_scale: f32,
     /// `cap tanh(s / cap)` on scores; 0 for none.
@@ -128,6 +136,11 @@ impl Spec {
         self.heads * self.head_dim
     }
 
+    /// Columns of what attention hands on: all values.
+    pub fn attention_cols(&self) -> usize {
+        self.heads * self.latent.map_or(self.head_dim, |latent| latent.value)
+    }
+
     /// Columns of all key heads.
     pub fn kv_cols(&self) -> usize {
         self.kv_heads * self.head_dim
@@ -141,6 +154,11 @@ impl Spec {
             RopeScaling::Longrope { .. } => rope.scaling.original_positions(),
             _ => None,
         }
+    }
+
+    /// The experts of a layer, unless it has an ordinary MLP.
+    pub fn experts_of(&self, layer: usize) -> Option<&Moe> {
+        self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))
     }
 
     /// The distinct windows, in order of first use; a layer's mask is its window's index here.
@@ -214,8 +232,11 @@ impl Spec {
             norm_bias: false,
             residual: Residual::Pre,
             qk_norm: QkNorm::None,
+            latent: None,
+            sinks: false,
             bias: Biases::default(),
             mlp: Mlp { activation: Activation::Silu, gated: true },
+            moe: None,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: 0.0,
             layers: vec![LayerSpec { window: None, rope: Some(0) }; layers],

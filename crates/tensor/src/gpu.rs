@@ -100,10 +100,16 @@ impl Figures {
 }
 
 /// Scratch bytes of an operation: cuBLASLt's, and cuDNN's for attention backward (9.19, H200: f32 gradients of all
-/// queries, and bf16 gradients of keys and values for every query head where heads share them).
+/// queries, and bf16 gradients of keys and values for every query head where heads share them). Grouped products have
+/// their rows brought together first.
 pub fn workspace(_: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
+        OpDesc::Grouped { tokens, slots, inner, out, input, output, weight } => {
+            let output = if weight { input } else { output };
+            let rows = inner * input.bytes() + out * output.bytes();
+            MATMUL_SCRATCH + (tokens * slots * (rows + 4)) as u64
+        }
         OpDesc::Attention { backward: false, .. } => 256,
         OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, .. } => {
             let shared = if heads == kv_heads { 0 } else { 2 * k_tokens * heads * head_dim * 2 };

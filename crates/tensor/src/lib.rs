@@ -10,6 +10,7 @@
 mod best_fit;
 mod clock;
 mod dtype;
+mod experts;
 pub mod gpu;
 mod loan;
 mod machine;
@@ -24,6 +25,10 @@ mod tensor;
 
 pub use clock::{Clock, Times, Way};
 pub use dtype::DType;
+pub use experts::{
+    Combine, CombineBackward, GroupedMatMul, GroupedWeight, Groups, Route, RouteBackward, RouterLosses,
+    Routing, Scores,
+};
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
     InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, Spread, StepScale,

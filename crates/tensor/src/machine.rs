@@ -8,6 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::Clock;
+use crate::experts::{
+    Combine, CombineBackward, GroupedMatMul, GroupedWeight, Route, RouteBackward, RouterLosses,
+};
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::{Mask, Profile, Tensor};
@@ -116,6 +119,9 @@ pub enum Activation {
     Relu,
     /// max(x, 0) squared.
     Relu2,
+    /// gpt-oss's, gated alone: `(up + 1) gate sigmoid(1.702 gate)` with gate at most 7 and up within -7 and 7; x holds
+    /// gate and up in turns, not in halves.
+    ClampedSwiglu,
 }
 
 /// `out = act(x)`, or `act(gate) * up` with `x = [gate | up]`.
@@ -443,6 +449,24 @@ pub trait Machine: Send + Sync {
     fn embed(&self, op: &Embed<'_>);
     /// `dtable[ids] += scale x dy`, ascending rows; f32. `first` as in [`Embed`].
     fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>);
+    /// Chooses experts.
+    fn route(&self, op: &Route<'_>);
+    /// Its gradient.
+    fn route_backward(&self, op: &RouteBackward<'_>);
+    /// The gradient of a router's own losses.
+    fn router_losses(&self, op: &RouterLosses<'_>);
+    /// `load[e] +=` slots whose expert is e; i32 [t, k] to f32 [1, experts].
+    fn count_experts(&self, index: &Tensor, load: &Tensor);
+    /// Empties the slots of each expert beyond the first `capacity`, tokens ascending: `out` is `index` or -1.
+    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor);
+    /// Products by expert.
+    fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor);
+    /// The gradient of experts' weights.
+    fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor);
+    /// Sums of experts' results.
+    fn combine(&self, op: &Combine<'_>);
+    /// Its gradient.
+    fn combine_backward(&self, op: &CombineBackward<'_>);
     /// Attention.
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
     /// Its gradient.

@@ -1,6 +1,7 @@
 //! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
 
 use crate::clock::{Clock, Work};
+use crate::experts::*;
 use crate::machine::*;
 use crate::share::{Reader, Share};
 use crate::{Profile, Tensor};
@@ -136,6 +137,45 @@ impl Machine for Meta {
     fn embed_backward(&self, ids: &Tensor, dy: &Tensor, _: f32, _: &Tensor, _: Option<usize>) {
         // Each row of dy meets an f32 row of the table, read and written.
         self.run(Work::Memory, bytes(&[ids, dy]) + 8 * dy.len() as u64);
+    }
+    fn route(&self, op: &Route<'_>) {
+        self.maps(&[op.logits, op.index, op.weights]);
+    }
+    fn route_backward(&self, op: &RouteBackward<'_>) {
+        self.maps(&[op.logits, op.index, op.dweights, op.dlogits]);
+    }
+    fn router_losses(&self, op: &RouterLosses<'_>) {
+        self.maps(&[op.logits, op.dlogits]);
+    }
+    fn count_experts(&self, index: &Tensor, _: &Tensor) {
+        self.moves(&[index]);
+    }
+    fn limit_experts(&self, index: &Tensor, _: usize, _: usize, out: &Tensor) {
+        self.moves(&[index, out]);
+    }
+    fn grouped_matmul(&self, op: &GroupedMatMul<'_>, _: &Tensor) {
+        let (t, k, inner, out) = op.sizes();
+        let flops = 2.0 * (t * k) as f64 * inner as f64 * out as f64;
+        // Experts that nobody chose are not read.
+        let share = (t * k).min(op.experts) as u64;
+        let weights = op.weights.bytes() / op.experts as u64 * share;
+        let rows = (t * k * inner * op.a.dtype().bytes()) as u64;
+        self.run(Work::MatMul(flops, op.a.dtype()), rows + weights + bytes(&[op.c]));
+    }
+    fn grouped_weight(&self, op: &GroupedWeight<'_>, _: &Tensor) {
+        let (t, k, m, n) = op.sizes();
+        let flops = 2.0 * (t * k) as f64 * m as f64 * n as f64;
+        let share = (t * k).min(op.experts) as u64;
+        let weights = 2 * op.c.bytes() / op.experts as u64 * share;
+        let rows = (t * k * (m + n) * op.a.dtype().bytes()) as u64;
+        self.run(Work::MatMul(flops, op.a.dtype()), rows + weights);
+    }
+    fn combine(&self, op: &Combine<'_>) {
+        self.maps(&[op.y, op.out]);
+    }
+    fn combine_backward(&self, op: &CombineBackward<'_>) {
+        let out = op.dy.map_or(0, Tensor::bytes);
+        self.run(Work::Elementwise, bytes(&[op.y, op.dout]) + out);
     }
     fn attention(&self, op: &Attention<'_>, _: &Tensor) {
         let results = into(op.out, op.resume) + into(op.lse, op.resume);

@@ -64,6 +64,23 @@ pub enum OpDesc {
         /// B is stored [n, k].
         b_trans: bool,
     },
+    /// A product of `tokens x slots` rows, each with the weight of its expert, or the gradient of those weights.
+    Grouped {
+        /// Tokens.
+        tokens: usize,
+        /// Experts of a token.
+        slots: usize,
+        /// The summed size; of a weight's gradient, its rows.
+        inner: usize,
+        /// Columns of the result.
+        out: usize,
+        /// Type of the operands.
+        input: DType,
+        /// Type of the result.
+        output: DType,
+        /// The gradient of the weights.
+        weight: bool,
+    },
     /// Attention; `backward` needs more.
     Attention {
         /// Query rows.

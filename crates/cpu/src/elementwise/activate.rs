@@ -125,6 +125,7 @@ macro_rules! by_function {
                 type $f = Relu2;
                 $body
             }
+            Activation::ClampedSwiglu => panic!("activate: the clamped SwiGLU is gated, by pairs"),
         }
     };
 }

@@ -103,6 +103,24 @@ pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) 
     bytes + ALIGN
 }
 
+/// Bytes of workspace that suffice for every product of operands stored as `elem` whose sums are not longer than `k`.
+pub fn most_workspace_bytes(isa: Isa, threads: usize, elem: Elem, k: usize) -> usize {
+    let kind = kind(isa, elem, elem);
+    // No block of k is longer, see `depth`.
+    let kc = round_up(k.min(kind.kc + kind.kc / 3), 32);
+    let (high, wide) = kind.block;
+    let a = round_up(high * kc * kind.size + SLACK, ALIGN);
+    let b = round_up(kind.group * kind.nr * kc * kind.size + SLACK, ALIGN);
+    let tiles = round_up(high * wide * 4, ALIGN);
+    (a + b + tiles) * threads + round_up(kind.pack_first_bytes + SLACK, ALIGN) + ALIGN
+}
+
+/// Products of operands stored as `elem` that are summed at a time: cuts of k at multiples of it leave the chain of
+/// additions unchanged, as long as what comes before is filled up with zeros.
+pub fn unit(isa: Isa, elem: Elem) -> usize {
+    kind(isa, elem, elem).unit
+}
+
 /// Bytes that [`pack_b`] writes for a B of `[k,n]` stored as `b` that will meet an A stored as `a`. Where there
 /// is no bf16 unit a bf16 B is widened, so this may be twice the size of B.
 pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {

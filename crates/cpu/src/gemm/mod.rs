@@ -29,7 +29,7 @@ mod portable;
 mod tests;
 
 pub use crate::mat::{Elem, Mat, MatMut};
-pub use drive::{gemm, pack_b, packed_bytes, workspace_bytes};
+pub use drive::{gemm, most_workspace_bytes, pack_b, packed_bytes, unit, workspace_bytes};
 
 /// Cuts of k at multiples of this many elements leave the chain of additions unchanged on every instruction set.
 pub const K_CHUNK: usize = 128;

@@ -5,6 +5,7 @@
 //! the shape that its tensor has; methods check that shapes fit before a kernel runs.
 #![allow(unsafe_code)]
 
+mod experts;
 mod fill;
 mod operands;
 mod packed;
@@ -16,9 +17,10 @@ use std::sync::Arc;
 
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
-    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, DType, Embed,
-    InFlight, Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Share,
-    StepScale, Tensor,
+    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, Combine,
+    CombineBackward, CrossEntropy, DType, Embed, GroupedMatMul, GroupedWeight, InFlight, Machine, MatMul,
+    Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses,
+    Share, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -62,6 +64,7 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let (a, c) = (elem(input), elem(output));
             gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
         }
+        OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
         OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward } => {
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
             let dtype = elem(dtype);
@@ -254,6 +257,11 @@ impl Machine for Cpu {
 
     fn activate(&self, op: &Activate<'_>) {
         let [rows, cols] = op.out.shape();
+        if op.kind == Activation::ClampedSwiglu && op.gated {
+            expect("activate", "x", op.x, [rows, 2 * cols]);
+            // SAFETY: see the module.
+            return unsafe { elementwise::clamped(self.place(), rows, cols, mat(op.x), mat_mut(op.out)) };
+        }
         let (gate, up) = operands::halves("activate", op.x, op.gated, [rows, cols]);
         let call = elementwise::Activate { kind: op.kind, rows, cols, gate, up, out: mat_mut(op.out) };
         // SAFETY: see the module.
@@ -262,6 +270,13 @@ impl Machine for Cpu {
 
     fn activate_backward(&self, op: &ActivateBackward<'_>) {
         let [rows, cols] = op.dy.shape();
+        if op.kind == Activation::ClampedSwiglu && op.gated {
+            expect("activate_backward", "x", op.x, [rows, 2 * cols]);
+            expect("activate_backward", "dx", op.dx, [rows, 2 * cols]);
+            let (inputs, dx) = ([mat(op.x), mat(op.dy)], mat_mut(op.dx));
+            // SAFETY: see the module.
+            return unsafe { elementwise::clamped_backward(self.place(), rows, cols, inputs, dx) };
+        }
         let (gate, up) = operands::halves("activate_backward", op.x, op.gated, [rows, cols]);
         let (dgate, dup) = operands::halves_mut("activate_backward", op.dx, op.gated, [rows, cols]);
         let call =
@@ -322,6 +337,42 @@ impl Machine for Cpu {
             let call = elementwise::EmbedBackward { ids: i32s(ids), vocab, cols, dy, scale, dtable, first };
             elementwise::embed_backward(self.place(), &call)
         }
+    }
+
+    fn route(&self, op: &Route<'_>) {
+        experts::route(self, op);
+    }
+
+    fn route_backward(&self, op: &RouteBackward<'_>) {
+        experts::route_backward(self, op);
+    }
+
+    fn router_losses(&self, op: &RouterLosses<'_>) {
+        experts::router_losses(self, op);
+    }
+
+    fn count_experts(&self, index: &Tensor, load: &Tensor) {
+        experts::count_experts(index, load);
+    }
+
+    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
+        experts::limit_experts(index, experts, capacity, out);
+    }
+
+    fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {
+        experts::grouped_matmul(self, op, ws);
+    }
+
+    fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor) {
+        experts::grouped_weight(self, op, ws);
+    }
+
+    fn combine(&self, op: &Combine<'_>) {
+        experts::combine(self, op);
+    }
+
+    fn combine_backward(&self, op: &CombineBackward<'_>) {
+        experts::combine_backward(self, op);
     }
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {

@@ -4,11 +4,16 @@
 pub mod activate;
 pub mod add;
 pub mod attention;
+pub mod balance;
+pub mod combine;
 pub mod embed;
+pub mod experts;
+pub mod latent;
 pub mod linear;
 pub mod norm;
 pub mod parallel;
 pub mod rope;
+pub mod route;
 pub mod scale;
 pub mod split;
 

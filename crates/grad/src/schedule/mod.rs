@@ -191,7 +191,7 @@ impl Schedule {
         let needed: BTreeSet<Val> = (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect();
         let is_kept = |val: &Val| {
             let info = &graph.values[val.index()];
-            info.producer.is_some() && places.place(layer, info.name) != Place::Recompute
+            info.producer.is_some() && (info.total || places.place(layer, info.name) != Place::Recompute)
         };
         let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
         let forward = away::with_settle(graph, forward(&analysis, &kept));
@@ -210,8 +210,10 @@ impl Schedule {
             graph.input.is_some_and(|input| lifetimes::touches(graph, &steps, Slot::Value(input)));
         let held = graph.input.into_iter().filter(|_| schedule.keeps_input).chain(schedule.kept.clone());
         // The next segment reads the output, which is its input and leaves with it.
-        let leaves =
-            |val: &Val| *val != graph.output && reaches(places.place(layer, graph.values[val.index()].name));
+        let leaves = |val: &Val| {
+            let info = &graph.values[val.index()];
+            *val != graph.output && !info.total && reaches(places.place(layer, info.name))
+        };
         schedule.away = held.filter(leaves).collect();
         (schedule.backward, schedule.first_reads) = away::with_reads(graph, steps, &schedule.away);
         schedule
@@ -228,7 +230,10 @@ fn forward(analysis: &Analysis<'_>, kept: &[Val]) -> Vec<Step> {
             continue;
         }
         let outs = range.clone().flat_map(|node| graph.nodes[node].outs.iter().copied());
-        let full = outs.filter(|val| analysis.crosses[val.index()] || kept.contains(val));
+        let is_full = |val: &Val| {
+            analysis.crosses[val.index()] || graph.values[val.index()].total || kept.contains(val)
+        };
+        let full = outs.filter(is_full);
         steps.extend(full.map(|val| Step::Alloc(Slot::Value(val), val)));
         steps.push(Step::Loop(range.clone().map(Step::Forward).collect()));
     }

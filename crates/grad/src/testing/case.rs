@@ -76,7 +76,12 @@ pub(crate) struct Case<'a> {
     pub stream: Stream,
     pub record: &'a dyn Fn(&mut Ctx<'_>, Val, &[ParamId]) -> Val,
     pub reference: &'a dyn Fn(&Matrix, &[Matrix]) -> Matrix,
+    /// A loss of the operations' own: gradients are of it too.
+    pub penalty: Option<Penalty<'a>>,
 }
+
+/// A loss, of the input and the weights.
+pub(crate) type Penalty<'a> = &'a dyn Fn(&Matrix, &[Matrix]) -> f64;
 
 /// Output, gradient of the input, gradients of the weights.
 #[derive(Clone, Debug)]
@@ -149,13 +154,15 @@ fn differences(case: &Case<'_>, numbers: &Numbers, samples: &[Vec<usize>]) -> Ve
             let step = 1e-5 * middle.abs().max(0.1);
             let mut at = |x: f64| {
                 tensors[tensor].data[element] = x;
-                (case.reference)(&tensors[0], &tensors[1..])
+                let penalty = case.penalty.map_or(0.0, |penalty| penalty(&tensors[0], &tensors[1..]));
+                ((case.reference)(&tensors[0], &tensors[1..]), penalty)
             };
-            let (up, down) = (at(middle + step), at(middle - step));
+            let ((up, more), (down, less)) = (at(middle + step), at(middle - step));
             at(middle);
             // Subtracting before summing keeps what does not depend on the element out of the rounding.
             let change = up.data.iter().zip(&down.data).zip(&numbers.dy.data);
-            gradients.push(change.map(|((up, down), dy)| (up - down) * dy).sum::<f64>() / (2.0 * step));
+            let change = change.map(|((up, down), dy)| (up - down) * dy).sum::<f64>() + more - less;
+            gradients.push(change / (2.0 * step));
         }
         all.push(gradients);
     }

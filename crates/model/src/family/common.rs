@@ -119,8 +119,11 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         norm_bias: d.norm.centred,
         residual: Residual::Pre,
         qk_norm: QkNorm::None,
+        latent: None,
+        sinks: false,
         bias: Biases::default(),
         mlp: Mlp { activation: c.activation(d.activation.0, d.activation.1)?, gated: d.gated },
+        moe: None,
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
         layers: vec![LayerSpec { window: None, rope: Some(0) }; num_layers],
@@ -166,6 +169,8 @@ pub(super) fn activation_name(activation: Activation) -> &'static str {
         Activation::GeluErf => "gelu",
         Activation::Relu => "relu",
         Activation::Relu2 => "relu2",
+        // gpt-oss calls it by the name of what it began from.
+        Activation::ClampedSwiglu => "silu",
     }
 }
 

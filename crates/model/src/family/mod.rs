@@ -2,20 +2,28 @@
 //! one block that all of them run is in `block.rs`.
 
 mod common;
+mod deepseek;
+mod deepseek_v2;
+mod deepseek_v3;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
+mod mixtral;
+mod moe;
 mod names;
 mod nemotron;
 mod olmo2;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod smollm3;
 mod starcoder2;
 
@@ -27,7 +35,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::spec::Spec;
 
-pub use names::{Names, Qkv, Up};
+pub use names::{Experts, LatentNames, MoeNames, Names, Qkv, Up};
 
 /// One family of models.
 pub struct Family {
@@ -42,20 +50,26 @@ pub struct Family {
 }
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 15] = [
+pub static FAMILIES: [&Family; 21] = [
+    &deepseek_v2::FAMILY,
+    &deepseek_v3::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
     &llama::FAMILY,
     &mistral::FAMILY,
+    &mixtral::FAMILY,
     &nemotron::FAMILY,
     &olmo2::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,
+    &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
 ];

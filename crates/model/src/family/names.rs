@@ -31,14 +31,42 @@ pub struct Names {
     pub qkv: Qkv,
     /// Attention's output.
     pub attn_out: &'static str,
+    /// Attention's sinks, whole.
+    pub sinks: &'static str,
     /// Into the MLP.
     pub up: Up,
     /// Out of the MLP.
     pub down: &'static str,
+    /// Experts, of families that have them.
+    pub moe: Option<MoeNames>,
     /// Weights of projections in blocks are stored [in, out].
     pub transposed: bool,
     /// Ends of names of buffers that older files carry and nobody needs.
     pub ignored: &'static [&'static str],
+}
+
+/// What experts are called.
+#[derive(Clone, Copy, Debug)]
+pub struct MoeNames {
+    /// The router.
+    pub router: &'static str,
+    /// The router's bias of the choice, whole.
+    pub choice_bias: &'static str,
+    /// The experts.
+    pub experts: Experts,
+    /// The shared experts: its parts are called as an MLP's are.
+    pub shared: &'static str,
+    /// The gate of the shared experts.
+    pub shared_gate: &'static str,
+}
+
+/// How experts are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Experts {
+    /// Each expert has tensors of its own, `{at}.{index}.{part}.weight`: gate, up, down.
+    Each(&'static str, [&'static str; 3]),
+    /// One tensor for all, [experts, in, out], with biases `{name}_bias`: gate and up in turns, down.
+    Stacked([&'static str; 2]),
 }
 
 /// How q, k and v are stored.
@@ -50,6 +78,19 @@ pub enum Qkv {
     Fused(&'static str),
     /// One; each head has its q, k and v together: [heads, 3, head size].
     PerHead(&'static str),
+    /// Through latents.
+    Latent(LatentNames),
+}
+
+/// What the parts of latent attention are called.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentNames {
+    /// Queries without a latent.
+    pub q: &'static str,
+    /// To the latent of queries, its norm, and from it: each head `[own | rotated]`.
+    pub q_latent: [&'static str; 3],
+    /// To the latent of keys and values and to what heads share, below each other; its norm; from it.
+    pub kv_latent: [&'static str; 3],
 }
 
 /// How the way into the MLP is stored.
@@ -77,8 +118,10 @@ pub(super) const LLAMA: Names = Names {
     k_norm: "self_attn.k_norm",
     qkv: Qkv::Separate(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
     attn_out: "self_attn.o_proj",
+    sinks: "self_attn.sinks",
     up: Up::Pair(["mlp.gate_proj", "mlp.up_proj"]),
     down: "mlp.down_proj",
+    moe: None,
     transposed: false,
     ignored: &["rotary_emb.inv_freq"],
 };
@@ -89,4 +132,13 @@ pub(super) const SANDWICH: Names = Names {
     mlp_norm: "pre_feedforward_layernorm",
     mlp_post_norm: "post_feedforward_layernorm",
     ..LLAMA
+};
+
+/// Names of Qwen's experts, which most families share.
+pub(super) const QWEN_MOE: MoeNames = MoeNames {
+    router: "mlp.gate",
+    choice_bias: "mlp.gate.e_score_correction_bias",
+    experts: Experts::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    shared: "mlp.shared_expert",
+    shared_gate: "mlp.shared_expert_gate",
 };

@@ -16,7 +16,7 @@ use crate::pieces::Piece;
 /// How tensors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// Element type in the file: f32, bf16 or f16.
+    /// Element type in the file: f32, bf16 or f16. Weights that are f32 in every model stay so.
     pub dtype: DType,
     /// Most bytes of one file; a larger tensor has a file of its own.
     pub max_shard_bytes: u64,
@@ -89,6 +89,7 @@ impl Export {
     ) -> (Vec<Share>, Export) {
         assert!(device.machine.has_data(), "export: the machine has no data");
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        let wide = model.wide();
         let mut shares = Vec::new();
         let mut export = Export { readers: Vec::new(), tensors: Vec::new(), options };
         for (index, pieces) in model.pieces().into_iter().enumerate() {
@@ -100,7 +101,9 @@ impl Export {
             for piece in pieces {
                 let (name, shape) = (piece.name.clone(), piece.shape.clone());
                 let place = *places.entry(name.clone()).or_insert_with(|| {
-                    let info = TensorInfo { name, dtype: options.dtype, shape };
+                    let dtype =
+                        if wide.contains(&ParamId(index as u32)) { DType::F32 } else { options.dtype };
+                    let info = TensorInfo { name, dtype, shape };
                     export.tensors.push((info, Vec::new()));
                     export.tensors.len() - 1
                 });
@@ -135,8 +138,10 @@ impl Export {
         let Export { readers, tensors, options } = self;
         let infos = tensors.iter().map(|(info, _)| info.clone()).collect();
         let mut writer = FolderWriter::create(folder, infos, options.max_shard_bytes)?;
-        for (reader, piece) in tensors.iter().flat_map(|(_, parts)| parts) {
-            write_piece(&readers[*reader], piece, options.dtype, &mut writer)?;
+        for (info, parts) in &tensors {
+            for (reader, piece) in parts {
+                write_piece(&readers[*reader], piece, info.dtype, &mut writer)?;
+            }
         }
         Ok(writer)
     }

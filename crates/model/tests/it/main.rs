@@ -6,5 +6,6 @@ mod bad_input;
 mod config;
 mod golden;
 mod golden_files;
+mod moe;
 mod pieces;
 mod round_trip;

@@ -10,6 +10,7 @@ fn function(kind: Activation, x: f64) -> f64 {
         Activation::GeluErf => x * (0.5 + area_of_normal(x)),
         Activation::Relu => x.max(0.0),
         Activation::Relu2 => x.max(0.0) * x.max(0.0),
+        Activation::ClampedSwiglu => unreachable!("gated by pairs"),
     }
 }
 

@@ -15,12 +15,14 @@ struct Activate {
     name: &'static str,
     kind: Activation,
     gated: bool,
+    /// Parts of a row that are done each by itself: the slots of a token.
+    slots: usize,
 }
 
 impl Ctx<'_> {
     /// `act(x)`: x [t, f].
     pub fn activate(&mut self, name: &'static str, kind: Activation, x: Val) -> Val {
-        only(self.apply(Activate { name, kind, gated: false }, &[x], &[]))
+        only(self.apply(Activate { name, kind, gated: false, slots: 1 }, &[x], &[]))
     }
 
     /// `act(gate) up`: x [t, 2f] holds gate and up, the result is [t, f].
@@ -29,8 +31,32 @@ impl Ctx<'_> {
     /// If x has an odd number of columns.
     #[track_caller]
     pub fn gate(&mut self, name: &'static str, kind: Activation, x: Val) -> Val {
-        only(self.apply(Activate { name, kind, gated: true }, &[x], &[]))
+        self.gate_each(name, kind, x, 1)
     }
+
+    /// As [`Ctx::gate`] for each of a token's slots: x [t, k x 2f] to [t, k x f].
+    ///
+    /// # Panics
+    /// If x has not k x 2f columns.
+    #[track_caller]
+    pub fn gate_each(&mut self, name: &'static str, kind: Activation, x: Val, slots: usize) -> Val {
+        only(self.apply(Activate { name, kind, gated: true, slots }, &[x], &[]))
+    }
+}
+
+/// The slots of some tensors: as rows if there are no gaps, else one after the other.
+fn by_slot<const N: usize>(tensors: [&Tensor; N], slots: usize) -> Vec<[Tensor; N]> {
+    if slots == 1 {
+        return vec![tensors.map(Tensor::clone)];
+    }
+    if tensors.iter().all(|tensor| tensor.is_contiguous()) {
+        return vec![tensors.map(|tensor| tensor.reshape(tensor.rows() * slots, tensor.cols() / slots))];
+    }
+    let slot = |tensor: &Tensor, slot: usize| {
+        let cols = tensor.cols() / slots;
+        tensor.view_cols(slot * cols..(slot + 1) * cols)
+    };
+    (0..slots).map(|at| tensors.map(|tensor| slot(tensor, at))).collect()
 }
 
 impl Op for Activate {
@@ -42,9 +68,10 @@ impl Op for Activate {
     fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
         let cols = ins[0].cols;
         assert!(
-            !self.gated || cols.is_multiple_of(2),
-            "activate {}: x [t, {cols}] has no two halves",
-            self.name
+            !self.gated || cols.is_multiple_of(2 * self.slots),
+            "activate {}: x [t, {cols}] has no two halves in each of {} slots",
+            self.name,
+            self.slots
         );
         vec![Out::new(self.name, if self.gated { cols / 2 } else { cols }, ins[0].dtype)]
     }
@@ -67,19 +94,23 @@ impl Op for Activate {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let (kind, gated) = (self.kind, self.gated);
-        x.device.machine.activate(&Call { kind, gated, x: &ins[0], out: &outs[0] });
+        for [from, out] in by_slot([&ins[0], &outs[0]], self.slots) {
+            x.device.machine.activate(&Call { kind, gated, x: &from, out: &out });
+        }
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             let (kind, gated) = (self.kind, self.gated);
-            x.device.machine.activate_backward(&ActivateBackward {
-                kind,
-                gated,
-                x: saved.input(0),
-                dy,
-                dx: &dx.tensor,
-            });
+            for [from, dy, dx] in by_slot([saved.input(0), dy, &dx.tensor], self.slots) {
+                x.device.machine.activate_backward(&ActivateBackward {
+                    kind,
+                    gated,
+                    x: &from,
+                    dy: &dy,
+                    dx: &dx,
+                });
+            }
         }
     }
 

@@ -18,6 +18,7 @@ fn check(kind: Activation, gated: bool, [tokens, cols]: [usize; 2]) {
         stream: Stream::documents(&[tokens], None, 1),
         record: &|cx, x, _| if gated { cx.gate("y", kind, x) } else { cx.activate("y", kind, x) },
         reference: &|x, _| if gated { reference::gate(kind, x) } else { reference::activate(kind, x) },
+        penalty: None,
     });
 }
 

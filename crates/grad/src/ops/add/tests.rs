@@ -22,6 +22,7 @@ fn check(tokens: usize, width: usize) {
             let [a, b, c] = [0, 1, 2].map(|part| x.columns(part * width..(part + 1) * width));
             Matrix::join(&[add(&a, &add(&a, &b)), c])
         },
+        penalty: None,
     });
 }
 
@@ -42,5 +43,6 @@ fn a_value_added_to_itself() {
         stream: Stream::documents(&[3], None, 1),
         record: &|cx, x, _| cx.add("y", x, x),
         reference: &|x, _| add(x, x),
+        penalty: None,
     });
 }

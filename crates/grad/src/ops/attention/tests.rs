@@ -46,6 +46,7 @@ fn check(case: &Case) {
             let [q, k, v] = parts(x);
             attention([&q, &k, &v], stream, how, p.first())
         },
+        penalty: None,
     });
 }
 

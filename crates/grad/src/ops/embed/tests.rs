@@ -16,6 +16,7 @@ fn check(lengths: &[usize], [vocab, width]: [usize; 2], learned: bool, scale: f3
         stream: stream.clone(),
         record: &|cx, _, p| cx.embed(p[0], p.get(1).copied(), scale),
         reference: &|_, p| embed(&stream, &p[0], p.get(1), scale),
+        penalty: None,
     });
 }
 

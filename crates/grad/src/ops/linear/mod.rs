@@ -1,6 +1,6 @@
 //! `y = x W^T + b`, with W stored [out, in] as the checkpoints have it.
 
-use fathom_tensor::{MatMul, Tensor};
+use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::only;
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
@@ -13,6 +13,8 @@ mod tests;
 
 struct Linear {
     name: &'static str,
+    /// The result is f32 whatever x is.
+    wide: bool,
 }
 
 impl Ctx<'_> {
@@ -23,8 +25,26 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn linear(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Linear { name }, &[x], &params))
+        only(self.apply(Linear { name, wide: false }, &[x], &params))
     }
+
+    /// As [`Ctx::linear`] with an f32 result: what must not be rounded, as a router's logits. Its gradient is rounded to
+    /// the type of x where it meets the weight and x.
+    #[track_caller]
+    pub fn linear_wide(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
+        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
+        only(self.apply(Linear { name, wide: true }, &[x], &params))
+    }
+}
+
+/// A gradient in the type of what it is multiplied with.
+fn like(x: &Exec<'_>, dy: &Tensor, other: &Tensor) -> Tensor {
+    if dy.dtype() == other.dtype() {
+        return dy.clone();
+    }
+    let narrow = x.device.empty(dy.rows(), dy.cols(), other.dtype(), Category::Workspace);
+    x.device.machine.copy(dy, &narrow);
+    narrow
 }
 
 impl Op for Linear {
@@ -43,7 +63,7 @@ impl Op for Linear {
         if let Some(bias) = params.get(1) {
             assert_eq!(*bias, [1, out], "linear {}: bias of weight [{out}, {inner}]", self.name);
         }
-        vec![Out::new(self.name, out, ins[0].dtype)]
+        vec![Out::new(self.name, out, if self.wide { DType::F32 } else { ins[0].dtype })]
     }
 
     fn saves(&self, want: Want) -> Saves {
@@ -74,6 +94,7 @@ impl Op for Linear {
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             let b = &saved.params[0];
+            let dy = &like(x, dy, b);
             x.matmul(MatMul { a: dy, a_trans: false, b, b_trans: false, c: &dx.tensor, accumulate: false });
         }
     }
@@ -82,6 +103,7 @@ impl Op for Linear {
         let Some(dy) = &dy[0] else { return };
         if let Some(dw) = &dw[0] {
             let b = saved.input(0);
+            let dy = &like(x, dy, b);
             x.matmul(MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: true });
         }
         if let Some(Some(dbias)) = dw.get(1) {

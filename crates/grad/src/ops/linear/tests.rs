@@ -24,6 +24,7 @@ fn check(case: &Case) {
         stream: Stream::documents(&[tokens], None, 1),
         record: &|cx, x, p| cx.linear("y", x, p[0], p.get(1).copied()),
         reference: &|x, p| linear(x, &p[0], p.get(1)),
+        penalty: None,
     });
 }
 
@@ -48,6 +49,7 @@ fn shapes_are_named() {
         stream: Stream::documents(&[2], None, 1),
         record: &|cx, x, p| cx.linear("y", x, p[0], None),
         reference: &|_, _| Matrix::zeros(2, 3),
+        penalty: None,
     };
     testing::check(&case);
 }

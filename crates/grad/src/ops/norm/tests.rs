@@ -29,6 +29,7 @@ fn check(case: Case) {
         stream: Stream::documents(&[tokens], None, 1),
         record: &|cx, x, p| cx.norm(["y", "stats"], x, kind, p[0], p.get(1).copied()),
         reference: &|x, p| norm(x, kind, &p[0], p.get(1)),
+        penalty: None,
     });
 }
 

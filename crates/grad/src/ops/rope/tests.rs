@@ -29,6 +29,7 @@ fn check(case: Case) {
         stream: stream.clone(),
         record: &|cx, x, _| cx.rope("y", x, how),
         reference: &|x, _| rope(x, &stream, how),
+        penalty: None,
     });
 }
 

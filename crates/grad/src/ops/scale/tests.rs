@@ -16,6 +16,7 @@ fn check(factor: f32, tokens: usize, cols: usize) {
             testing::join(cx, &[y])
         },
         reference: &|x, _| scale(x, factor),
+        penalty: None,
     });
 }
 

@@ -38,6 +38,7 @@ fn check(case: Case) {
             let used: Vec<Matrix> = used.iter().map(|part| parts[*part].clone()).collect();
             Matrix::join(&used)
         },
+        penalty: None,
     });
 }
 

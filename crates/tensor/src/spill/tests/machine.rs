@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::experts::*;
 use crate::machine::*;
 use crate::share::{Reader, Share};
 use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
@@ -149,6 +150,15 @@ impl Machine for Plain {
     fn rope(&self, _: &Rope<'_>) {}
     fn embed(&self, _: &Embed<'_>) {}
     fn embed_backward(&self, _: &Tensor, _: &Tensor, _: f32, _: &Tensor) {}
+    fn route(&self, _: &Route<'_>) {}
+    fn route_backward(&self, _: &RouteBackward<'_>) {}
+    fn router_losses(&self, _: &RouterLosses<'_>) {}
+    fn count_experts(&self, _: &Tensor, _: &Tensor) {}
+    fn limit_experts(&self, _: &Tensor, _: usize, _: usize, _: &Tensor) {}
+    fn grouped_matmul(&self, _: &GroupedMatMul<'_>, _: &Tensor) {}
+    fn grouped_weight(&self, _: &GroupedWeight<'_>, _: &Tensor) {}
+    fn combine(&self, _: &Combine<'_>) {}
+    fn combine_backward(&self, _: &CombineBackward<'_>) {}
     fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
     fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}

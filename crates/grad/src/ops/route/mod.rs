@@ -1,0 +1,142 @@
+//! A router: which experts a token goes to, and with which weights. What was chosen is data on the device.
+
+use fathom_tensor::{DType, Route as Call, RouteBackward, Routing, Tensor};
+
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
+struct Route {
+    names: [&'static str; 2],
+    routing: Routing,
+}
+
+impl Ctx<'_> {
+    /// Chooses `top_k` experts for each token from f32 logits [t, experts]: weights f32 [t, k] and their experts i32
+    /// [t, k]. `bias` f32 [1, experts] joins the choice only and gets no gradient.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn route(
+        &mut self,
+        names: [&'static str; 2],
+        logits: Val,
+        routing: Routing,
+        bias: Option<ParamId>,
+    ) -> [Val; 2] {
+        let params: Vec<ParamId> = bias.into_iter().collect();
+        let outs = self.apply(Route { names, routing }, &[logits], &params);
+        [outs[0], outs[1]]
+    }
+
+    /// Empties the slots of each expert beyond the first `ceil(factor x tokens x k / experts)` of the micro batch, by
+    /// position. Needs all tokens at once: inside a rows region, wrap it in [`Ctx::whole`].
+    #[track_caller]
+    pub fn limit(&mut self, name: &'static str, index: Val, experts: usize, factor: f32) -> Val {
+        self.apply(Limit { name, experts, factor }, &[index], &[])[0]
+    }
+}
+
+impl Op for Route {
+    fn name(&self) -> &'static str {
+        "route"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let (experts, top_k) = (ins[0].cols, self.routing.top_k);
+        let fits = ins[0].dtype == DType::F32 && params.iter().all(|bias| *bias == [1, experts]);
+        assert!(
+            fits && (1..=experts).contains(&top_k),
+            "route: {top_k} of {:?} logits [t, {experts}], bias {params:?}",
+            ins[0].dtype
+        );
+        vec![Out::new(self.names[0], top_k, DType::F32), Out::index(self.names[1], top_k)]
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.inputs { vec![0] } else { vec![] }, outs: vec![1] }
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let routing = self.routing;
+        let (weights, index) = (&outs[0], &outs[1]);
+        x.device.machine.route(&Call { routing, logits: &ins[0], bias: params.first(), index, weights });
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dweights), Some(dx)) = (&dy[0], &dx[0]) {
+            x.device.machine.route_backward(&RouteBackward {
+                routing: self.routing,
+                logits: saved.input(0),
+                index: saved.output(1),
+                dweights,
+                dlogits: &dx.tensor,
+            });
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}
+
+struct Limit {
+    name: &'static str,
+    experts: usize,
+    factor: f32,
+}
+
+impl Op for Limit {
+    fn name(&self) -> &'static str {
+        "limit experts"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        assert!(ins[0].dtype == DType::I32, "limit experts {}: index of {:?}", self.name, ins[0].dtype);
+        vec![Out::index(self.name, ins[0].cols)]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        assert_eq!(x.rows, 0..x.batch.tokens, "limit experts {}: runs over all tokens", self.name);
+        let slots = ins[0].len() as f64;
+        let capacity = (f64::from(self.factor) * slots / self.experts as f64).ceil() as usize;
+        x.device.machine.limit_experts(&ins[0], self.experts, capacity, &outs[0]);
+    }
+
+    fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}

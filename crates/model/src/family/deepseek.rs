@@ -1,0 +1,140 @@
+//! What DeepSeek-V2 and V3 share: latent attention, dense layers first, shared experts, groups of experts.
+
+use fathom_tensor::Groups;
+use serde_json::{Map, Value, json};
+
+use super::common::{self, Dialect};
+use super::names::{LatentNames, MoeNames, Names, Qkv};
+use super::{moe, names};
+use crate::config::Config;
+use crate::config_rope::{RopeSizes, read_rope};
+use crate::error::Result;
+use crate::latent::Latent;
+use crate::moe::{Moe, Shared};
+use crate::rope::RopeScaling;
+use crate::spec::{Biases, Spec};
+
+pub(super) const NAMES: Names = Names {
+    qkv: Qkv::Latent(LatentNames {
+        q: "self_attn.q_proj",
+        q_latent: ["self_attn.q_a_proj", "self_attn.q_a_layernorm", "self_attn.q_b_proj"],
+        kv_latent: ["self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_layernorm", "self_attn.kv_b_proj"],
+    }),
+    moe: Some(MoeNames { shared: "mlp.shared_experts", ..names::QWEN_MOE }),
+    ..names::LLAMA
+};
+
+/// What a version has of its own.
+pub(super) struct Version {
+    pub dialect: Dialect,
+    /// Defaults: heads' own key columns, rotated ones, values, latent of queries, latent of keys and values.
+    pub attention: [usize; 5],
+    /// Defaults: experts, experts of a token, columns of one, shared ones, dense layers first.
+    pub experts: [usize; 5],
+    /// Best experts that judge a group.
+    pub judges: usize,
+}
+
+/// All but the choice of experts.
+pub(super) fn read(c: &Config<'_>, version: &Version) -> Result<Spec> {
+    let [own, rotated, value, query, key_value] = version.attention;
+    let mut spec = common::read(c, &version.dialect)?;
+    let own = c.size_or("qk_nope_head_dim", Some(own))?;
+    let rotated = c.size_or("qk_rope_head_dim", Some(rotated))?;
+    let value = c.size_or("v_head_dim", Some(value))?;
+    if value > own + rotated {
+        let what = format!("is {value}, more than the {own} + {rotated} columns of a key");
+        return Err(c.refuse("v_head_dim", what));
+    }
+    // Written by Transformers, and said before.
+    let _: Option<usize> = c.nullable("head_dim", None)?;
+    let _: Option<usize> = c.nullable("qk_head_dim", None)?;
+    if spec.kv_heads != spec.heads {
+        return Err(c.refuse("num_key_value_heads", "differs from the heads; with latents all are alike"));
+    }
+    let sizes = RopeSizes { head_dim: rotated, max_positions: spec.max_positions, original: None };
+    let mut rope = read_rope(c, &version.dialect.rope, sizes)?;
+    rope.interleaved = c.or("rope_interleave", true)?;
+    spec.head_dim = own + rotated;
+    spec.attention_scale = (scale(&rope.scaling) * (spec.head_dim as f64).powf(-0.5)) as f32;
+    spec.ropes = vec![rope];
+    let bias: bool = c.or("attention_bias", false)?;
+    spec.bias = Biases { qkv: bias, attn_out: bias, mlp: false };
+    spec.latent = Some(Latent {
+        query: c.nullable("q_lora_rank", Some(query))?,
+        key_value: c.size_or("kv_lora_rank", Some(key_value))?,
+        value,
+    });
+    let experts = read_experts(c, version, spec.layers.len())?;
+    Ok(Spec { moe: Some(experts), ..spec })
+}
+
+/// The square of YaRN's temperature, by `mscale_all_dim`.
+fn scale(scaling: &RopeScaling) -> f64 {
+    match scaling {
+        RopeScaling::Yarn { factor, mscale_all_dim: Some(all), .. } if *factor > 1.0 && *all != 0.0 => {
+            (0.1 * all * factor.ln() + 1.0).powi(2)
+        }
+        _ => 1.0,
+    }
+}
+
+fn read_experts(c: &Config<'_>, version: &Version, num_layers: usize) -> Result<Moe> {
+    let [number, chosen, ffn, shared, dense] = version.experts;
+    let sizes =
+        [("n_routed_experts", number), ("num_experts_per_tok", chosen), ("moe_intermediate_size", ffn)];
+    let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;
+    let dense: usize = c.or("first_k_dense_replace", dense)?;
+    experts.dense_layers = (0..dense.min(num_layers)).collect();
+    let shared: usize = c.or("n_shared_experts", shared)?;
+    experts.shared = (shared > 0).then_some(Shared { ffn: shared * experts.ffn, gated: false });
+    experts.routing.scale = c.or::<f64>("routed_scaling_factor", 1.0)? as f32;
+    c.only("moe_layer_freq", "1")?;
+    // Of training alone, and of how the files were made.
+    let _: f64 = c.or("aux_loss_alpha", 0.0)?;
+    let _: bool = c.or("seq_aux", false)?;
+    let _: usize = c.or("ep_size", 1)?;
+    Ok(experts)
+}
+
+/// `n_group` and `topk_group`; without, or with one, all experts are chosen from.
+pub(super) fn read_groups(c: &Config<'_>, moe: &mut Moe, defaults: [usize; 2], judges: usize) -> Result<()> {
+    let count: usize = c.or("n_group", defaults[0])?;
+    let top: usize = c.or("topk_group", defaults[1])?;
+    if count <= 1 {
+        return Ok(());
+    }
+    let divides = moe.experts.is_multiple_of(count) && (1..=count).contains(&top);
+    if !divides || top * (moe.experts / count) < moe.routing.top_k {
+        let what = format!("is {count}, of which {top} serve {} of {}", moe.routing.top_k, moe.experts);
+        return Err(c.refuse("n_group", what));
+    }
+    moe.routing.groups = Some(Groups { count, top, by: judges });
+    Ok(())
+}
+
+/// The keys that [`read`] and [`read_groups`] read.
+pub(super) fn write(s: &Spec, version: &Version, map: &mut Map<String, Value>) {
+    let (Some(latent), Some(moe), Some(rope)) = (&s.latent, &s.moe, s.ropes.first()) else { return };
+    let shape = Spec { head_dim: rope.rot_dim, ..s.clone() };
+    common::write(&shape, &version.dialect, map);
+    let shared = moe.shared.map_or(0, |shared| shared.ffn / moe.ffn);
+    let groups = moe.routing.groups.unwrap_or(Groups { count: 1, top: 1, by: version.judges });
+    let keys = [
+        ("qk_nope_head_dim", json!(s.head_dim - rope.rot_dim)),
+        ("qk_rope_head_dim", json!(rope.rot_dim)),
+        ("v_head_dim", json!(latent.value)),
+        ("q_lora_rank", json!(latent.query)),
+        ("kv_lora_rank", json!(latent.key_value)),
+        ("attention_bias", json!(s.bias.qkv)),
+        ("n_routed_experts", json!(moe.experts)),
+        ("num_experts_per_tok", json!(moe.routing.top_k)),
+        ("moe_intermediate_size", json!(moe.ffn)),
+        ("n_shared_experts", json!(shared)),
+        ("first_k_dense_replace", json!(moe.dense_layers.len())),
+        ("routed_scaling_factor", json!(crate::config::short(moe.routing.scale))),
+        ("n_group", json!(groups.count)),
+        ("topk_group", json!(groups.top)),
+    ];
+    map.extend(keys.into_iter().map(|(key, value)| (key.to_string(), value)));
+}

@@ -1,0 +1,63 @@
+//! gpt-oss: experts with biases and a clamped gate, sinks, every second layer slides. Weights in f32, bf16 or f16; the
+//! published MXFP4 blocks have to be converted first.
+
+use serde_json::json;
+
+use super::common::{Dialect, HeadDim, KvHeads};
+use super::names::{Experts, MoeNames, Names};
+use super::{Family, common, moe, names};
+use crate::config_rope::RopeKeys;
+use crate::spec::{Mlp, Spec};
+use fathom_tensor::{Activation, NormKind};
+
+const DIALECT: Dialect = Dialect {
+    model_type: "gpt_oss",
+    eps: ("rms_norm_eps", 1e-5),
+    kv_heads: KvHeads::Fixed(8),
+    head_dim: HeadDim::Fixed(64),
+    rope: RopeKeys { theta: ("rope_theta", 150_000.0), partial: None, nested: None },
+    norm: NormKind { round_first: false, ..common::RMS },
+    ..common::LLAMA
+};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "gpt_oss",
+    architecture: "GptOssForCausalLM",
+    read: |c| {
+        let mut spec = common::read(c, &DIALECT)?;
+        c.only("hidden_act", "\"silu\"")?;
+        c.only("swiglu_limit", "7.0")?;
+        c.only("swiglu_alpha", "1.702")?;
+        // Copies of other keys in the published files.
+        let _: Option<usize> = c.nullable("experts_per_token", None)?;
+        let _: Option<usize> = c.nullable("initial_context_length", None)?;
+        common::read_layer_types(c, &mut spec, Some(128), |layer| layer % 2 == 0)?;
+        let with_biases: bool = c.or("attention_bias", true)?;
+        (spec.bias.qkv, spec.bias.attn_out) = (with_biases, with_biases);
+        let sizes = [("num_local_experts", 128), ("num_experts_per_tok", 4), ("intermediate_size", 2880)];
+        let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;
+        // The softmax of the chosen logits is that of all, normalised over the chosen.
+        experts.routing.normalise = true;
+        (experts.router_bias, experts.expert_bias, experts.transposed) = (true, true, true);
+        let mlp = Mlp { activation: Activation::ClampedSwiglu, gated: true };
+        Ok(Spec { mlp, sinks: true, moe: Some(experts), ..spec })
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_layer_types(s, map);
+        map.insert("attention_bias".into(), json!(s.bias.qkv));
+        map.insert("swiglu_limit".into(), json!(7.0));
+        if let Some(moe) = &s.moe {
+            map.insert("num_local_experts".into(), json!(moe.experts));
+            map.insert("num_experts_per_tok".into(), json!(moe.routing.top_k));
+        }
+    },
+    names: Names {
+        moe: Some(MoeNames {
+            router: "mlp.router",
+            experts: Experts::Stacked(["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+            ..names::QWEN_MOE
+        }),
+        ..names::LLAMA
+    },
+};

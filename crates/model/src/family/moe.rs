@@ -1,0 +1,75 @@
+//! What the configurations of families with experts share.
+
+use fathom_grad::RouterCosts;
+use fathom_tensor::{Routing, Scores};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::moe::Moe;
+use crate::spec::Spec;
+
+/// Experts with these sizes: softmax, not normalised, no biases, nothing shared, in every layer. Keys of losses are read
+/// and left: they are of training, and Transformers' own sum them up in another way.
+pub(super) fn read(
+    c: &Config<'_>,
+    experts: (&'static str, usize),
+    top_k: (&'static str, usize),
+    ffn: (&'static str, usize),
+) -> Result<Moe> {
+    let number = c.size_or(experts.0, Some(experts.1))?;
+    let chosen = c.size_or(top_k.0, Some(top_k.1))?;
+    if chosen > number {
+        return Err(c.refuse(top_k.0, format!("is {chosen}, of {number} experts")));
+    }
+    if number > MOST_EXPERTS {
+        return Err(c.refuse(experts.0, format!("is {number}; at most {MOST_EXPERTS} are supported")));
+    }
+    let _: bool = c.or("output_router_logits", false)?;
+    let _: f64 = c.or("router_aux_loss_coef", 0.0)?;
+    Ok(Moe {
+        experts: number,
+        routing: Routing {
+            top_k: chosen,
+            scores: Scores::Softmax,
+            groups: None,
+            normalise: false,
+            scale: 1.0,
+        },
+        ffn: c.size_or(ffn.0, Some(ffn.1))?,
+        shared: None,
+        dense_layers: Vec::new(),
+        router_bias: false,
+        choice_bias: false,
+        expert_bias: false,
+        transposed: false,
+        costs: RouterCosts::default(),
+        capacity: None,
+    })
+}
+
+/// What machines support.
+const MOST_EXPERTS: usize = 1024;
+
+/// The layers that `mlp_only_layers` and `decoder_sparse_step` (Qwen) leave without experts.
+pub(super) fn read_dense_layers(c: &Config<'_>, num_layers: usize) -> Result<Vec<usize>> {
+    let only: Vec<usize> = c.or("mlp_only_layers", Vec::new())?;
+    let step = c.size_or("decoder_sparse_step", Some(1))?;
+    Ok((0..num_layers).filter(|layer| only.contains(layer) || !(layer + 1).is_multiple_of(step)).collect())
+}
+
+/// The keys that [`read_dense_layers`] reads.
+pub(super) fn write_dense_layers(moe: &Moe, map: &mut Map<String, Value>) {
+    map.insert("mlp_only_layers".into(), json!(moe.dense_layers));
+    map.insert("decoder_sparse_step".into(), json!(1));
+}
+
+/// Qwen's keys of sizes and normalisation.
+pub(super) fn write_qwen(s: &Spec, map: &mut Map<String, Value>) {
+    let Some(moe) = &s.moe else { return };
+    map.insert("num_experts".into(), json!(moe.experts));
+    map.insert("num_experts_per_tok".into(), json!(moe.routing.top_k));
+    map.insert("moe_intermediate_size".into(), json!(moe.ffn));
+    map.insert("norm_topk_prob".into(), json!(moe.routing.normalise));
+    write_dense_layers(moe, map);
+}

@@ -1,0 +1,208 @@
+//! Calls of mixture-of-experts layers: routing, products grouped by expert, and the weighted sum of experts' results.
+//!
+//! A token has `k` slots, each with an expert: `index` i32 [t, k]. A value that every slot has for itself is
+//! [t, k x cols], slot after slot; rows are never permuted, so a tile of tokens is a tile of slots, and kernels gather
+//! what belongs to an expert. A negative index is an empty slot: its results are zeros and it gives no gradient. How many
+//! tokens an expert gets is data on the machine; the host never knows.
+
+use crate::{DType, OpDesc, Tensor};
+
+/// From a router's logits to scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// Over all experts.
+    Softmax,
+    /// Each expert by itself (DeepSeek-V3).
+    Sigmoid,
+}
+
+/// Groups of experts: those of the best groups alone are chosen from (DeepSeek-V2, section 2.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Groups of equal size, neighbours together.
+    pub count: usize,
+    /// Groups that are chosen from.
+    pub top: usize,
+    /// A group is judged by the sum of its this many best scores: 1 in DeepSeek-V2, 2 in V3.
+    pub by: usize,
+}
+
+/// How a router weighs and chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// Slots of a token.
+    pub top_k: usize,
+    /// What logits become.
+    pub scores: Scores,
+    /// Groups are chosen first.
+    pub groups: Option<Groups>,
+    /// A token's weights are divided by their sum.
+    pub normalise: bool,
+    /// Multiplies the weights.
+    pub scale: f32,
+}
+
+/// Chooses experts: the `top_k` largest of scores + bias, the first of equals, by descending order; weights are the
+/// scores, without the bias.
+#[derive(Clone, Copy, Debug)]
+pub struct Route<'a> {
+    /// How.
+    pub routing: Routing,
+    /// f32 [t, experts].
+    pub logits: &'a Tensor,
+    /// f32 [1, experts]: joins the choice only (Wang et al., 2024, auxiliary-loss-free balancing).
+    pub bias: Option<&'a Tensor>,
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// f32 [t, k].
+    pub weights: &'a Tensor,
+}
+
+/// The backward pass of [`Route`]: overwrites `dlogits`.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteBackward<'a> {
+    /// How.
+    pub routing: Routing,
+    /// f32 [t, experts].
+    pub logits: &'a Tensor,
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// f32 [t, k].
+    pub dweights: &'a Tensor,
+    /// f32 [t, experts].
+    pub dlogits: &'a Tensor,
+}
+
+/// The gradient of a router's own losses, summed over tokens: overwrites `dlogits`. Probabilities are the softmax, or
+/// the sigmoids divided by their sum.
+#[derive(Clone, Copy, Debug)]
+pub struct RouterLosses<'a> {
+    /// What logits become.
+    pub scores: Scores,
+    /// f32 [t, experts].
+    pub logits: &'a Tensor,
+    /// f32 [1, experts]: slots of each expert in the whole micro batch.
+    pub load: &'a Tensor,
+    /// Of `sum over tokens and experts of load x probability` (Fedus et al., 2021, eq. 4).
+    pub aux: f32,
+    /// Of `sum over tokens of logsumexp(logits)^2` (Zoph et al., 2022, eq. 5).
+    pub z: f32,
+    /// f32 [t, experts].
+    pub dlogits: &'a Tensor,
+}
+
+/// `C = A op(W_e)` for each slot, e its expert.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupedMatMul<'a> {
+    /// [t, in], shared by a token's slots, or [t, k x in].
+    pub a: &'a Tensor,
+    /// Experts on top of each other: [experts x out, in] with `trans`, else [experts x in, out].
+    pub weights: &'a Tensor,
+    /// How many.
+    pub experts: usize,
+    /// W_e is stored [out, in].
+    pub trans: bool,
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// [t, k x out].
+    pub c: &'a Tensor,
+}
+
+impl GroupedMatMul<'_> {
+    /// (t, k, in, out).
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn sizes(&self) -> (usize, usize, usize, usize) {
+        let ([t, k], [rows, cols]) = (self.index.shape(), self.weights.shape());
+        let own = rows / self.experts.max(1);
+        let (inner, out) = if self.trans { (cols, own) } else { (own, cols) };
+        let fits = self.experts > 0
+            && rows % self.experts == 0
+            && (self.a.shape() == [t, inner] || self.a.shape() == [t, k * inner])
+            && self.c.shape() == [t, k * out]
+            && self.a.dtype() == self.weights.dtype();
+        assert!(fits, "grouped matmul: {self:?}");
+        (t, k, inner, out)
+    }
+
+    /// The shape alone.
+    #[track_caller]
+    pub fn desc(&self) -> OpDesc {
+        let (tokens, slots, inner, out) = self.sizes();
+        let (input, output) = (self.a.dtype(), self.c.dtype());
+        OpDesc::Grouped { tokens, slots, inner, out, input, output, weight: false }
+    }
+}
+
+/// `C_e += A_e^T B_e` over the slots of each expert, tokens ascending: the gradient of its weight. Cutting the tokens at
+/// multiples of 128 changes no bit.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupedWeight<'a> {
+    /// [t, m], shared by a token's slots, or [t, k x m].
+    pub a: &'a Tensor,
+    /// [t, n] or [t, k x n].
+    pub b: &'a Tensor,
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// Experts.
+    pub experts: usize,
+    /// f32 [experts x m, n].
+    pub c: &'a Tensor,
+}
+
+impl GroupedWeight<'_> {
+    /// (t, k, m, n).
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn sizes(&self) -> (usize, usize, usize, usize) {
+        let ([t, k], [rows, n]) = (self.index.shape(), self.c.shape());
+        let m = rows / self.experts.max(1);
+        let is = |x: &Tensor, cols: usize| x.shape() == [t, cols] || x.shape() == [t, k * cols];
+        let fits = self.experts > 0
+            && rows % self.experts == 0
+            && is(self.a, m)
+            && is(self.b, n)
+            && self.a.dtype() == self.b.dtype()
+            && self.c.dtype() == DType::F32;
+        assert!(fits, "grouped weight gradient: {self:?}");
+        (t, k, m, n)
+    }
+
+    /// The shape alone.
+    #[track_caller]
+    pub fn desc(&self) -> OpDesc {
+        let (tokens, slots, inner, out) = self.sizes();
+        let (input, output) = (self.a.dtype(), self.c.dtype());
+        OpDesc::Grouped { tokens, slots, inner, out, input, output, weight: true }
+    }
+}
+
+/// `out = sum over slots of weight x y`, slots ascending, in f32; without weights, the plain sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Combine<'a> {
+    /// [t, k x d].
+    pub y: &'a Tensor,
+    /// f32 [t, k].
+    pub weights: Option<&'a Tensor>,
+    /// [t, d].
+    pub out: &'a Tensor,
+}
+
+/// The backward pass of [`Combine`] with weights: `dy = weight x dout`, `dweight = dout . y`.
+#[derive(Clone, Copy, Debug)]
+pub struct CombineBackward<'a> {
+    /// [t, k x d].
+    pub y: &'a Tensor,
+    /// f32 [t, k].
+    pub weights: &'a Tensor,
+    /// [t, d].
+    pub dout: &'a Tensor,
+    /// Like y.
+    pub dy: Option<&'a Tensor>,
+    /// Like the weights.
+    pub dweights: Option<&'a Tensor>,
+}
