@@ -1,16 +1,15 @@
 //! Training a byte-level BPE tokenizer.
 
 use super::pieces::LLAMA3;
-use super::{Tokenizer, roles};
+use super::{Tokenizer, fast, roles};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
-use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{AddedToken, SplitDelimiterBehavior};
+use tokenizers::{AddedToken, SplitDelimiterBehavior, Trainer};
 
 /// Text read at most. The trainer counts pairs in 31 bits; no pair can occur more often than there are bytes.
 const MAX_TRAINING_BYTES: u64 = 1 << 30;
@@ -45,21 +44,25 @@ impl Tokenizer {
         inner.with_pre_tokenizer(Some(cut));
         inner.with_decoder(Some(ByteLevelDecoder::new(false, true, false)));
         inner.with_post_processor(Some(ByteLevel::new(false, false, false)));
-        let trainer = BpeTrainer::builder()
+        let mut trainer = BpeTrainer::builder()
             .vocab_size(vocab_size)
             .min_frequency(2)
             .show_progress(false)
             .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
             .special_tokens(special.iter().map(|token| AddedToken::from(*token, true)).collect())
             .build();
-        let mut trainer = TrainerWrapper::from(trainer);
         let mut bytes_left = MAX_TRAINING_BYTES;
         let within_limit = texts.take_while(move |text| {
             let fits = text.len() as u64 <= bytes_left;
             bytes_left = bytes_left.saturating_sub(text.len() as u64);
             fits
         });
-        inner.train(&mut trainer, within_limit).map_err(fail)?;
+        // What the pre-tokenizer above would give, without running its expression.
+        trainer.feed(within_limit, |text| Ok(fast::llama3_words(text))).map_err(fail)?;
+        let mut model = BPE::default();
+        let special = trainer.train(&mut model).map_err(fail)?;
+        inner.with_model(model);
+        inner.add_special_tokens(special).map_err(fail)?;
         Ok(Self::assemble(inner, PathBuf::from("the trained tokenizer"), roles::Roles::default()))
     }
 }

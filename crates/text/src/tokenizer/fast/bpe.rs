@@ -1,12 +1,14 @@
 //! Byte-pair merges, exactly as the vocabulary's ranks order them: the lowest rank first, of equals the leftmost.
 //!
-//! Short words look at all their pairs each time, which takes a few instructions on vectors; long ones keep the ranks
-//! in a tree, so a megabyte of one letter costs n log n.
+//! Words of few symbols look at all their pairs each time, which takes a few instructions on vectors; others keep the
+//! ranks in a tree, so a megabyte of one letter costs n log n. Symbols are bytes at first, and whole characters where
+//! that changes nothing ([`super::chars`]).
 
 use super::alphabet;
+use super::chars::{Chars, Crossings};
 use super::tree::{NONE, Tree};
+use super::whole::Whole;
 use serde::Deserialize;
-use std::collections::HashMap;
 use tokenizers::models::bpe::BPE;
 
 /// An id, twice, and a rank share 64 bits.
@@ -25,14 +27,17 @@ pub(super) struct Bpe {
     made: Vec<u32>,
     /// The id of rank zero, where ids follow the ranks; most vocabularies are made so, and a table less is asked.
     made_from: Option<u32>,
+    chars: Chars,
     /// With `ignore_merges`, words that are tokens are taken as they are.
-    whole: HashMap<Vec<u8>, u32>,
+    whole: Whole,
 }
 
-/// Space for long words, kept between calls.
+/// Space for one word, kept between calls.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
+    /// The symbols and, one less, the ranks of their pairs.
     ids: Vec<u32>,
+    starts: Vec<u32>,
     next: Vec<u32>,
     prev: Vec<u32>,
     ranks: Tree,
@@ -71,11 +76,13 @@ impl Bpe {
         let mut pairs = Pairs::with_room_for(merges.len());
         let mut made = Vec::with_capacity(merges.len());
         let mut spelling = String::new();
+        let mut crossings = Crossings::default();
         for (left, right) in &merges {
             spelling.clear();
             spelling.push_str(left);
             spelling.push_str(right);
             let id = |token: &str| vocabulary.get(token).copied();
+            crossings.add(&alphabet::bytes_of(left)?, &alphabet::bytes_of(right)?, made.len() as u32);
             pairs.insert(id(left)?, id(right)?, made.len() as u32);
             made.push(id(&spelling)?);
         }
@@ -85,45 +92,102 @@ impl Bpe {
         }
         let made_from =
             made.first().copied().filter(|&first| (first..).zip(&made).all(|(wanted, &id)| wanted == id));
-        let mut whole = HashMap::new();
+        let mut spelled: Vec<(u32, Vec<u8>)> =
+            vocabulary.iter().filter_map(|(token, &id)| Some((id, alphabet::bytes_of(token)?))).collect();
+        spelled.sort_unstable();
+        let (chars, whole) = (Chars::default(), Whole::default());
+        let mut bpe = Self { of_byte, of_bytes, pairs, made, made_from, chars, whole };
+        let tokens = || spelled.iter().map(|(id, bytes)| (*id, &bytes[..]));
+        bpe.chars = Chars::of(tokens(), &crossings, |bytes| bpe.own_rank(bytes));
         if model.ignore_merges {
-            whole.extend(vocabulary.iter().filter_map(|(token, &id)| Some((alphabet::bytes_of(token)?, id))));
+            bpe.whole = Whole::of(tokens());
         }
-        Some(Self { of_byte, of_bytes, pairs, made, made_from, whole })
+        Some(bpe)
     }
 
-    /// Appends the ids of a word, which is not empty.
-    pub(super) fn encode(&self, word: &[u8], chain: &mut Chain, ids: &mut Vec<u32>) {
-        if !self.whole.is_empty()
-            && let Some(&id) = self.whole.get(word)
-        {
-            ids.push(id);
-        } else {
-            match word.len() {
-                0..=16 => self.merge_flat::<16>(word, ids),
-                17..=32 => self.merge_flat::<32>(word, ids),
-                33..=64 => self.merge_flat::<64>(word, ids),
-                65..=128 => self.merge_flat::<128>(word, ids),
-                _ => self.merge_many(word, chain, ids),
+    /// The highest rank of the merges that make one token of a word, or nothing if it ends as several.
+    fn own_rank(&self, word: &[u8]) -> Option<u32> {
+        let mut ids: Vec<u32> = word.iter().map(|&byte| self.of_byte[usize::from(byte)]).collect();
+        let mut highest = 0;
+        while ids.len() > 1 {
+            let ranks = ids.windows(2).map(|pair| self.pairs.rank(pair[0], pair[1]));
+            let (at, rank) = ranks.enumerate().min_by_key(|&(at, rank)| (rank, at))?;
+            if rank == NONE {
+                return None;
             }
+            ids[at] = self.made(rank);
+            ids.remove(at + 1);
+            highest = highest.max(rank);
+        }
+        Some(highest)
+    }
+
+    /// Whether a character is one symbol from the start.
+    #[cfg(test)]
+    pub(super) fn is_closed(&self, c: char) -> bool {
+        self.chars.at(c.encode_utf8(&mut [0; 4]).as_bytes(), 0).is_some()
+    }
+
+    /// Appends the ids of a word, which is not empty; `hash` is that of [`super::cache::hash`].
+    pub(super) fn encode(&self, word: &[u8], hash: u64, chain: &mut Chain, ids: &mut Vec<u32>) {
+        if let Some(id) = self.whole.get(word, hash) {
+            ids.push(id);
+            return;
+        }
+        self.start(word, chain);
+        match chain.ids.len() {
+            0..=16 => self.merge_flat::<16>(&chain.ids, &chain.starts, ids),
+            17..=32 => self.merge_flat::<32>(&chain.ids, &chain.starts, ids),
+            33..=64 => self.merge_flat::<64>(&chain.ids, &chain.starts, ids),
+            65..=128 => self.merge_flat::<128>(&chain.ids, &chain.starts, ids),
+            _ => self.merge_many(chain, ids),
         }
     }
 
-    /// A word of at most `N` bytes, `N` a power of two up to 128: the pairs' keys, rank and place in one number, lie
+    /// The symbols that a word begins with, and the ranks of their pairs.
+    fn start(&self, word: &[u8], chain: &mut Chain) {
+        let Chain { ids, starts, .. } = chain;
+        ids.clear();
+        starts.clear();
+        if word.is_ascii() {
+            ids.extend(word.iter().map(|&byte| self.of_byte[usize::from(byte)]));
+            starts.extend(word.windows(2).map(|pair| self.of_bytes[pair_of(pair[0], pair[1])]));
+            return;
+        }
+        let mut at = 0;
+        // The byte before, where it is a symbol of its own.
+        let mut byte_before = None;
+        while at < word.len() {
+            let (id, byte, bytes) = match self.chars.at(word, at) {
+                Some((id, bytes)) => (id, None, bytes),
+                None => (self.of_byte[usize::from(word[at])], Some(word[at]), 1),
+            };
+            if let Some(&before) = ids.last() {
+                starts.push(match (byte_before, byte) {
+                    (Some(left), Some(right)) => self.of_bytes[pair_of(left, right)],
+                    _ => self.pairs.rank(before, id),
+                });
+            }
+            ids.push(id);
+            (byte_before, at) = (byte, at + bytes);
+        }
+    }
+
+    /// A word of at most `N` symbols, `N` a power of two up to 128: the pairs' keys, rank and place in one number, lie
     /// side by side, and the least of all is the next merge.
-    fn merge_flat<const N: usize>(&self, word: &[u8], out: &mut Vec<u32>) {
+    fn merge_flat<const N: usize>(&self, symbols: &[u32], starts: &[u32], out: &mut Vec<u32>) {
         let place_bits = N.trailing_zeros();
         let key = |rank: u32, at: usize| {
             if rank == NONE { i32::MAX } else { (rank << place_bits | at as u32) as i32 }
         };
-        let count = word.len();
+        let count = symbols.len();
         let (mut ids, mut next, mut prev, mut keys) = ([0u32; N], [0u8; N], [0u8; N], [i32::MAX; N]);
+        ids[..count].copy_from_slice(symbols);
         for at in 0..count {
-            ids[at] = self.of_byte[usize::from(word[at])];
             (next[at], prev[at]) = (at as u8 + 1, (at as u8).wrapping_sub(1));
         }
-        for at in 1..count {
-            keys[at - 1] = key(self.of_bytes[pair_of(word[at - 1], word[at])], at - 1);
+        for (at, &rank) in starts.iter().enumerate() {
+            keys[at] = key(rank, at);
         }
         loop {
             let least = keys.iter().copied().fold(i32::MAX, i32::min);
@@ -155,18 +219,15 @@ impl Bpe {
     }
 
     /// A word of any length: symbols in a list, the pairs' ranks in a tree.
-    fn merge_many(&self, word: &[u8], chain: &mut Chain, out: &mut Vec<u32>) {
-        let Chain { ids, next, prev, ranks } = chain;
-        let count = word.len() as u32;
-        ids.clear();
-        ids.extend(word.iter().map(|&byte| self.of_byte[usize::from(byte)]));
+    fn merge_many(&self, chain: &mut Chain, out: &mut Vec<u32>) {
+        let Chain { ids, starts, next, prev, ranks } = chain;
+        let count = ids.len() as u32;
         next.clear();
         next.extend(1..=count);
         prev.clear();
         prev.extend((0..count).map(|at| at.wrapping_sub(1)));
-        let pairs = word.windows(2).map(|pair| self.of_bytes[pair_of(pair[0], pair[1])]);
         // The last symbol has no pair, but a place.
-        ranks.fill(pairs.chain([NONE]));
+        ranks.fill(starts.iter().copied().chain([NONE]));
         while let Some((rank, at)) = ranks.lowest() {
             let gone = next[at] as usize;
             let (id, after) = (self.made(rank), next[gone]);

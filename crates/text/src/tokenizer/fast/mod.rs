@@ -9,17 +9,20 @@ mod added;
 mod alphabet;
 mod bpe;
 mod cache;
+mod chars;
 mod classes;
 mod scan;
 mod tree;
+mod whole;
 
 use super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
 use added::{Added, Part};
+use alphabet::char_of;
 use bpe::{Bpe, Chain};
 use cache::{Cache, FEW_IDS, Key, LONG, SHORT};
 use classes::Classes;
 use scan::{Cl100k, Gpt2, O200k, Scan, Whole};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -157,15 +160,15 @@ impl Fast {
     fn encode_new(&self, text: &[u8], at: std::ops::Range<usize>, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let Scratch { cache, chain, new } = scratch;
         let word = &text[at.clone()];
-        if word.len() > LONG {
-            return self.bpe.encode(word, chain, ids);
-        }
         let hash = cache::hash(word);
+        if word.len() > LONG {
+            return self.bpe.encode(word, hash, chain, ids);
+        }
         if let Some(known) = cache.long(word, hash) {
             return ids.extend_from_slice(known);
         }
         new.clear();
-        self.bpe.encode(word, chain, new);
+        self.bpe.encode(word, hash, chain, new);
         ids.extend_from_slice(new);
         if word.len() <= SHORT && new.len() <= FEW_IDS {
             cache.keep_short(Key::of(text, at.start, word.len()), new);
@@ -230,6 +233,19 @@ impl Words {
             _ => return None,
         })
     }
+}
+
+/// The words of a text by Llama 3's expression, each byte as its character: what training counts.
+pub(super) fn llama3_words(text: &str) -> Vec<String> {
+    static CHARS: LazyLock<[char; 256]> = LazyLock::new(|| std::array::from_fn(|byte| char_of(byte as u8)));
+    let (scan, bytes) = (Cl100k { classes: Classes::get(), most_digits: 3 }, text.as_bytes());
+    let (mut words, mut at) = (Vec::with_capacity(bytes.len() / 4), 0);
+    while at < bytes.len() {
+        let end = scan.end(bytes, at);
+        words.push(bytes[at..end].iter().map(|&byte| CHARS[usize::from(byte)]).collect());
+        at = end;
+    }
+    words
 }
 
 fn stays_under_nfc(text: &str) -> bool {

@@ -31,18 +31,27 @@ fn pre_tokenizers() -> Vec<PreTokenizerWrapper> {
 }
 
 fn train(pre_tokenizer: PreTokenizerWrapper, ignore_merges: bool) -> tokenizers::Tokenizer {
+    // Pieces of the text, so that the whole-text family learns words and not the text.
+    let parts: Vec<&str> = TEXT.split_inclusive(' ').collect();
+    let texts = (0..parts.len()).map(|i| parts[i..(i + 3).min(parts.len())].concat()).collect();
+    train_on(texts, 600, pre_tokenizer, ignore_merges)
+}
+
+fn train_on(
+    texts: Vec<String>,
+    vocab_size: usize,
+    pre_tokenizer: PreTokenizerWrapper,
+    ignore_merges: bool,
+) -> tokenizers::Tokenizer {
     let mut inner = Tokenizer::new(BPE::default());
     inner.with_pre_tokenizer(Some(pre_tokenizer));
     let trainer = BpeTrainer::builder()
-        .vocab_size(600)
+        .vocab_size(vocab_size)
         .min_frequency(2)
         .show_progress(false)
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .special_tokens(vec![AddedToken::from("<|end|>", true), AddedToken::from("<|endless|>", true)])
         .build();
-    // Pieces of the text, so that the whole-text family learns words and not the text.
-    let parts: Vec<&str> = TEXT.split_inclusive(' ').collect();
-    let texts: Vec<String> = (0..parts.len()).map(|i| parts[i..(i + 3).min(parts.len())].concat()).collect();
     inner.train(&mut TrainerWrapper::from(trainer), texts.into_iter()).unwrap();
     if let ModelWrapper::BPE(model) = inner.get_model() {
         let mut model = model.clone();
@@ -108,6 +117,60 @@ fn long_words_have_the_same_ids() {
             check(&text);
             check(&format!("{text}x"));
         }
+    }
+}
+
+/// Words of characters of several bytes, some of them common, in an order that a seed decides.
+fn world(seed: u64, words: usize) -> String {
+    let mut random = seed;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    let mut text = String::new();
+    for _ in 0..words {
+        let (first, count) = [(0x4E00, 400), (0x410, 64), (0xC0, 40), (0x3040, 90), (0xAC00, 900), (0x61, 5)]
+            [below(6) as usize];
+        for _ in 0..1 + below(12) {
+            // The square makes the first ones common.
+            let number = first + (below(count) * below(count) / count) as u32;
+            text.extend(char::from_u32(number));
+        }
+        text.push_str([" ", " ", "", "a", "\n", "。"][below(6) as usize]);
+    }
+    text
+}
+
+#[test]
+fn characters_of_several_bytes_have_the_same_ids() {
+    let (mut closed, mut open) = (0, 0);
+    for (number, pre_tokenizer) in pre_tokenizers().into_iter().enumerate().skip(1) {
+        let texts = (0..40).map(|seed| world(seed, 60)).collect();
+        let mut inner = train_on(texts, 500 + 300 * number, pre_tokenizer, number % 2 == 1);
+        inner.set_encode_special_tokens(true);
+        let fast = Fast::of(&inner).unwrap();
+        for c in world(1, 400).chars().filter(|c| !c.is_ascii()) {
+            *(if fast.bpe.is_closed(c) { &mut closed } else { &mut open }) += 1;
+        }
+        for seed in 100..160 {
+            let text = world(seed, 60);
+            let wanted = inner.encode_fast(text.as_str(), false).unwrap();
+            assert_eq!(fast.encode(&text, false).unwrap(), wanted.get_ids(), "case {number}, {text:?}");
+        }
+    }
+    assert!(closed > 1000 && open > 1000, "{closed} characters are closed, {open} are not");
+}
+
+#[test]
+fn training_counts_the_words_of_the_pre_tokenizer() {
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+    let llama3 = &pre_tokenizers()[2];
+    for text in [TEXT.to_owned(), world(7, 500), String::new()] {
+        let mut words = PreTokenizedString::from(text.as_str());
+        llama3.pre_tokenize(&mut words).unwrap();
+        let words = words.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let wanted: Vec<String> = words.into_iter().map(|(word, ..)| word.to_owned()).collect();
+        assert_eq!(llama3_words(&text), wanted);
     }
 }
 
