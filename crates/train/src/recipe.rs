@@ -100,6 +100,20 @@ choice! {
 }
 
 choice! {
+    /// How keys and values travel between context parallel ranks (Megatron's `cp_comm_type`).
+    pub enum CpCommType {
+        /// From rank to rank, behind the attention with what came before.
+        P2p = "p2p",
+        /// All to everybody, before attention.
+        AllGather = "all_gather",
+        /// Heads instead of tokens (Ulysses).
+        A2a = "a2a",
+        /// `a2a` among `cp_inner` ranks next to each other, `p2p` among such groups.
+        A2aP2p = "a2a+p2p",
+    }
+}
+
+choice! {
     /// What ranks with the same weights share (Megatron-FSDP's `data_parallel_sharding_strategy`).
     pub enum ShardingName {
         /// Nothing.
@@ -215,6 +229,10 @@ recipe! {
         pub tp: usize = 1,
         /// Context parallel: each rank has a part of every sequence.
         pub cp: usize = 1,
+        /// How keys and values travel between them.
+        pub cp_comm_type: CpCommType = CpCommType::P2p,
+        /// Ranks of an inner group of `a2a+p2p`.
+        pub cp_inner: usize = 1,
         /// Data parallel: each rank has a part of the micro batches.
         pub dp: usize = 1,
         /// Pipeline parallel: each rank has some of the layers.

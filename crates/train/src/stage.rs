@@ -1,6 +1,6 @@
 //! From a recipe's stage to what its steps run with.
 
-use fathom_grad::{AdamWSettings, OnDisk, Place, Places, Rule};
+use fathom_grad::{AdamWSettings, CpComm, OnDisk, Place, Places, Rule};
 use fathom_model::{Caps, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::parallel::stages::acts;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    Granularity, MeshTable, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe, RopeType,
-    ShardingName, Stage,
+    CpCommType, Granularity, MeshTable, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe,
+    RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::step::InStep;
@@ -151,8 +151,9 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     let virtual_stages = table.virtual_stages.max(1);
     acts(0, pp, virtual_stages, micro_batches / dp).map_err(|message| say("virtual_stages", message))?;
     let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
-    if sequence_parallel && !tokens.is_multiple_of(tp) {
-        return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {tp} ranks")));
+    if sequence_parallel && !tokens.is_multiple_of(cp * tp) {
+        let ranks = cp * tp;
+        return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {ranks} ranks")));
     }
     let alone = [recipe.machine.offload_weights, recipe.machine.offload_optimizer];
     if grid.ranks() > 1 && alone.contains(&true) {
@@ -162,7 +163,16 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         ShardingName::NoShard => Sharding::NoShard,
         ShardingName::Optim => Sharding::Optim,
     };
-    Ok(Ranks { grid, virtual_stages, sharding, rank: 0 })
+    let cp_comm = match table.cp_comm_type {
+        CpCommType::P2p => CpComm::P2p,
+        CpCommType::AllGather => CpComm::AllGather,
+        CpCommType::A2a => CpComm::A2a,
+        CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
+    };
+    if !tokens.is_multiple_of(cp) {
+        return Err(say("cp", format!("{tokens} tokens of a micro batch cannot be dealt to {cp} ranks")));
+    }
+    Ok(Ranks { grid, virtual_stages, sharding, cp_comm, rank: 0 })
 }
 
 /// The learning rates of a stage of `steps` steps.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use fathom_grad::{
-    AdamW, AdamWSettings, Counters, Grads, Head, Labels, Offload, OnDisk, Params, Places, Spread, Update,
+    AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Offload, OnDisk, Params, Places,
+    Sharing, Spread, Update,
 };
 use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::mesh::Axis;
@@ -129,7 +130,7 @@ impl Trainer {
         &self.grads
     }
 
-    /// Clears the gradients, runs the micro batches and returns (tokens, valid tokens). The loss is left in a device
+    /// Clears the gradients, runs the micro batches and returns (this rank's tokens, valid tokens that it counts). The loss is left in a device
     /// scalar.
     pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
         self.grads.clear(&self.device);
@@ -139,8 +140,11 @@ impl Trainer {
             1 => micro_batches.iter().for_each(|micro| self.run(std::slice::from_ref(micro), how)),
             _ => self.run(micro_batches, how),
         }
-        let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum();
-        (sum(|micro| micro.ids.len() as u64), sum(MicroBatch::valid))
+        let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum::<u64>();
+        let cp = self.device.mesh.size(Axis::Cp) as u64;
+        // A stream that several ranks share is counted by the first of them.
+        let valid = if self.device.mesh.index(Axis::Cp) == 0 { sum(MicroBatch::valid) } else { 0 };
+        (sum(|micro| micro.ids.len() as u64) / cp, valid)
     }
 
     /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
@@ -217,19 +221,27 @@ impl Trainer {
     }
 }
 
-/// A micro batch's tables on the machine, its labels in the order in which the head meets the tokens.
+/// Tokens that are dealt to context parallel ranks together, where that divides.
+const CHUNK: usize = 512;
+
+/// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
 fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how: &InStep) -> Loaded {
     let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
-    let batch = model.batch(device, packed, how.caps);
     let grid = device.mesh.grid();
-    let ids = match model.last.filter(|_| grid.tp > 1 && grid.sequence_parallel && device.machine.has_data())
-    {
-        None => device.from_i32(&micro.labels, Category::Data),
+    let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
+    let cut = Cut { tokens, cp: grid.cp, chunk: if grid.cp == 1 { tokens } else { CHUNK }, windows };
+    let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
+    let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
+    let batch = model.batch_of(device, packed, how.caps, &sharing);
+    let labels = sharing.own(device, &micro.labels);
+    let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
+    let ids = match model.last.filter(|_| shared) {
+        None => device.from_i32(&labels, Category::Data),
         Some(last) => {
             let spread = Spread { ranks: grid.tp, rows: true };
             let vocab = params.shape(last.head)[0];
             let order = Head::order(vocab, model.dtype(params), batch.tokens, spread, how.places.tile_rows);
-            let labels: Vec<i32> = order.into_iter().map(|token| micro.labels[token]).collect();
+            let labels: Vec<i32> = order.into_iter().map(|token| labels[token]).collect();
             device.from_i32(&labels, Category::Data)
         }
     };

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::Group;
 use super::link::{Flight, What};
-use super::{Group, Wire};
 use crate::{Category, DType, Device, Tensor};
 
 /// Sums of up to this many bytes are made by every rank from all parts: one message instead of two.

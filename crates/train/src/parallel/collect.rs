@@ -41,7 +41,7 @@ fn layouts(trainer: &Trainer) -> Vec<Layout> {
     let sharding = if trainer.optimizer().shares().whole { Sharding::NoShard } else { Sharding::Optim };
     let virtual_stages = model.portion.chunks.len();
     let layout = |rank: usize| {
-        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, sharding, rank };
+        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, sharding, rank, ..Ranks::default() };
         let device = nowhere(&trainer.device, ranks.imagined());
         let portion = Portion::of(&model.spec, &device.mesh, virtual_stages);
         let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());

@@ -7,7 +7,7 @@ pub mod stages;
 
 use std::ops::Range;
 
-use fathom_grad::{AdamW, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
+use fathom_grad::{AdamW, CpComm, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
 use fathom_model::{Model, Weight};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Category, Device, Tensor};
@@ -33,13 +33,16 @@ pub struct Ranks {
     pub virtual_stages: usize,
     /// What ranks with the same weights share.
     pub sharding: Sharding,
+    /// How keys and values travel between context parallel ranks.
+    pub cp_comm: CpComm,
     /// The rank that is planned; a trainer's own is its device's.
     pub rank: usize,
 }
 
 impl Default for Ranks {
     fn default() -> Ranks {
-        Ranks { grid: Grid::default(), virtual_stages: 1, sharding: Sharding::default(), rank: 0 }
+        let (grid, sharding, cp_comm) = (Grid::default(), Sharding::default(), CpComm::P2p);
+        Ranks { grid, virtual_stages: 1, sharding, cp_comm, rank: 0 }
     }
 }
 
@@ -52,10 +55,10 @@ impl Ranks {
         }
     }
 
-    /// Ranks whose plans may differ: one of each stage of the pipeline, and of each tensor parallel index.
+    /// Ranks whose plans may differ: one of each stage of the pipeline, of each context parallel and each tensor parallel index.
     pub fn distinct(&self) -> Vec<usize> {
         let Grid { tp, cp, dp, pp, .. } = self.grid;
-        (0..pp).flat_map(|stage| (0..tp).map(move |index| stage * tp * cp * dp + index)).collect()
+        (0..pp).flat_map(|stage| (0..tp * cp).map(move |index| stage * tp * cp * dp + index)).collect()
     }
 }
 

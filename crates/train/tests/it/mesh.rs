@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta};
-use fathom_train::parallel::Sharding;
+use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer};
 
 const TOKENS: usize = 256;
@@ -67,6 +67,7 @@ struct Case {
     grid: Grid,
     chunks: usize,
     sharding: Sharding,
+    cp_comm: CpComm,
     dtype: DType,
     tied: bool,
     tile_rows: Option<usize>,
@@ -77,6 +78,7 @@ const ONE: Case = Case {
     grid: Grid { tp: 1, cp: 1, dp: 1, pp: 1, etp: 1, ep: 1, sequence_parallel: false },
     chunks: 1,
     sharding: Sharding::Optim,
+    cp_comm: CpComm::P2p,
     dtype: DType::F32,
     tied: false,
     tile_rows: None,
@@ -88,7 +90,7 @@ fn in_step(case: &Case) -> InStep {
         places: Places::linear().with_tiles(case.tile_rows),
         on_disk: OnDisk::default(),
         caps: Caps { docs: 8, seq_tokens: TOKENS },
-        ranks: Default::default(),
+        ranks: Ranks { cp_comm: case.cp_comm, ..Ranks::default() },
         z_loss: 1e-4,
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
     }
@@ -247,7 +249,21 @@ fn data_parallel_ranks_compute_the_same_step() {
 }
 
 #[test]
+fn context_parallel_ranks_compute_the_same_step() {
+    let kinds = [CpComm::P2p, CpComm::AllGather, CpComm::A2a];
+    for cp_comm in kinds {
+        check(Case { grid: Grid { cp: 2, ..Grid::default() }, cp_comm, ..ONE }, false);
+    }
+    let grid = Grid { cp: 4, ..Grid::default() };
+    check(Case { grid, cp_comm: CpComm::A2aP2p { inner: 2 }, ..ONE }, false);
+    check(Case { grid: Grid { cp: 2, ..Grid::default() }, dtype: DType::Bf16, ..ONE }, false);
+}
+
+#[test]
 fn axes_combine() {
+    let grid = Grid { tp: 2, cp: 2, sequence_parallel: true, ..Grid::default() };
+    check(Case { grid, ..ONE }, false);
+    check(Case { grid: Grid { pp: 2, dp: 2, cp: 2, ..Grid::default() }, ..ONE }, false);
     let grid = Grid { tp: 2, pp: 2, dp: 2, sequence_parallel: true, ..Grid::default() };
     check(Case { grid, ..ONE }, false);
     check(Case { grid, dtype: DType::Bf16, ..ONE }, false);
