@@ -149,7 +149,7 @@ impl Machine for Plain {
     fn rope_table(&self, _: &RopeTable<'_>) {}
     fn rope(&self, _: &Rope<'_>) {}
     fn embed(&self, _: &Embed<'_>) {}
-    fn embed_backward(&self, _: &Tensor, _: &Tensor, _: f32, _: &Tensor) {}
+    fn embed_backward(&self, _: &Tensor, _: &Tensor, _: f32, _: &Tensor, _: Option<usize>) {}
     fn route(&self, _: &Route<'_>) {}
     fn route_backward(&self, _: &RouteBackward<'_>) {}
     fn router_losses(&self, _: &RouterLosses<'_>) {}
