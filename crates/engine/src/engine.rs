@@ -30,11 +30,11 @@ impl Default for Limits {
 
 /// Generates with a model that it borrows.
 pub struct Engine<'a> {
-    device: &'a Device,
-    model: &'a Model,
-    params: &'a Params,
-    tokenizer: &'a Tokenizer,
-    limits: Limits,
+    pub(crate) device: &'a Device,
+    pub(crate) model: &'a Model,
+    pub(crate) params: &'a Params,
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) limits: Limits,
     counters: Counters,
 }
 
@@ -143,7 +143,13 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
+    /// Tokens that a sequence can have.
+    pub(crate) fn room(&self) -> usize {
+        let learned = self.model.spec.learned_positions.unwrap_or(usize::MAX);
+        self.limits.context_tokens.min(learned)
+    }
+
+    pub(crate) fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
         let vocab = self.model.spec.vocab;
         if prompt.is_empty() {
             return Err(Error::Empty);
@@ -151,8 +157,7 @@ impl<'a> Engine<'a> {
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::Vocabulary { id: *id, vocab });
         }
-        let learned = self.model.spec.learned_positions.unwrap_or(usize::MAX);
-        let room = self.limits.context_tokens.min(learned);
+        let room = self.room();
         if prompt.len() + new > room {
             return Err(Error::TooLong { prompt: prompt.len(), new, room });
         }
@@ -292,7 +297,7 @@ impl Score for Engine<'_> {
     }
 
     fn max_tokens(&self) -> usize {
-        self.limits.context_tokens
+        self.room()
     }
 }
 
@@ -330,15 +335,21 @@ impl Engine<'_> {
         }
     }
 
-    /// Per-token losses of a packed batch, without memory of earlier tokens: f32 in the order of the tokens, 0 where
-    /// `labels` is below zero. What works token by token runs in tiles of a prompt's chunk.
-    fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
-        let scope = || Scope { device: self.device, params: self.params, batch, counters: &self.counters };
+    /// Hidden states of a packed batch behind the last norm, without memory of earlier tokens: [tokens, hidden]. What
+    /// works token by token runs in tiles of a prompt's chunk.
+    pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
+        let scope = Scope { device: self.device, params: self.params, batch, counters: &self.counters };
         let tile_rows = self.limits.chunk_tokens.next_multiple_of(128);
-        let hidden = self.model.forward(&mut Eval::new(scope(), Some(tile_rows), None));
+        self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
+    }
+
+    /// Per-token losses of a packed batch: f32 in the order of the tokens, 0 where `labels` is below zero.
+    fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
+        let hidden = self.packed_hidden(batch);
+        let scope = Scope { device: self.device, params: self.params, batch, counters: &self.counters };
         let labels = Labels { ids: self.device.from_i32(labels, Category::Data), weights: None };
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
-        self.model.head(0.0).losses(&scope(), &hidden, &labels, &losses);
+        self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);
         self.device.to_f32(&losses)
     }
 }

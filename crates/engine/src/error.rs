@@ -35,6 +35,14 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// Hidden states that point nowhere.
+    #[error(
+        "a text of {tokens} tokens has no vector: the hidden states of the model are not finite, or add up to nothing; check its weights"
+    )]
+    NoDirection {
+        /// Tokens of the text.
+        tokens: usize,
+    },
     /// From the tokenizer.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),

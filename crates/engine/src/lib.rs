@@ -1,4 +1,5 @@
-//! Generation with a trained model: memory of keys and values, several sequences in one stream, sampling.
+//! Generation with a trained model: memory of keys and values, several sequences in one stream, sampling; scores and
+//! vectors of given texts.
 //!
 //! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks say which part
 //! of the memory each row sees; a row's result does not depend on what runs beside it.
@@ -6,6 +7,7 @@
 //! This crate knows nothing of HTTP or training.
 #![deny(missing_docs)]
 
+mod embed;
 mod engine;
 mod error;
 mod kv;

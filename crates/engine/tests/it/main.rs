@@ -1,6 +1,8 @@
 //! Greedy generation against the continuations that Transformers wrote.
 #![allow(clippy::unwrap_used)]
 
+mod embed;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -124,6 +124,12 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The begin-of-text token, if [`Tokenizer::encode_prompt`] puts it before every text.
+    pub fn prompt_bos(&self) -> Option<u32> {
+        let template = self.recognising().encode_fast("", true);
+        self.bos().filter(|bos| template.is_ok_and(|template| template.get_ids().first() == Some(bos)))
+    }
+
     /// Encodes many texts on all threads, each as [`Tokenizer::encode`] does; the order is kept.
     ///
     /// # Errors

@@ -1,0 +1,90 @@
+//! Texts as vectors: the mean of the hidden states behind the last norm over a text's tokens, brought to length 1.
+//!
+//! This is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), of a decoder: a token has seen what stands before
+//! it only. Several texts run as documents of one packed stream that do not see each other.
+
+use std::ops::Range;
+
+use fathom_base::Embed;
+use fathom_model::{Caps, Packed};
+
+use crate::engine::Engine;
+use crate::error::Error;
+
+/// Of a text, as many bytes are read as this for each token that counts: words of natural text and code have far fewer, and
+/// a file of gigabytes is not tokenised for the sake of its first lines.
+const BYTES_PER_TOKEN: usize = 32;
+
+impl Embed for Engine<'_> {
+    /// The first [`crate::Limits::context_tokens`] tokens of a text count (fewer where positions are learned); spellings
+    /// of special tokens are ordinary text, and a begin-of-text token stands first where the tokenizer has it so. As many
+    /// texts run together as [`crate::Limits::chunk_tokens`] hold, so memory is that of one chunk or one text. Rotary
+    /// settings that look at the length see the limit, for every text the same.
+    fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        let texts = texts.iter().map(|text| self.beginning(text)).collect::<Result<Vec<_>, Error>>()?;
+        let mut vectors = Vec::with_capacity(texts.len());
+        let mut rest = texts.as_slice();
+        while let Some(first) = rest.first() {
+            let mut tokens = first.len();
+            let more = rest[1..].iter().take_while(|text| {
+                tokens += text.len();
+                tokens <= self.limits.chunk_tokens
+            });
+            let (together, left) = rest.split_at(1 + more.count());
+            self.directions(together, &mut vectors)?;
+            rest = left;
+        }
+        Ok(vectors)
+    }
+
+    fn size(&self) -> usize {
+        self.model.spec.hidden
+    }
+}
+
+impl Engine<'_> {
+    /// The ids of a text that count: at least one.
+    fn beginning(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let room = self.room();
+        let end = text.floor_char_boundary(room.saturating_mul(BYTES_PER_TOKEN));
+        let mut ids: Vec<u32> = self.tokenizer.prompt_bos().into_iter().collect();
+        ids.extend(self.tokenizer.encode(&text[..end])?);
+        if ids.is_empty() {
+            ids.extend(self.tokenizer.bos().or(self.tokenizer.eos()));
+        }
+        ids.truncate(room);
+        self.check(&ids, 0)?;
+        Ok(ids)
+    }
+
+    /// One forward pass over texts beside each other.
+    fn directions(&self, texts: &[Vec<u32>], out: &mut Vec<Vec<f32>>) -> Result<(), Error> {
+        let ids: Vec<i32> = texts.iter().flatten().map(|id| *id as i32).collect();
+        let positions: Vec<i32> = texts.iter().flat_map(|text| 0..text.len() as i32).collect();
+        let mut docs: Vec<Range<usize>> = Vec::with_capacity(texts.len());
+        for text in texts {
+            let start = docs.last().map_or(0, |doc| doc.end);
+            docs.push(start..start + text.len());
+        }
+        let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+        let batch = self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens: self.room() });
+        let hidden = self.device.to_f32(&self.packed_hidden(&batch));
+        let size = self.model.spec.hidden;
+        for doc in docs {
+            let tokens = doc.len();
+            let vector = direction(&hidden[doc.start * size..doc.end * size], size);
+            out.push(vector.ok_or(Error::NoDirection { tokens })?);
+        }
+        Ok(())
+    }
+}
+
+/// The sum of rows, token after token in f64, at length 1; `None` where it has no direction.
+fn direction(rows: &[f32], size: usize) -> Option<Vec<f32>> {
+    let mut sum = vec![0f64; size];
+    for row in rows.chunks_exact(size) {
+        sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    let length = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
+    (length.is_finite() && length > 0.0).then(|| sum.iter().map(|value| (value / length) as f32).collect())
+}
