@@ -1,7 +1,7 @@
 //! What is written in place of a detection.
 
 use super::numbers::{iban_length, luhn, mod_97};
-use super::{Action, Entity, gazetteer};
+use super::{Action, Entity, gazetteer, places};
 use std::fmt::Write;
 
 /// Writes the mark, the invented value or the hash of `value` to `out`.
@@ -81,6 +81,7 @@ fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
         Entity::UsPassport | Entity::UsDriverLicense => draws.like(value),
         Entity::Address => format!("{} Example Street, Springfield", 1 + draws.below(999)),
         Entity::DateTime => date(value, &mut draws),
+        Entity::Location => places::any(draws.below(u32::MAX)).to_owned(),
         Entity::Person => {
             let given = draws.word(gazetteer::GIVEN).to_string();
             if value.contains(' ') { format!("{given} {}", draws.word(gazetteer::SURNAMES)) } else { given }

@@ -12,6 +12,7 @@ mod names;
 mod net;
 mod numbers;
 mod options;
+mod places;
 
 pub use options::{Action, Entity, PiiOptions};
 
@@ -37,6 +38,7 @@ pub struct Pii {
     numbers: numbers::Numbers,
     ids: ids::Ids,
     names: names::Names,
+    places: places::Places,
     dates: dates::Dates,
     key: [u8; 32],
 }
@@ -71,6 +73,7 @@ impl Pii {
             numbers: numbers::Numbers::new(),
             ids: ids::Ids::new(),
             names: names::Names::new(),
+            places: places::Places::new(),
             dates: dates::Dates::new(),
         })
     }
@@ -86,6 +89,7 @@ impl Pii {
             self.dates.find(text, &wanted, &mut found);
         }
         self.names.find(text, &wanted, &mut found);
+        self.places.find(text, &wanted, &mut found);
         without_overlaps(found)
     }
 

@@ -91,10 +91,10 @@ const NOT_SURNAMES: [&str; 40] = [
 
 /// A capitalised word with its place.
 #[derive(Clone, Copy)]
-struct Word<'a> {
-    text: &'a str,
-    start: usize,
-    end: usize,
+pub(super) struct Word<'a> {
+    pub text: &'a str,
+    pub start: usize,
+    pub end: usize,
 }
 
 impl Names {
@@ -192,7 +192,7 @@ fn is_initial(text: &str, word: Word) -> bool {
 }
 
 /// The capitalised word that follows `at` after one space.
-fn adjacent(text: &str, at: usize) -> Option<Word<'_>> {
+pub(super) fn adjacent(text: &str, at: usize) -> Option<Word<'_>> {
     let rest = text[at..].strip_prefix([' ', '\u{a0}'])?;
     let start = text.len() - rest.len();
     let word = word_at(text, start);
@@ -200,7 +200,7 @@ fn adjacent(text: &str, at: usize) -> Option<Word<'_>> {
 }
 
 /// The letters (with inner apostrophes and hyphens) from `start`.
-fn word_at(text: &str, start: usize) -> Word<'_> {
+pub(super) fn word_at(text: &str, start: usize) -> Word<'_> {
     let mut end = start;
     for (offset, c) in text[start..].char_indices() {
         let inner = matches!(c, '\'' | '’' | '-')
@@ -214,7 +214,7 @@ fn word_at(text: &str, start: usize) -> Word<'_> {
 }
 
 /// The next word from `from` that begins with a capital.
-fn next_capitalised(text: &str, from: usize) -> Option<Word<'_>> {
+pub(super) fn next_capitalised(text: &str, from: usize) -> Option<Word<'_>> {
     let mut before = text[..from].chars().next_back();
     for (offset, c) in text[from..].char_indices() {
         let inside = before.is_some_and(|b| b.is_alphanumeric() || b == '\'');

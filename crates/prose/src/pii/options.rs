@@ -30,11 +30,13 @@ pub enum Entity {
     DateTime,
     /// A name of a person.
     Person,
+    /// A country or a large city.
+    Location,
 }
 
 impl Entity {
     /// All kinds.
-    pub const ALL: [Entity; 12] = [
+    pub const ALL: [Entity; 13] = [
         Entity::Email,
         Entity::Iban,
         Entity::CreditCard,
@@ -47,6 +49,7 @@ impl Entity {
         Entity::Url,
         Entity::DateTime,
         Entity::Person,
+        Entity::Location,
     ];
 
     /// The mark of a redaction.
@@ -64,6 +67,7 @@ impl Entity {
             Entity::Url => "URL",
             Entity::DateTime => "DATE_TIME",
             Entity::Person => "PERSON",
+            Entity::Location => "LOCATION",
         }
     }
 }
@@ -81,8 +85,8 @@ pub enum Action {
     Hash,
 }
 
-/// Which kinds are looked for and what becomes of them. By default all kinds but dates and URLs, which text is full
-/// of without their being personal; NeMo Curator 0.x took these too.
+/// Which kinds are looked for and what becomes of them. By default all kinds but dates, URLs and places, which text
+/// is full of without their being personal; NeMo Curator 0.x took these too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PiiOptions {
@@ -96,7 +100,7 @@ pub struct PiiOptions {
 
 impl Default for PiiOptions {
     fn default() -> Self {
-        let quiet = |e: &Entity| !matches!(e, Entity::Url | Entity::DateTime);
+        let quiet = |e: &Entity| !matches!(e, Entity::Url | Entity::DateTime | Entity::Location);
         let entities = Entity::ALL.into_iter().filter(quiet).collect();
         PiiOptions { entities, action: Action::Redact, salt: String::new() }
     }

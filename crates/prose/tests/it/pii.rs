@@ -39,6 +39,29 @@ const SURNAMES: [&str; 12] = [
     "Oyelaran",
     "Vantongeren",
 ];
+// The last four are in no gazetteer, the four before them need a word that leads to a place.
+const PLACES: [&str; 20] = [
+    "France",
+    "New Zealand",
+    "Saudi Arabia",
+    "Bosnia and Herzegovina",
+    "Kenya",
+    "Tokyo",
+    "São Paulo",
+    "Rio de Janeiro",
+    "St. Petersburg",
+    "Xi'an",
+    "Port-au-Prince",
+    "Dar es Salaam",
+    "Jordan",
+    "Turkey",
+    "Nice",
+    "Reading",
+    "Tuscaloosa",
+    "Whitby",
+    "Arequipa",
+    "Lower Saxony",
+];
 const STREETS: [&str; 5] = ["Maple", "Old Mill", "Washington", "5th", "King"];
 const KINDS: [&str; 5] = ["Street", "Ave", "Road", "Blvd.", "Lane"];
 const CITIES: [&str; 3] = ["Denver, CO 80203", "New York, NY 10001-1234", "Portland, OR 97205"];
@@ -152,6 +175,15 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
             };
             (value, "It was on {} that we met.")
         }
+        Entity::Location => {
+            let templates = [
+                "They moved to {} in spring.",
+                "Born in {}, she",
+                "the mills near {}; the rest",
+                "from the {}.",
+            ];
+            (r.of(&PLACES).to_owned(), r.of(&templates))
+        }
         Entity::Person => {
             let value = format!("{} {}", r.of(&GIVEN), r.of(&SURNAMES));
             (value, r.of(&["Yesterday {} came by.", "said {}, who knew.", "the work of {} in Rome"]))
@@ -161,7 +193,11 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
 }
 
 /// Sentences without personal data that look as if they had some.
-const INNOCENT: [&str; 26] = [
+const INNOCENT: [&str; 30] = [
+    "Jordan scored twice and Chad saved; Nice, said Sofia, and Austin was Reading.",
+    "The Bank of England and the Berlin Wall were in The New York Times and at London Bridge.",
+    "In Chinatown Germanys, Francesca and Romeo met; Turkey is eaten.",
+    "mail.Berlin.example, Berlin-based, Rome@example and London_2012 are other words.",
     "Version 10.4.12.3 of the kernel fixes std::vector and a::b.",
     "The order 4111111111111112 has 12 items at $1,234,567.89 each.",
     "In 1914-1918 and 1939-1945 there was war; page 123-45-678 is missing.",
@@ -212,6 +248,10 @@ fn planted_values_are_found_and_innocent_text_is_left() {
                     found.start <= at + 2 && found.end + 2 >= at + value.len() && found.entity == entity;
                 if covers {
                     hit = true;
+                } else if found.entity == Entity::Location
+                    && ["Berlin", "London", "Rome"].contains(&&text[found.start..found.end])
+                {
+                    // They stand in the sentences of others.
                 } else if !matches!(found.entity, Entity::DateTime | Entity::Url)
                     || found.start >= innocent.len()
                 {
@@ -243,6 +283,7 @@ fn planted_values_are_found_and_innocent_text_is_left() {
             (f64::from(found) / f64::from(planted), f64::from(found) / f64::from(found + wrong).max(1.0));
         let (low_recall, low_precision) = match entity {
             Entity::Person => (0.80, 0.95),
+            Entity::Location => (0.75, 0.95),
             Entity::Phone | Entity::Address => (0.97, 0.97),
             _ => (0.99, 0.98),
         };
