@@ -4,6 +4,7 @@ mod alloc;
 mod args;
 mod choices;
 mod commands;
+mod curate_models;
 mod device;
 mod library;
 mod live;

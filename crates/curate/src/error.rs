@@ -130,6 +130,14 @@ pub enum Error {
         /// What it may be.
         advice: String,
     },
+    /// A model that a stage asks.
+    #[error("the model in {}: {detail}", folder.display())]
+    Model {
+        /// Its Hugging Face folder.
+        folder: PathBuf,
+        /// What is wrong and what to do.
+        detail: String,
+    },
     /// The tables' engine gave up.
     #[error("cannot {doing} the table {}: {detail}; check the space left on its disk and the limit on memory", path.display())]
     Engine {

@@ -14,6 +14,7 @@ use fathom_curate::tables::{TableOptions, Tables, json_lines, text_table};
 use serde_json::json;
 
 use crate::args::{Curate, CurateVerb};
+use crate::curate_models::Engines;
 use crate::library::CURATE;
 
 /// Exit code where others owe something: "try again later" (`EX_TEMPFAIL`), which job systems retry.
@@ -52,6 +53,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
         stop: Some(Arc::new(move |_: &str| flag.load(Ordering::Relaxed))),
         progress: Some(Arc::new(move |progress: &Progress| told.progress(progress))),
         say: Some(Arc::new(|text: &str| eprintln!("          {text}"))),
+        models: Some(Arc::new(Engines)),
     };
     let begun = Instant::now();
     loop {

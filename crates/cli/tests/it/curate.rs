@@ -4,7 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
+
+use fathom_cpu::Cpu;
+use fathom_model::{
+    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf,
+};
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
 
 use crate::{arg, good, refused, rows};
 
@@ -129,4 +137,81 @@ fn mistakes_and_lists() {
     let listed = good(["curate", "stages"]);
     assert!(listed.contains("exact") && listed.contains("length"), "{listed}");
     assert!(good(["curate", "stages", "length"]).contains("min_chars = 1"));
+    for kind in ["semantic", "perplexity", "classify"] {
+        assert!(listed.contains(kind), "{listed}");
+        assert!(good(["curate", "stages", kind]).contains("model = \"\""));
+    }
+}
+
+/// A model of random weights with its tokenizer.
+fn random_model(folder: &Path) {
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
+    let sizes = LlamaSizes {
+        hidden: 32,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 48,
+        vocab: 300,
+        rope_theta: 1e4,
+        max_positions: 64,
+        tied: true,
+    };
+    let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
+    initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 5 });
+    let weights = SaveOptions::new(DType::F32);
+    let options = FolderOptions { weights, special: &SpecialIds::default(), copy: &[] };
+    save_hf(&device, &model, &params, folder, options).unwrap();
+    let texts = (0..200).map(|n| format!("w{n} w{} w{}", n * 7, n * 13));
+    Tokenizer::train_bpe(texts, 300, &["<|endoftext|>"]).unwrap().save_dir(folder).unwrap();
+}
+
+#[test]
+fn a_model_embeds_and_scores() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    random_model(&folder.path().join("model"));
+    let recipe = format!(
+        "[[stage]]\nuse = \"perplexity\"\nmodel = {0:?}\ncontext_tokens = 48\n\n\
+         [[stage]]\nuse = \"semantic\"\nmodel = {0:?}\nmax_tokens = 64\nclusters = 4\neps = 1e-6\n",
+        at("model")
+    );
+    fs::write(at("recipe.toml"), recipe).unwrap();
+    // Every text comes twice in two files: the same vector, and the same perplexity.
+    fs::create_dir(at("data")).unwrap();
+    let text = |n: u64| {
+        (0..4 + n % 90).map(|w| format!("w{}", (w * w + n * 37) % 251)).collect::<Vec<_>>().join(" ")
+    };
+    let lines: String = (0..60).map(|n| serde_json::json!({ "text": text(n) }).to_string() + "\n").collect();
+    for name in ["data/a.jsonl", "data/b.jsonl"] {
+        fs::write(at(name), &lines).unwrap();
+    }
+    let run = |out: &str, threads: usize| {
+        let settings = [format!("out={}", at(out)), format!("threads={threads}")];
+        let rest = [format!("input.paths={}", at("data")), "input.unit_bytes=3000".to_string()];
+        good([vec!["curate".to_string(), at("recipe.toml")], settings.to_vec(), rest.to_vec()].concat());
+        bytes_of(&folder.path().join(out))
+    };
+    let one = run("one", 1);
+    assert!(one == run("three", 3), "threads");
+    let ask = |query: &str| rows(&good(["curate", "sql", query, "--out", &at("one"), "--json"]));
+    let all = ask(
+        "select text, count(*) as n, min(perplexity) as low, max(perplexity) as high from perplexity group by text",
+    );
+    assert_eq!(all.len(), 60);
+    for row in &all {
+        let (low, high) = (row["low"].as_f64().unwrap(), row["high"].as_f64().unwrap());
+        assert!(row["n"] == 2 && low == high && low > 1.0, "{row}");
+    }
+    let left = ask("select count(*) as n, count(distinct text) as texts from semantic");
+    assert!(left[0]["n"] == 60 && left[0]["texts"] == 60, "{left:?}");
+
+    fs::write(at("model/config.json"), r#"{"model_type": "roberta", "architectures": ["RobertaModel"]}"#)
+        .unwrap();
+    let other = [format!("out={}", at("other")), format!("input.paths={}", at("data"))];
+    refused(
+        [vec!["curate".to_string(), at("recipe.toml")], other.to_vec()].concat(),
+        &["roberta", &at("model")],
+    );
 }

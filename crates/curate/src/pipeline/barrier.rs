@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::array::{Array, StringArray};
 
@@ -11,6 +12,7 @@ use super::batch::Batch;
 use super::crew::{self, Lane};
 use super::env::Env;
 use super::manifest::{self, Manifest, Part, part_path};
+use super::models::{Models, Tools};
 use super::part::{PartReader, PartWriter, rename, temporary_of};
 use super::rows::RowSet;
 use super::tally::Tally;
@@ -61,6 +63,14 @@ impl Job<'_> {
     /// Memory that the stage should stay within.
     pub fn memory_bytes(&self) -> u64 {
         self.env.memory_bytes
+    }
+
+    /// What opens the model in `folder`.
+    ///
+    /// # Errors
+    /// This run has no models.
+    pub fn models(&self, folder: &Path) -> Result<&Arc<dyn Models>, Error> {
+        Tools::offered(self.env.options.models.as_ref(), folder)
     }
 
     /// A folder for what does not fit into memory; the stage empties what it makes there.

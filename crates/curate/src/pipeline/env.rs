@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::crew::Limits;
+use super::models::{Models, Tools};
 use crate::error::Error;
 use crate::pipeline::batch::Batch;
 
@@ -67,6 +68,8 @@ pub struct RunOptions {
     pub progress: Option<OnProgress>,
     /// Told what a stage has to say before it starts, such as its needs.
     pub say: Option<OnLine>,
+    /// Opens the models that stages name; such stages cannot run without.
+    pub models: Option<Arc<dyn Models>>,
 }
 
 /// What a run works with.
@@ -97,6 +100,11 @@ impl Env {
             Some(stop) if stop(name) => Err(Error::Interrupted { at: name.to_owned() }),
             _ => Ok(()),
         }
+    }
+
+    /// What this run offers to its stages.
+    pub fn tools(&self) -> Tools {
+        Tools { models: self.options.models.clone(), threads: self.threads }
     }
 
     pub fn progress(&self, progress: &Progress) {

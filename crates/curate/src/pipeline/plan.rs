@@ -40,6 +40,16 @@ pub(crate) enum SegmentWork {
     Sink { stage: Box<dyn Barrier>, key: String },
 }
 
+impl SegmentWork {
+    /// Folders of the models that its stages will ask for.
+    pub fn models(&self) -> Vec<PathBuf> {
+        match self {
+            SegmentWork::Rows(rows) => rows.stages.iter().flat_map(|(_, stage)| stage.models()).collect(),
+            SegmentWork::Table { stage, .. } | SegmentWork::Sink { stage, .. } => stage.models(),
+        }
+    }
+}
+
 /// A curation, checked and ready to run.
 pub struct Pipeline {
     pub(crate) recipe: Recipe,

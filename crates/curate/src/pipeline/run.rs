@@ -60,6 +60,10 @@ impl Pipeline {
         if first {
             part::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
         }
+        // A model that cannot be opened should not end a run after hours.
+        for folder in self.segments.iter().flat_map(|segment| segment.work.models()) {
+            env.tools().models(&folder)?.check(&folder)?;
+        }
         let mut parts: Parts = None;
         let mut accounts = Vec::new();
         for segment in &self.segments {

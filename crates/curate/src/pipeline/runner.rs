@@ -138,7 +138,17 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         let (index, key, source) = missing[lane];
         PartLane::open(rows, source, (*index, key), env, &tell)
     };
-    crew::run(env.limits(), missing.len(), &open, &|fresh| process(rows, fresh, env))
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let tools = env.tools();
+    let ran = rows
+        .stages
+        .iter()
+        .try_for_each(|(_, stage)| stage.begin(&tools))
+        .and_then(|()| crew::run(env.limits(), missing.len(), &open, &|fresh| process(rows, fresh, env)));
+    rows.stages.iter().for_each(|(_, stage)| stage.end());
+    ran
 }
 
 /// A batch behind all stages.

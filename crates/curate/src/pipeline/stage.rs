@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use super::barrier::Job;
 use super::batch::Batch;
+use super::models::Tools;
 use super::tally::Tally;
 use crate::error::Error;
 use fathom_prose::extract::Extraction;
 
-/// A row-wise stage: what it does to a document depends on that document alone. It has no state, so that batches can
-/// pass it on any thread in any order.
+/// A row-wise stage: what it does to a document depends on that document alone. It has no state, save what it opens while
+/// its segment runs, so that batches can pass it on any thread in any order.
 pub trait Stage: Send + Sync {
     /// Drops, changes or describes documents; order stays. The runner counts what goes in and out, the stage calls
     /// [`Tally::drop`] for each document that it leaves out.
@@ -22,6 +23,22 @@ pub trait Stage: Send + Sync {
     fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
+
+    /// Folders of the models that it will ask for.
+    fn models(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Opens what batches with documents need; those without may come before.
+    ///
+    /// # Errors
+    /// What cannot be opened.
+    fn begin(&self, _tools: &Tools) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Closes what [`Stage::begin`] opened. Called whether the segment came to its end or not.
+    fn end(&self) {}
 }
 
 /// A stage that needs the whole table: deduplication, shuffling, blending, tokenising.
@@ -34,6 +51,11 @@ pub trait Barrier: Send + Sync {
 
     /// Files whose content decides what the stage does.
     fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Folders of the models that it will ask for.
+    fn models(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 }

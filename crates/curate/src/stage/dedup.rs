@@ -46,7 +46,7 @@ impl Barrier for Exact {
         let found = with_engine(job, engine_bytes, |engine, work| {
             exact(self.0.digest, job.documents(), work, engine)
         })?;
-        remove(job, &found, "duplicate", tally)
+        remove(job, &found, &all_but_first(&found), "duplicate", tally)
     }
 }
 
@@ -73,11 +73,11 @@ impl Barrier for Fuzzy {
         let found = with_engine(job, engine_bytes, |engine, work| {
             fuzzy(&self.0, || Ok(job.documents()), work, engine)
         })?;
-        remove(job, &found, "near_duplicate", tally)
+        remove(job, &found, &all_but_first(&found), "near_duplicate", tally)
     }
 }
 
-fn say(job: &Job<'_>, needs: Needs) {
+pub(super) fn say(job: &Job<'_>, needs: Needs) {
     let (memory, disk) = (human::bytes(needs.memory_bytes), human::bytes(needs.disk_bytes));
     job.say(&format!("needs at most {memory} of memory and {disk} of disk in {}", job.spill().display()));
 }
@@ -97,7 +97,7 @@ fn with_engine<T: Send>(
 }
 
 /// An empty folder for this stage below the spill folder.
-fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
+pub(super) fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
     let name = job.folder().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let work = job.spill().join(name);
     if work.exists() {
@@ -107,12 +107,20 @@ fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
     Ok(work)
 }
 
-/// Writes the table without all but the first of each cluster, and lists the largest clusters.
-fn remove(job: &Job<'_>, found: &Duplicates, reason: &'static str, tally: &mut Tally) -> Result<(), Error> {
-    let mut dropped = RowSet::new();
+fn all_but_first(found: &Duplicates) -> RowSet {
+    found.pairs().map(|(document, _)| document).collect()
+}
+
+/// Writes the table without the documents of `dropped`, and lists the largest clusters.
+pub(super) fn remove(
+    job: &Job<'_>,
+    found: &Duplicates,
+    dropped: &RowSet,
+    reason: &'static str,
+    tally: &mut Tally,
+) -> Result<(), Error> {
     let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
-    for (document, first) in found.pairs() {
-        dropped.insert(document);
+    for (_, first) in found.pairs() {
         *sizes.entry(first).or_insert(1) += 1;
     }
     for (size, clusters) in found.sizes() {
@@ -128,7 +136,7 @@ fn remove(job: &Job<'_>, found: &Duplicates, reason: &'static str, tally: &mut T
             let row = (first - number) as usize;
             tally.cluster(size, batch.id(row), batch.text(row));
         }
-        Ok(batch.without(number, &dropped, reason, tally))
+        Ok(batch.without(number, dropped, reason, tally))
     };
     job.rewrite(&change, tally)
 }

@@ -1,10 +1,14 @@
 //! The stages that a recipe can name: thin types over what the rest of this crate does to one text or one table.
 
+mod classify;
 mod corpus;
 mod dedup;
 mod extract;
+mod model;
 mod order;
+mod perplexity;
 mod rows;
+mod semantic;
 mod text;
 mod tokenize;
 mod write;
@@ -96,12 +100,15 @@ pub(crate) fn kinds() -> &'static [Kind] {
         Kind::of::<text::Heuristics>(),
         Kind::of::<text::Code>(),
         Kind::of::<text::Quality>(),
+        Kind::of::<classify::Classify>(),
+        Kind::of::<perplexity::Perplexity>(),
         Kind::of::<text::Personal>(),
         Kind::of::<rows::Head>(),
         Kind::of::<dedup::Exact>(),
         Kind::of::<dedup::Fuzzy>(),
         Kind::of::<dedup::Bloom>(),
         Kind::of::<dedup::Substrings>(),
+        Kind::of::<semantic::Semantic>(),
         Kind::of::<corpus::Decontaminate>(),
         Kind::of::<corpus::BlendSources>(),
         Kind::of::<order::Shuffle>(),
@@ -128,7 +135,8 @@ mod tests {
             // A model that is not named cannot be loaded, and no weights blend nothing; everything else must stand.
             match built {
                 Ok(Err(mistake)) => {
-                    assert!(["quality", "blend"].contains(&kind.name), "{}: {mistake:?}", kind.name)
+                    let without = ["quality", "classify", "perplexity", "semantic", "blend"];
+                    assert!(without.contains(&kind.name), "{}: {mistake:?}", kind.name);
                 }
                 Ok(Ok((_, table))) => assert!(table.len() <= defaults.len(), "{}: {table}", kind.name),
                 Err(error) => panic!("{}: {error}", kind.name),

@@ -1,10 +1,12 @@
-//! The table as a token store: `.bin` and `.idx` as Megatron reads them, and what is known of each document beside.
+//! The table as token stores, one for each part of a split: `.bin` and `.idx` as Megatron reads them, and what is known of
+//! each document beside.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use fathom_text::store::{DocMeta, Header, StoreWriter, length_bucket};
 use fathom_text::tokenizer::Tokenizer;
@@ -14,6 +16,12 @@ use serde::{Deserialize, Serialize};
 use super::Maker;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
+
+/// The column that the stage of this name adds.
+const SPLIT: &str = "split";
+
+/// Stores of one table at most: each has files open.
+const MAX_STORES: usize = 64;
 
 /// The special token of a trained tokenizer.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -28,31 +36,35 @@ pub struct TokenizeOptions {
     pub vocab: u64,
     /// Bytes of text that a tokenizer is trained on: whole documents, evenly spread over the table.
     pub sample_bytes: u64,
-    /// The files are `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`.
-    pub prefix: String,
+    /// The files are `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and `PREFIX-NAME.bin` and so on where the
+    /// table is split. Without a prefix they are `train.bin` and so on, or `NAME.bin`.
+    pub prefix: Option<String>,
+    /// The column that names the store of each document, where the table has it: what the stage `split` adds. None
+    /// makes one store of all.
+    pub split: Option<String>,
 }
 
 impl Default for TokenizeOptions {
     fn default() -> Self {
-        TokenizeOptions { tokenizer: None, vocab: 32_768, sample_bytes: 64 << 20, prefix: "train".to_owned() }
+        let (vocab, sample_bytes, split) = (32_768, 64 << 20, Some(SPLIT.to_owned()));
+        TokenizeOptions { tokenizer: None, vocab, sample_bytes, prefix: None, split }
     }
 }
 
-/// Makes the token store.
+/// Makes the token stores.
 pub(super) struct Tokenize(TokenizeOptions);
 
 impl Maker for Tokenize {
     type Options = TokenizeOptions;
     const NAME: &'static str = "tokenize";
-    const ABOUT: &'static str = "writes a token store (Megatron's .bin and .idx) with source, length bucket and hash of each document";
+    const ABOUT: &'static str = "writes token stores (Megatron's .bin and .idx), one a split, with source, length bucket and hash of each document";
 
     fn make(options: TokenizeOptions) -> Result<Work, Error> {
         let refuse = |key, found: &dyn ToString, advice: &str| {
             Err(Error::Setting { key, found: found.to_string(), advice: advice.to_owned() })
         };
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if options.prefix.is_empty() || !options.prefix.chars().all(plain) {
-            return refuse("prefix", &options.prefix, "it names files; use letters, digits, _ and -");
+        if let Some(prefix) = options.prefix.as_ref().filter(|prefix| !names_a_file(prefix)) {
+            return refuse("prefix", prefix, "it names files; use letters, digits, _ and -");
         }
         if options.tokenizer.is_none() && options.vocab < 257 {
             return refuse("vocab", &options.vocab, "256 bytes and one special token need 257 or more");
@@ -68,31 +80,46 @@ impl Barrier for Tokenize {
         std::fs::create_dir_all(&folder).map_err(|e| Error::write("create", &folder, e))?;
         tokenizer.save_dir(folder)?;
         let eos = tokenizer.require_eos()?;
-        let header = Header::for_tokenizer(&tokenizer)?;
-        let mut store = StoreWriter::create(job.folder().join(&self.0.prefix), header)?;
-        let mut documents = Documents::create(&job.folder().join("documents.parquet"))?;
-        let mut end = 0;
+        let mut stores = Stores {
+            options: &self.0,
+            job,
+            header: Header::for_tokenizer(&tokenizer)?,
+            open: BTreeMap::new(),
+        };
+        let mut documents: Option<Documents> = None;
         for batch in job.ahead() {
             let (_, batch) = batch?;
+            let splits = self.splits(&batch)?;
             let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
             let encoded = job.on_threads(|| tokenizer.encode_batch(&texts))??;
             let mut lines = Lines::default();
             for (row, mut ids) in encoded.into_iter().enumerate() {
                 ids.push(eos);
-                let source = number_of(&mut store, batch.source(row));
+                let store = stores.of(&batch, row, splits)?;
+                let source = number_of(&mut store.writer, batch.source(row));
                 let meta = DocMeta::of_text(texts[row], source);
-                store.push_document(&ids, meta)?;
-                end += ids.len() as u64;
+                store.writer.push_document(&ids, meta)?;
+                store.end += ids.len() as u64;
                 let bucket = length_bucket(ids.len() as u64);
-                lines.push(end, ids.len() as u64, meta.hash);
+                lines.push(store.end, ids.len() as u64, meta.hash);
                 tally.score("tokens", ids.len() as f64);
                 tally.count("length_bucket", &format!("2^{bucket:02}"), meta.text_bytes);
+                if let Some(splits) = splits {
+                    tally.count("store", splits.value(row), meta.text_bytes);
+                }
             }
-            documents.write(&batch, lines)?;
+            if documents.is_none() {
+                documents = Some(Documents::create(&job.folder().join(DOCUMENTS), splits.is_some())?);
+            }
+            if let Some(documents) = &mut documents {
+                documents.write(&batch, splits, lines)?;
+            }
         }
-        documents.finish()?;
-        store.finish()?;
-        Ok(())
+        match documents {
+            Some(documents) => documents.finish()?,
+            None => Documents::create(&job.folder().join(DOCUMENTS), false)?.finish()?,
+        }
+        stores.finish()
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -102,6 +129,17 @@ impl Barrier for Tokenize {
 }
 
 impl Tokenize {
+    /// The column that divides the table, where it has one.
+    fn splits<'b>(&self, batch: &'b Batch) -> Result<Option<&'b StringArray>, Error> {
+        let Some(name) = self.0.split.as_deref() else { return Ok(None) };
+        let found = batch.column(name);
+        if found.is_none() && (name != SPLIT || batch.table().column_by_name(name).is_some()) {
+            let detail = format!("`tokenize` divides by `{name}`, and there is no such column of text");
+            return Err(Error::Table { detail });
+        }
+        Ok(found)
+    }
+
     /// The tokenizer that was given, or one trained on a sample of the table.
     fn tokenizer(&self, job: &Job<'_>) -> Result<Tokenizer, Error> {
         match &self.0.tokenizer {
@@ -114,6 +152,78 @@ impl Tokenize {
                 Ok(job.on_threads(train)??)
             }
         }
+    }
+}
+
+/// Whether a word can be part of a file's name and of no path.
+fn names_a_file(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    !word.is_empty() && word.len() <= 64 && word.chars().all(plain)
+}
+
+/// A store and its tokens so far.
+struct Open {
+    writer: StoreWriter,
+    end: u64,
+}
+
+/// The stores of a table by split, opened when their first document comes.
+struct Stores<'j> {
+    options: &'j TokenizeOptions,
+    job: &'j Job<'j>,
+    header: Header,
+    open: BTreeMap<String, Open>,
+}
+
+impl Stores<'_> {
+    /// The store of a row.
+    fn of(&mut self, batch: &Batch, row: usize, splits: Option<&StringArray>) -> Result<&mut Open, Error> {
+        let name = splits.map_or(Some(""), |splits| splits.is_valid(row).then(|| splits.value(row)));
+        let refuse = |what: &str| {
+            let detail = format!("`tokenize` cannot name a store for {}: {what}", batch.id(row));
+            Err(Error::Table { detail })
+        };
+        let Some(name) = name else {
+            return refuse("its split is null; give each document one, or set split=none");
+        };
+        if !self.open.contains_key(name) {
+            if splits.is_some() && !names_a_file(name) {
+                return refuse(
+                    "its split is not of letters, digits, _ and -; set split=none or another column",
+                );
+            }
+            if self.open.len() == MAX_STORES {
+                return refuse("64 splits have stores already; set split=none or another column");
+            }
+            let name = name.to_owned();
+            let open = self.create(&name)?;
+            self.open.insert(name, open);
+        }
+        match self.open.get_mut(name) {
+            Some(open) => Ok(open),
+            None => unreachable!("it was just inserted"),
+        }
+    }
+
+    fn create(&self, split: &str) -> Result<Open, Error> {
+        let file = match (self.options.prefix.as_deref(), split) {
+            (None, "") => "train".to_owned(),
+            (None, split) => split.to_owned(),
+            (Some(prefix), "") => prefix.to_owned(),
+            (Some(prefix), split) => format!("{prefix}-{split}"),
+        };
+        let writer = StoreWriter::create(self.job.folder().join(file), self.header.clone())?;
+        Ok(Open { writer, end: 0 })
+    }
+
+    /// Completes all stores. A table without documents has one too.
+    fn finish(mut self) -> Result<(), Error> {
+        if self.open.is_empty() {
+            let open = self.create("")?;
+            self.open.insert(String::new(), open);
+        }
+        self.open.into_values().try_for_each(|open| open.writer.finish().map(drop))?;
+        Ok(())
     }
 }
 
@@ -161,7 +271,11 @@ impl Lines {
     }
 }
 
-/// `documents.parquet`: one row a document, in the order of the store.
+/// What is known of the documents.
+const DOCUMENTS: &str = "documents.parquet";
+
+/// `documents.parquet`: one row a document, in the order of the table and so of each store; `end` is where its tokens end
+/// in its store, and `split` names that where there are several.
 struct Documents {
     path: PathBuf,
     schema: SchemaRef,
@@ -169,26 +283,28 @@ struct Documents {
 }
 
 impl Documents {
-    fn create(path: &Path) -> Result<Documents, Error> {
+    fn create(path: &Path, split: bool) -> Result<Documents, Error> {
         let field = |name: &str, kind: DataType| Field::new(name, kind, false);
-        let schema = Arc::new(Schema::new(vec![
+        let mut fields = vec![
             field("id", DataType::Utf8),
             field("source", DataType::Utf8),
             field("end", DataType::UInt64),
             field("tokens", DataType::UInt64),
             field("length_bucket", DataType::UInt32),
             field("hash", DataType::Utf8),
-        ]));
+        ];
+        fields.extend(split.then(|| field(SPLIT, DataType::Utf8)));
+        let schema = Arc::new(Schema::new(fields));
         let file = File::create(path).map_err(|e| Error::write("create", path, e))?;
         let writer = ArrowWriter::try_new(file, schema.clone(), None).map_err(|e| failed(path, e))?;
         Ok(Documents { path: path.to_owned(), schema, writer })
     }
 
-    fn write(&mut self, batch: &Batch, lines: Lines) -> Result<(), Error> {
+    fn write(&mut self, batch: &Batch, splits: Option<&StringArray>, lines: Lines) -> Result<(), Error> {
         let text = |of: &dyn Fn(usize) -> String| -> ArrayRef {
             Arc::new(StringArray::from_iter_values((0..batch.rows()).map(of)))
         };
-        let columns: Vec<ArrayRef> = vec![
+        let mut columns: Vec<ArrayRef> = vec![
             text(&|row| batch.id(row).to_owned()),
             text(&|row| batch.source(row).to_owned()),
             Arc::new(UInt64Array::from(lines.ends)),
@@ -196,6 +312,7 @@ impl Documents {
             Arc::new(UInt32Array::from(lines.buckets)),
             Arc::new(StringArray::from(lines.hashes)),
         ];
+        columns.extend(splits.map(|splits| Arc::new(splits.clone()) as ArrayRef));
         let table = RecordBatch::try_new(self.schema.clone(), columns)
             .map_err(|e| Error::Table { detail: e.to_string() })?;
         self.writer.write(&table).map_err(|e| failed(&self.path, e))

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 
-use fathom_curate::{Content, Counters, InputFile, RawOptions, RawRecord, Reason, input_files};
+use fathom_curate::{Counters, InputFile, RawOptions, RawRecord, Reason, input_files};
+use fathom_prose::extract::Content;
 
 use crate::{dropped, folder};
 

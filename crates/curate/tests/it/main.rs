@@ -11,6 +11,8 @@ mod hostile;
 mod pages;
 mod parquet_files;
 mod pipeline;
+mod pipeline_corpus;
+mod pipeline_models;
 mod readers;
 
 use std::path::{Path, PathBuf};

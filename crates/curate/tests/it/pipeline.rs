@@ -52,11 +52,11 @@ fn pipeline(input: &Path, out: &Path, settings: &[&str]) -> Result<Pipeline, Err
     Pipeline::new(&Loaded::<Recipe>::load(layers)?)
 }
 
-fn options(threads: usize) -> RunOptions {
+pub fn options(threads: usize) -> RunOptions {
     RunOptions { threads, ..RunOptions::default() }
 }
 
-fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<Stats, Error> {
+pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<Stats, Error> {
     match pipeline.run(options)? {
         Outcome::Done(stats) => Ok(*stats),
         Outcome::Waiting { stage, missing } => panic!("waits at {stage:?} for {missing:?}"),
@@ -64,7 +64,7 @@ fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<Stats, Error> {
 }
 
 /// Every file that must not depend on how the run went, with its content.
-fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = walkdir::WalkDir::new(out).into_iter().map(|entry| entry.unwrap());
     let files = files.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path());
     files

@@ -1,0 +1,38 @@
+//! Folders of models, as options of stages name them.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// The Hugging Face folder of a path: the path itself, or the `model` folder of a run.
+pub(super) fn folder(written: &Path) -> Result<PathBuf, Error> {
+    let refuse =
+        |found: String, advice: &str| Err(Error::Setting { key: "model", found, advice: advice.to_owned() });
+    if written.as_os_str().is_empty() {
+        return refuse(
+            "nothing".to_owned(),
+            "name the Hugging Face folder of a model, or a run of `fathom train`",
+        );
+    }
+    let has = |name: &'static str| move |folder: &PathBuf| folder.join(name).is_file();
+    let folders = [written.to_owned(), written.join("model")];
+    let Some(folder) = folders.into_iter().find(has("config.json")) else {
+        let advice = "there is no config.json in it; name the Hugging Face folder of a model, or a run of `fathom train`";
+        return refuse(format!("`{}`", written.display()), advice);
+    };
+    Ok(folder)
+}
+
+/// The files of a folder that decide what its model says, by name.
+pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
+    let of_model = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        ["config.json", "tokenizer.json", "tokenizer_config.json"].contains(&name.as_str())
+            || name.ends_with(".safetensors")
+            || name.ends_with(".safetensors.index.json")
+    };
+    let listing = std::fs::read_dir(folder).map(|listing| listing.flatten().map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = listing.map(|paths| paths.filter(of_model).collect()).unwrap_or_default();
+    files.sort();
+    files
+}

@@ -1,0 +1,240 @@
+//! Perplexity by a model: how surprising a text is to it.
+//!
+//! The model lives on a thread of its own while its segment runs; the threads of the run tokenise, hand it their batches and
+//! wait. What a text gets depends on that text alone, so the order in which batches come does not matter.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+
+use arrow::array::Float32Array;
+use fathom_base::Score;
+use fathom_text::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+
+use super::{Maker, model};
+use crate::error::Error;
+use crate::pipeline::{Batch, ModelSettings, Stage, Tally, Tools, Work};
+
+/// Of a text, as many bytes are tokenised as this for each token that counts.
+const BYTES_PER_TOKEN: usize = 32;
+
+/// Options of `perplexity`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PerplexityOptions {
+    /// The model: a Hugging Face folder, or a run of `fathom train`.
+    pub model: PathBuf,
+    /// Texts of less perplexity are dropped: repetition and boilerplate.
+    pub min: Option<f64>,
+    /// Texts of more perplexity are dropped: noise.
+    pub max: Option<f64>,
+    /// Tokens that the model sees at once; longer texts are cut into windows, each scored without the one before.
+    pub context_tokens: usize,
+    /// The first so many tokens of a text count.
+    pub max_tokens: usize,
+}
+
+impl Default for PerplexityOptions {
+    fn default() -> Self {
+        let (model, context_tokens, max_tokens) = (PathBuf::new(), 1024, 8192);
+        PerplexityOptions { model, min: None, max: None, context_tokens, max_tokens }
+    }
+}
+
+/// Adds the column `perplexity`, and drops what is beyond its limits.
+pub(super) struct Perplexity {
+    options: PerplexityOptions,
+    folder: PathBuf,
+    tokenizer: Tokenizer,
+    /// The token that stands before every text, if the tokenizer has it so.
+    bos: Option<u32>,
+    limits: Vec<f64>,
+    /// There while the segment runs.
+    scorer: Mutex<Option<Sender<Request>>>,
+}
+
+/// Texts to score, as ids, and where their mean losses are awaited.
+struct Request {
+    texts: Vec<Vec<u32>>,
+    answer: Sender<Result<Vec<Option<f64>>, Error>>,
+}
+
+impl Maker for Perplexity {
+    type Options = PerplexityOptions;
+    const NAME: &'static str = "perplexity";
+    const ABOUT: &'static str = "adds the column perplexity, by a model; drops texts below min or above max";
+
+    fn make(options: PerplexityOptions) -> Result<Work, Error> {
+        let refuse =
+            |key, found: String, advice: &str| Err(Error::Setting { key, found, advice: advice.to_owned() });
+        for (key, tokens) in [("context_tokens", options.context_tokens), ("max_tokens", options.max_tokens)]
+        {
+            if tokens < 2 {
+                return refuse(key, tokens.to_string(), "one token predicts the next: choose at least 2");
+            }
+        }
+        for (key, limit) in [("min", options.min), ("max", options.max)] {
+            if let Some(limit) = limit.filter(|limit| limit.is_nan() || *limit < 1.0) {
+                return refuse(key, limit.to_string(), "no perplexity is below 1");
+            }
+        }
+        let folder = model::folder(&options.model)?;
+        let tokenizer = Tokenizer::from_dir(&folder)?;
+        let bos = tokenizer.prompt_bos();
+        let limits = options.min.into_iter().chain(options.max).collect();
+        let scorer = Mutex::default();
+        Ok(Work::Rows(Box::new(Perplexity { options, folder, tokenizer, bos, limits, scorer })))
+    }
+}
+
+impl Stage for Perplexity {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        let texts = (0..batch.rows()).map(|row| self.ids(batch.text(row))).collect::<Result<Vec<_>, _>>()?;
+        let losses = self.losses(texts)?;
+        let mut keep = Vec::with_capacity(batch.rows());
+        let mut column: Vec<Option<f32>> = Vec::with_capacity(batch.rows());
+        for (row, loss) in losses.into_iter().enumerate() {
+            let text = batch.text(row);
+            let perplexity = loss.map(f64::exp).filter(|perplexity| perplexity.is_finite());
+            let reason = match perplexity {
+                _ if self.limits.is_empty() => None,
+                None => Some("not_scored"),
+                Some(value) if self.options.min.is_some_and(|min| value < min) => Some("perplexity_low"),
+                Some(value) if self.options.max.is_some_and(|max| value > max) => Some("perplexity_high"),
+                Some(_) => None,
+            };
+            if let Some(value) = perplexity {
+                let document = (batch.id(row), text);
+                tally.decided("perplexity", value, &self.limits, reason.is_none(), document);
+            }
+            if let Some(reason) = reason {
+                tally.drop(reason, text.len() as u64);
+            }
+            column.push(perplexity.map(|value| value as f32));
+            keep.push(reason.is_none());
+        }
+        Ok(batch.with_column("perplexity", std::sync::Arc::new(Float32Array::from(column))).keep(&keep))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        model::files(&self.folder)
+    }
+
+    fn models(&self) -> Vec<PathBuf> {
+        vec![self.folder.clone()]
+    }
+
+    fn begin(&self, tools: &Tools) -> Result<(), Error> {
+        let models = tools.models(&self.folder)?.clone();
+        let (folder, context_tokens) = (self.folder.clone(), self.options.context_tokens);
+        let settings = ModelSettings { folder, context_tokens, threads: tools.threads };
+        let (requests, queue) = channel();
+        let (ready, opened) = channel();
+        std::thread::spawn(move || {
+            let mut work = |score: &mut dyn Score| {
+                let _ = ready.send(Ok(()));
+                serve(score, settings.context_tokens, &queue);
+                Ok(())
+            };
+            let done = models.with_score(&settings, &mut work);
+            // Nobody waits any more where the model was opened.
+            let _ = ready.send(done);
+        });
+        opened.recv().unwrap_or_else(|_| Err(self.gone()))?;
+        *self.scorer.lock().unwrap_or_else(PoisonError::into_inner) = Some(requests);
+        Ok(())
+    }
+
+    fn end(&self) {
+        *self.scorer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Perplexity {
+    /// The ids of a text that count. Spellings of special tokens are ordinary text.
+    fn ids(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let most = self.options.max_tokens;
+        let end = text.floor_char_boundary(most.saturating_mul(BYTES_PER_TOKEN));
+        let mut ids: Vec<u32> = self.bos.into_iter().collect();
+        ids.extend(self.tokenizer.encode(&text[..end])?);
+        ids.truncate(most);
+        Ok(ids)
+    }
+
+    /// The mean loss of each text, from the thread of the model.
+    fn losses(&self, texts: Vec<Vec<u32>>) -> Result<Vec<Option<f64>>, Error> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let scorer = self.scorer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (answer, answered) = channel();
+        let asked = scorer.is_some_and(|scorer| scorer.send(Request { texts, answer }).is_ok());
+        if !asked {
+            return Err(self.gone());
+        }
+        answered.recv().unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    fn gone(&self) -> Error {
+        let detail = "its thread has ended before its work; see what it said above".to_owned();
+        Error::Model { folder: self.folder.clone(), detail }
+    }
+}
+
+/// Answers requests until nobody can send one.
+fn serve(score: &mut dyn Score, context_tokens: usize, queue: &Receiver<Request>) {
+    let window = context_tokens.min(score.max_tokens());
+    while let Ok(Request { texts, answer }) = queue.recv() {
+        let losses = texts.iter().map(|ids| mean_loss(score, ids, window)).collect();
+        // A run that was stopped does not wait for its answers.
+        let _ = answer.send(losses);
+    }
+}
+
+/// The mean loss of all tokens but the first, in windows that overlap by one token; `None` where there is none.
+fn mean_loss(score: &mut dyn Score, ids: &[u32], window: usize) -> Result<Option<f64>, Error> {
+    let (mut sum, mut count) = (0.0, 0u64);
+    let mut start = 0;
+    while start + 1 < ids.len() {
+        let end = ids.len().min(start + window.max(2));
+        let losses = score.losses(&ids[start..end])?;
+        sum += losses.iter().sum::<f64>();
+        count += losses.len() as u64;
+        start = end - 1;
+    }
+    Ok((count > 0).then(|| sum / count as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_base::{Prompt, TokenScore};
+
+    use super::*;
+
+    /// A token's loss is its id.
+    struct Plain(Vec<usize>);
+
+    impl Score for Plain {
+        fn score(&mut self, _: &Prompt, _: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
+            Ok(Vec::new())
+        }
+        fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
+            self.0.push(ids.len());
+            Ok(ids[1..].iter().map(|id| f64::from(*id)).collect())
+        }
+        fn max_tokens(&self) -> usize {
+            1 << 20
+        }
+    }
+
+    #[test]
+    fn every_token_but_the_first_is_scored_once() {
+        for (window, lengths) in [(2, vec![2; 6]), (4, vec![4, 4]), (5, vec![5, 3]), (9, vec![7])] {
+            let mut score = Plain(Vec::new());
+            let mean = mean_loss(&mut score, &[100, 1, 2, 3, 4, 5, 6], window).unwrap();
+            assert_eq!((mean, score.0), (Some(3.5), lengths));
+        }
+        assert_eq!(mean_loss(&mut Plain(Vec::new()), &[3], 8).unwrap(), None);
+    }
+}

@@ -1,0 +1,250 @@
+//! Stages over a whole corpus inside a recipe: decontamination, repeated substrings, blending, splitting into stores.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_curate::Error;
+use fathom_curate::pipeline::{Pipeline, Recipe, RunOptions, Stats, Tally};
+use fathom_curate::tables::{TableOptions, Tables, json_lines};
+use fathom_text::store::Store;
+use fathom_text::tokenizer::Tokenizer;
+use serde_json::Value;
+
+use super::folder;
+use super::pipeline::{bytes_of, options, run};
+
+const QUESTION: &str =
+    "Which of the nine captains that left the harbour of Brindle told the truth about the storm";
+
+const NOTICE: &str = "This text may be copied by anybody for any purpose, as long as this notice is copied with it, and \
+                      nobody who wrote a part of it answers for what others do with it, on land or at sea. ";
+
+const RECIPE: &str = r#"
+[[stage]]
+use = "decontaminate"
+
+[[stage]]
+use = "substrings"
+min_bytes = 120
+chunk_bytes = 30000
+
+[[stage]]
+use = "split"
+validation = 0.2
+test = 0.1
+
+[[stage]]
+use = "blend"
+weights = { wiki = 2, web = 1 }
+unit = "bytes"
+target = 300000
+
+[[stage]]
+use = "tokenize"
+vocab = 300
+sample_bytes = 30000
+"#;
+
+/// A sentence that no other call gives.
+fn sentence(n: u64) -> String {
+    let syllables = ["ba", "den", "for", "il", "ka", "lum", "me", "no", "pra", "si", "tur", "ve"];
+    let word = |w: u64| {
+        let mut state = (n * 16 + w + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut text = String::new();
+        for _ in 0..3 {
+            state ^= state >> 29;
+            state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            text.push_str(syllables[(state >> 40) as usize % 12]);
+        }
+        text
+    };
+    format!("The {}. ", (0..10).map(word).collect::<Vec<_>>().join(" "))
+}
+
+/// Two sources. Every tenth document of `wiki` holds the question, every seventh of `web` the notice.
+fn inputs() -> tempfile::TempDir {
+    let text = |n: u64| (0..8).map(|s| sentence(n * 8 + s)).collect::<String>();
+    let line = |text: String| serde_json::json!({ "text": text }).to_string() + "\n";
+    let wiki = |n: u64| match n % 10 {
+        3 => line(format!("{}{QUESTION}? {}", text(n), text(n + 10_000))),
+        _ => line(text(n)),
+    };
+    let web = |n: u64| match n % 7 {
+        2 => line(format!("{}{NOTICE}{}", text(n + 20_000), sentence(n + 900_000))),
+        _ => line(text(n + 20_000)),
+    };
+    let question = serde_json::json!({ "question": QUESTION, "answer": "None." }).to_string();
+    folder(&[
+        ("wiki/a.jsonl", (0..60).map(wiki).collect::<String>().as_bytes()),
+        ("wiki/b.jsonl", (60..90).map(wiki).collect::<String>().as_bytes()),
+        ("web/a.jsonl", (0..210).map(web).collect::<String>().as_bytes()),
+        ("quiz.jsonl", question.as_bytes()),
+    ])
+}
+
+fn pipeline(input: &Path, out: &Path, settings: &[&str]) -> Pipeline {
+    let at = |name: &str| input.join(name).display().to_string();
+    let set = format!("{{ name = \"quiz\", path = {:?}, fields = [\"question\"] }}", at("quiz.jsonl"));
+    let recipe =
+        RECIPE.replacen("use = \"decontaminate\"", &format!("use = \"decontaminate\"\nsets = [{set}]"), 1);
+    let layers = Layers::new()
+        .text("test", &recipe)
+        .set(&format!("input.paths=[\"wiki={}\", \"web={}\"]", at("wiki"), at("web")))
+        .set("input.unit_bytes=40000")
+        .set(&format!("out={}", out.display()))
+        .sets(settings);
+    Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap()
+}
+
+fn tally<'s>(stats: &'s Stats, name: &str) -> &'s Tally {
+    &stats.stages.iter().find(|stage| stage.name == name).unwrap().tally
+}
+
+/// The rows of a query over the tables of a run.
+pub fn query(stats: &Stats, spill: &Path, sql: &str) -> Vec<BTreeMap<String, Value>> {
+    let options = TableOptions { memory_bytes: 64 << 20, spill: spill.to_owned(), threads: 1 };
+    let tables = Tables::new(&options).unwrap();
+    stats.tables.iter().for_each(|table| tables.register(&table.name, &table.folder).unwrap());
+    let lines: String = tables.query(sql).unwrap().iter().map(|batch| json_lines(batch).unwrap()).collect();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn texts(stats: &Stats, out: &Path, table: &str) -> Vec<(String, String)> {
+    let rows = query(stats, &out.join("spill"), &format!("select id, text from {table} order by id"));
+    let of = |row: &BTreeMap<String, Value>, name: &str| row[name].as_str().unwrap().to_owned();
+    rows.iter().map(|row| (of(row, "id"), of(row, "text"))).collect()
+}
+
+#[test]
+fn leaks_and_repeats_are_cut_and_sources_weighed() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let stats = run(&pipeline(input.path(), out.path(), &[]), &options(2)).unwrap();
+
+    // Nine documents hold the question; each falls into the text before it and the text behind it.
+    let cut = &tally(&stats, "decontaminate").groups["cut"]["documents cut"];
+    assert_eq!(cut.documents, 9);
+    assert_eq!(
+        (tally(&stats, "decontaminate").documents_in, tally(&stats, "decontaminate").documents_out),
+        (300, 309)
+    );
+    let clean = texts(&stats, out.path(), "decontaminate");
+    assert!(clean.iter().all(|(_, text)| !text.contains("captains") && text.len() > 200));
+    assert_eq!(clean.iter().filter(|(id, _)| id.contains("wiki") && id.ends_with("/2")).count(), 9);
+    let report = std::fs::read(out.path().join("01-decontaminate/report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    assert!(
+        report["tasks"][0]["task"] == "quiz" && report["tasks"][0]["matches"].as_u64() > Some(8),
+        "{report}"
+    );
+
+    // Of thirty notices one is left, and nothing else is shorter than it was.
+    assert_eq!(clean.iter().filter(|(_, text)| text.contains(NOTICE)).count(), 30);
+    let distinct = texts(&stats, out.path(), "substrings");
+    assert_eq!(distinct.len(), clean.len());
+    assert_eq!(distinct.iter().filter(|(_, text)| text.contains(NOTICE)).count(), 1);
+    let shorter: Vec<usize> =
+        clean.iter().zip(&distinct).map(|(a, b)| a.1.len() - b.1.len()).filter(|cut| *cut > 0).collect();
+    assert_eq!(shorter.len(), 29);
+    assert!(shorter.iter().all(|cut| (NOTICE.len()..NOTICE.len() + 40).contains(cut)), "{shorter:?}");
+
+    // Two bytes of `wiki`, which has to be taken several times, for each of `web`.
+    let drawn = &tally(&stats, "blend").groups["source"];
+    let (wiki, web) = (drawn["wiki"].bytes as f64, drawn["web"].bytes as f64);
+    assert!((wiki / web - 2.0).abs() < 0.03 && (300_000.0..302_000.0).contains(&(wiki + web)), "{drawn:?}");
+    let blended = query(&stats, out.path(), "select count(*) as n, count(distinct id) as ids from blend");
+    assert!(blended[0]["n"] == blended[0]["ids"], "copies have ids of their own: {blended:?}");
+    assert!(tally(&stats, "blend").dropped.contains_key("not_drawn"));
+}
+
+#[test]
+fn every_split_has_its_own_store() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let stats =
+        run(&pipeline(input.path(), out.path(), &["stage.tokenize.prefix=sea"]), &options(2)).unwrap();
+    let folder = out.path().join("05-tokenize");
+    let tokenizer = Tokenizer::from_dir(folder.join("tokenizer")).unwrap();
+    let table = query(&stats, out.path(), "select id, text, source, split from blend");
+    let tables =
+        Tables::new(&TableOptions { memory_bytes: 64 << 20, spill: out.path().to_owned(), threads: 1 });
+    let tables = tables.unwrap();
+    tables.register("documents", &folder).unwrap();
+    let documents: String =
+        tables.query("select * from documents").unwrap().iter().map(|b| json_lines(b).unwrap()).collect();
+    let documents: Vec<Value> = documents.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(documents.len(), table.len());
+    let mut stored = 0;
+    for name in ["train", "validation", "test"] {
+        let store = Store::open(folder.join(format!("sea-{name}"))).unwrap();
+        assert_eq!(tally(&stats, "tokenize").groups["store"][name].documents, store.num_documents() as u64);
+        let own: Vec<_> = table.iter().filter(|row| row["split"] == name).collect();
+        let listed: Vec<_> = documents.iter().filter(|row| row["split"] == name).collect();
+        assert!(own.len() == store.num_documents() && own.len() > 30, "{name}: {}", own.len());
+        assert_eq!(listed.last().unwrap()["end"].as_u64(), Some(store.num_tokens()));
+        for (number, (row, line)) in own.iter().zip(listed).enumerate() {
+            let ids = store.doc(number);
+            assert_eq!(tokenizer.decode_text(&ids[..ids.len() - 1]), row["text"].as_str().unwrap());
+            assert_eq!((&line["id"], line["tokens"].as_u64()), (&row["id"], Some(ids.len() as u64)));
+            let source = store.doc_meta(number).unwrap().source as usize;
+            assert_eq!(store.header().unwrap().sources[source], row["source"].as_str().unwrap());
+        }
+        stored += own.len();
+    }
+    assert_eq!(stored, table.len());
+
+    // Without a prefix the splits name the stores; without splits there is one.
+    let other = |settings: &[&str]| {
+        let out = tempfile::tempdir().unwrap();
+        run(&pipeline(input.path(), out.path(), settings), &options(2)).unwrap();
+        let names = std::fs::read_dir(out.path().join("05-tokenize")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".idx")).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(other(&[]), ["test.idx", "train.idx", "validation.idx"]);
+    assert_eq!(other(&["stage.tokenize.split=none"]), ["train.idx"]);
+    let refused = |settings: &[&str]| {
+        let out = tempfile::tempdir().unwrap();
+        run(&pipeline(input.path(), out.path(), settings), &options(2)).unwrap_err().to_string()
+    };
+    let said = refused(&["stage.tokenize.split=shard"]);
+    assert!(said.contains("divides by `shard`"), "{said}");
+    let said = refused(&["stage.tokenize.split=id"]);
+    assert!(said.contains("letters, digits") && said.contains("wiki"), "{said}");
+}
+
+#[test]
+fn stopped_in_any_stage_and_run_again_gives_the_same_bytes() {
+    let input = inputs();
+    let whole = tempfile::tempdir().unwrap();
+    let stop_at = |n: usize, asked: &Arc<AtomicUsize>| {
+        let asked = asked.clone();
+        let stop = move |_: &str| asked.fetch_add(1, Ordering::SeqCst) + 1 == n;
+        RunOptions { stop: Some(Arc::new(stop)), ..options(2) }
+    };
+    let asked = Arc::new(AtomicUsize::new(0));
+    run(&pipeline(input.path(), whole.path(), &[]), &stop_at(usize::MAX, &asked)).unwrap();
+    let wanted = bytes_of(whole.path());
+    let one = tempfile::tempdir().unwrap();
+    run(&pipeline(input.path(), one.path(), &[]), &options(1)).unwrap();
+    assert!(wanted == bytes_of(one.path()), "one thread");
+    let points = asked.load(Ordering::SeqCst);
+    let mut stopped_in = BTreeMap::new();
+    for n in (1..=points).step_by(points / 10) {
+        let out = tempfile::tempdir().unwrap();
+        let pipeline = pipeline(input.path(), out.path(), &[]);
+        let stopped = pipeline.run(&stop_at(n, &Arc::new(AtomicUsize::new(0))));
+        assert!(matches!(stopped, Err(Error::Interrupted { .. })), "point {n}: {stopped:?}");
+        let folders = std::fs::read_dir(out.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let last = folders.filter(|name| name.to_string_lossy().starts_with('0')).max().unwrap();
+        *stopped_in.entry(last).or_insert(0) += 1;
+        run(&pipeline, &options(2)).unwrap();
+        assert!(wanted == bytes_of(out.path()), "stopped at point {n} of {points}");
+    }
+    for stage in ["01-decontaminate", "02-substrings", "04-blend"] {
+        assert!(stopped_in.contains_key(std::ffi::OsStr::new(stage)), "{stage}: {stopped_in:?}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Stages that ask a model, with models whose answers are known: semantic deduplication, perplexity, and what is refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::{Embed, Prompt, Score, TokenScore};
+use fathom_curate::Error;
+use fathom_curate::pipeline::{
+    ModelSettings, Models, Outcome, Pipeline, Rank, Recipe, RunOptions, WithEmbed, WithScore,
+};
+use fathom_text::tokenizer::Tokenizer;
+
+use super::folder;
+use super::pipeline::{bytes_of, options, run};
+use super::pipeline_corpus::query;
+
+/// A text's vector counts its letters; a token's loss is its id modulo 7.
+#[derive(Default)]
+struct Known {
+    opened: AtomicUsize,
+    broken: bool,
+}
+
+struct Letters;
+
+impl Embed for Letters {
+    fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        let vector = |text: &&str| {
+            let mut counts = [0f32; 26];
+            text.bytes().filter(u8::is_ascii_lowercase).for_each(|b| counts[usize::from(b - b'a')] += 1.0);
+            let length = counts.iter().map(|count| count * count).sum::<f32>().sqrt();
+            counts.iter().map(|count| count / length).collect()
+        };
+        Ok(texts.iter().map(vector).collect())
+    }
+
+    fn size(&self) -> usize {
+        26
+    }
+}
+
+struct Sevens;
+
+impl Score for Sevens {
+    fn score(&mut self, _: &Prompt, _: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
+        Ok(Vec::new())
+    }
+
+    fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
+        assert!(ids.len() <= 16, "the context that the recipe asks for");
+        Ok(ids[1..].iter().map(|id| f64::from(id % 7)).collect())
+    }
+
+    fn max_tokens(&self) -> usize {
+        16
+    }
+}
+
+impl Models for Known {
+    fn check(&self, folder: &Path) -> Result<(), Error> {
+        let detail = "its family is unknown".to_owned();
+        if self.broken { Err(Error::Model { folder: folder.to_owned(), detail }) } else { Ok(()) }
+    }
+
+    fn with_embed(&self, settings: &ModelSettings, work: &mut WithEmbed<'_>) -> Result<(), Error> {
+        assert_eq!(settings.context_tokens, 512);
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        work(&mut Letters)
+    }
+
+    fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error> {
+        assert_eq!(settings.context_tokens, 40);
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        work(&mut Sevens)
+    }
+}
+
+fn with(models: Known, threads: usize) -> (Arc<Known>, RunOptions) {
+    let models = Arc::new(models);
+    (models.clone(), RunOptions { models: Some(models), ..options(threads) })
+}
+
+const RECIPE: &str = r#"
+[[stage]]
+use = "perplexity"
+model = "MODEL"
+max = 30
+min = 15
+context_tokens = 40
+max_tokens = 60
+
+[[stage]]
+use = "semantic"
+model = "MODEL"
+clusters = 5
+"#;
+
+fn text(n: u64) -> String {
+    let word = |w: u64| {
+        let letter = |l: u64| char::from(b'a' + ((n * 7 + w * n + l * (n % 5 + 1)) % 26) as u8);
+        (0..3 + (n + w) % 5).map(letter).collect::<String>()
+    };
+    (0..4 + n % 30).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Two files of texts and a folder with what looks like a model. Every third text has the words of the one before it in
+/// another order.
+fn inputs() -> tempfile::TempDir {
+    let line = |n: u64| {
+        let reversed = || text(n - 1).split(' ').rev().collect::<Vec<_>>().join(" ");
+        let text = if n % 3 == 2 { reversed() } else { text(n) };
+        serde_json::json!({ "text": text }).to_string() + "\n"
+    };
+    let inputs = folder(&[
+        ("data/a.jsonl", (0..1500).map(line).collect::<String>().as_bytes()),
+        ("data/b.jsonl", (1500..2000).map(line).collect::<String>().as_bytes()),
+        ("model/config.json", br#"{"model_type": "bert", "architectures": ["BertModel"]}"#),
+    ]);
+    let tokenizer = Tokenizer::train_bpe((0..400).map(text), 400, &["<|endoftext|>"]).unwrap();
+    tokenizer.save_dir(inputs.path().join("model")).unwrap();
+    inputs
+}
+
+fn load(recipe: &str, input: &Path, out: &Path) -> Result<Pipeline, Error> {
+    let layers = Layers::new()
+        .text("test", &recipe.replace("MODEL", &input.join("model").display().to_string()))
+        .set(&format!("input.paths=[{:?}]", input.join("data")))
+        .set("input.unit_bytes=1000")
+        .set(&format!("out={}", out.display()));
+    Pipeline::new(&Loaded::<Recipe>::load(layers)?)
+}
+
+#[test]
+fn perplexity_is_the_models_and_decides() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let pipeline = load(RECIPE, input.path(), out.path()).unwrap();
+    let (models, options) = with(Known::default(), 2);
+    let stats = run(&pipeline, &options).unwrap();
+    assert_eq!(models.opened.load(Ordering::SeqCst), 2);
+    let tokenizer = Tokenizer::from_dir(input.path().join("model")).unwrap();
+    let expected = |text: &str| {
+        let mut ids = tokenizer.encode(text).unwrap();
+        ids.truncate(60);
+        let sum: u32 = ids[1..].iter().map(|id| id % 7).sum();
+        (f64::from(sum) / (ids.len() - 1) as f64).exp()
+    };
+    let rows = query(&stats, out.path(), "select text, perplexity from perplexity");
+    let tally = &stats.stages.iter().find(|stage| stage.name == "perplexity").unwrap().tally;
+    assert_eq!(rows.len() as u64, tally.documents_out);
+    for row in &rows {
+        let wanted = expected(row["text"].as_str().unwrap());
+        let found = row["perplexity"].as_f64().unwrap();
+        assert!((found / wanted - 1.0).abs() < 1e-6 && (15.0..=30.0).contains(&wanted), "{row:?}: {wanted}");
+    }
+    let dropped: u64 =
+        ["perplexity_low", "perplexity_high"].map(|reason| tally.dropped[reason].documents).iter().sum();
+    assert!(dropped > 20 && tally.documents_in == tally.documents_out + dropped, "{:?}", tally.dropped);
+    let score = &tally.scores["perplexity"];
+    assert_eq!((score.histogram.total(), score.limits.as_slice()), (2000, &[15.0, 30.0][..]));
+    assert_eq!((score.kept.len(), score.dropped.len()), (4, 4));
+    let page = fathom_curate::pipeline::report_page(&stats);
+    assert!(page.contains("perplexity_high") && page.contains("same_meaning"));
+    // All is there: no model is opened.
+    run(&pipeline, &options).unwrap();
+    assert_eq!(models.opened.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn of_texts_with_the_same_vector_one_stays() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let recipe = "[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 1e-6\n";
+    let stats = run(&load(recipe, input.path(), out.path()).unwrap(), &with(Known::default(), 3).1).unwrap();
+    let vector = |text: &str| {
+        let mut counts = BTreeMap::new();
+        text.bytes().filter(u8::is_ascii_lowercase).for_each(|b| *counts.entry(b).or_insert(0u32) += 1);
+        let common = counts.values().copied().reduce(gcd).unwrap();
+        counts.values_mut().for_each(|count| *count /= common);
+        counts
+    };
+    let texts = |table: &str| -> Vec<String> {
+        let rows = query(&stats, out.path(), &format!("select text from {table}"));
+        rows.iter().map(|row| row["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut all: Vec<_> = texts("extract").iter().map(|text| vector(text)).collect();
+    let mut left: Vec<_> = texts("semantic").iter().map(|text| vector(text)).collect();
+    let count = left.len();
+    [&mut all, &mut left].into_iter().for_each(|vectors| {
+        vectors.sort();
+        vectors.dedup();
+    });
+    assert_eq!((left.len(), count), (all.len(), all.len()), "each vector once");
+    let tally = &stats.stages.last().unwrap().tally;
+    assert_eq!(tally.dropped["same_meaning"].documents, 2000 - count as u64);
+    assert!(count < 1400 && tally.clusters.len() > 3 && tally.scores.contains_key("cluster_size"));
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[test]
+fn threads_ranks_and_stops_change_no_byte() {
+    let input = inputs();
+    let load = |out: &Path| load(RECIPE, input.path(), out).unwrap();
+    let outs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stop_at = |n: usize, asked: &Arc<AtomicUsize>| {
+        let asked = asked.clone();
+        let stop = move |_: &str| asked.fetch_add(1, Ordering::SeqCst) + 1 == n;
+        RunOptions { stop: Some(Arc::new(stop)), ..with(Known::default(), 2).1 }
+    };
+    run(&load(outs[0].path()), &stop_at(usize::MAX, &asked)).unwrap();
+    let wanted = bytes_of(outs[0].path());
+    run(&load(outs[1].path()), &with(Known::default(), 1).1).unwrap();
+    assert!(wanted == bytes_of(outs[1].path()), "one thread");
+    let ended = [0, 1, 0, 1].map(|rank| {
+        let options = RunOptions { rank: Rank { rank, world_size: 2 }, ..with(Known::default(), 1).1 };
+        matches!(load(outs[2].path()).run(&options).unwrap(), Outcome::Done(_))
+    });
+    assert_eq!(ended, [false, false, true, true]);
+    assert!(wanted == bytes_of(outs[2].path()), "two ranks");
+    let points = asked.load(Ordering::SeqCst);
+    for n in (1..=points).step_by(points / 8) {
+        let out = tempfile::tempdir().unwrap();
+        let stopped = load(out.path()).run(&stop_at(n, &Arc::new(AtomicUsize::new(0))));
+        assert!(matches!(stopped, Err(Error::Interrupted { .. })), "point {n}: {stopped:?}");
+        run(&load(out.path()), &with(Known::default(), 2).1).unwrap();
+        assert!(wanted == bytes_of(out.path()), "stopped at point {n} of {points}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_before_anything_is_read() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let told = |recipe: &str| load(recipe, input.path(), out.path()).err().unwrap().to_string();
+    for kind in ["semantic", "perplexity", "classify"] {
+        let said = told(&format!("[[stage]]\nuse = {kind:?}\n"));
+        assert!(said.contains("stage.0.model") && said.contains("Hugging Face folder"), "{said}");
+        let said = told(&format!("[[stage]]\nuse = {kind:?}\nmodel = \"/nowhere\"\n"));
+        assert!(said.contains("/nowhere") && said.contains("config.json"), "{said}");
+    }
+    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\n");
+    assert!(
+        said.contains("bert, BertModel") && said.contains("fathom-model has decoder blocks only"),
+        "{said}"
+    );
+    let said = told("[[stage]]\nuse = \"perplexity\"\nmodel = \"MODEL\"\nmax = 0.5\n");
+    assert!(said.contains("stage.0.max") && said.contains("below 1"), "{said}");
+    let said = told("[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 3.0\n");
+    assert!(said.contains("stage.0.eps"), "{said}");
+
+    let pipeline = load(RECIPE, input.path(), out.path()).unwrap();
+    let said = run(&pipeline, &options(1)).unwrap_err().to_string();
+    assert!(said.contains("without models") && said.contains("model"), "{said}");
+    let broken = Known { broken: true, ..Known::default() };
+    let said = run(&pipeline, &with(broken, 1).1).unwrap_err().to_string();
+    assert!(said.contains("its family is unknown"), "{said}");
+    assert!(!out.path().join("00-perplexity").exists());
+    let recipe = "memory = \"8MiB\"\n[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\nclusters = 100000\n";
+    let pipeline = load(recipe, input.path(), out.path()).unwrap();
+    let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
+    assert!(said.contains("`sample`") && said.contains("8.00 MiB"), "{said}");
+}
