@@ -48,7 +48,8 @@ fn urls(records: &[RawRecord]) -> Vec<&str> {
     records.iter().map(url_of).collect()
 }
 
-fn crawl() -> Vec<String> {
+/// A crawl of each kind of record.
+pub fn crawl() -> Vec<String> {
     vec![
         record("warcinfo", "info", "software: x\r\n"),
         record("request", "a", "GET / HTTP/1.1\r\n\r\n"),
@@ -144,7 +145,8 @@ fn bombs_are_given_up() {
     assert!(counters.damage.iter().any(|d| d.detail.contains("expand")), "{:?}", counters.damage);
 }
 
-const DUMP: &str = "<mediawiki><siteinfo><sitename>W</sitename></siteinfo>\n\
+/// A dump with sound and broken pages.
+pub const DUMP: &str = "<mediawiki><siteinfo><sitename>W</sitename></siteinfo>\n\
   <page><title>One</title><ns>0</ns><id>7</id><revision><id>70</id><timestamp>2024</timestamp>\
   <text bytes=\"5\" xml:space=\"preserve\">A &lt;b&gt; &amp;amp; &quot;c&quot;</text></revision></page>\n\
   <page><title>Two</title><ns>0</ns><id>8</id><redirect title=\"One\" /><revision><text>#REDIRECT [[One]]</text></revision></page>\n\
@@ -185,7 +187,7 @@ fn dumps_give_articles() {
 }
 
 /// A tar with entries of any name, also those that a careful writer refuses.
-fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
+pub fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, data) in entries {
         let mut header = tar::Header::new_ustar();

@@ -8,6 +8,7 @@ mod decontamination;
 mod dedup;
 mod gathering;
 mod hostile;
+mod mutated;
 mod pages;
 mod parquet_files;
 mod pipeline;
