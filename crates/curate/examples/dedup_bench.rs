@@ -1,6 +1,6 @@
 //! Recall of near-duplicates against all pairs: `dedup_bench --recall [--documents N] [--copies N] [--words N] [--seed N] [--hash-seed N]
 //! [--hash-seeds N]
-//! [--shape default|curator|datatrove|one-permutation]`. One line per range of 0.05 in
+//! [--shape default|permutations|datatrove|one-permutation]`. One line per range of 0.05 in
 //! Jaccard similarity; with several seeds of the hash functions, over all of them.
 #![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
 
@@ -19,10 +19,10 @@ fn main() {
     let texts: Vec<String> = corpus.iter().map(|(_, text)| text).collect();
     let mut options = match value("--shape").as_deref().unwrap_or("default") {
         "default" => FuzzyOptions::default(),
-        "curator" => FuzzyOptions { scheme: Scheme::Curator, ..FuzzyOptions::default() },
+        "permutations" => FuzzyOptions { scheme: Scheme::Permutations, ..FuzzyOptions::default() },
         "datatrove" => FuzzyOptions::datatrove(),
         "one-permutation" => FuzzyOptions { scheme: Scheme::OnePermutation, ..FuzzyOptions::default() },
-        other => panic!("--shape is {other}; choose default, curator, datatrove or one-permutation"),
+        other => panic!("--shape is {other}; choose default, permutations, datatrove or one-permutation"),
     };
     let mut buckets = [RecallBucket::default(); RECALL_BUCKETS];
     let first = number("--hash-seed", u64::from(options.seed));

@@ -1,5 +1,5 @@
 //! Fuzzy deduplication end to end on generated near-duplicates: `fuzzy_bench [--mb N] [--threads N]
-//! [--memory-mb N] [--check T] [--shape default|curator|datatrove|one-permutation]`. Documents are generated while they are read;
+//! [--memory-mb N] [--check T] [--shape default|permutations|datatrove|one-permutation]`. Documents are generated while they are read;
 //! the rate with and without the time that generating alone takes is printed, and the peak of memory.
 #![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
 
@@ -28,10 +28,10 @@ fn main() {
     let corpus = NearDuplicates::new(1, documents, 4);
     let mut options = match value("--shape").as_deref().unwrap_or("default") {
         "default" => FuzzyOptions::default(),
-        "curator" => FuzzyOptions { scheme: Scheme::Curator, ..FuzzyOptions::default() },
+        "permutations" => FuzzyOptions { scheme: Scheme::Permutations, ..FuzzyOptions::default() },
         "datatrove" => FuzzyOptions::datatrove(),
         "one-permutation" => FuzzyOptions { scheme: Scheme::OnePermutation, ..FuzzyOptions::default() },
-        other => panic!("--shape is {other}; choose default, curator, datatrove or one-permutation"),
+        other => panic!("--shape is {other}; choose default, permutations, datatrove or one-permutation"),
     };
     options.check = value("--check").map(|v| v.parse().unwrap());
 

@@ -1,4 +1,4 @@
-//! MinHash signatures per second on one core: `minhash_bench [--shape default|curator|datatrove|one-permutation]
+//! MinHash signatures per second on one core: `minhash_bench [--shape default|permutations|datatrove|one-permutation]
 //! [--documents N] [--write FILE | --text FILE]`. FILE holds documents ended by NUL bytes, so that another program
 //! can hash the same.
 #![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
@@ -27,10 +27,10 @@ fn main() {
     let shape = value("--shape").unwrap_or_else(|| "default".to_string());
     let options = match shape.as_str() {
         "default" => MinHashOptions::default(),
-        "curator" => MinHashOptions { scheme: Scheme::Curator, ..MinHashOptions::default() },
+        "permutations" => MinHashOptions { scheme: Scheme::Permutations, ..MinHashOptions::default() },
         "datatrove" => MinHashOptions::datatrove(),
         "one-permutation" => MinHashOptions { scheme: Scheme::OnePermutation, ..MinHashOptions::default() },
-        other => panic!("--shape is {other}; choose default, curator, datatrove or one-permutation"),
+        other => panic!("--shape is {other}; choose default, permutations, datatrove or one-permutation"),
     };
     let hash = MinHash::new(&options).unwrap();
     let mut scratch = MinHashScratch::default();

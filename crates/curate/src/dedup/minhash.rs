@@ -1,13 +1,12 @@
 //! MinHash signatures (Broder 1997): two texts agree in each number of their signatures with a probability equal to
 //! the Jaccard similarity of their sets of shingles.
 //!
-//! The shape is NeMo Curator's by default: shingles of 24 characters hashed by MurmurHash3, seeded with the first of
-//! 260 pairs (a, b) from numpy's generator with seed 42. [`Scheme::Curator`] then gives Curator's signatures to the bit: the
-//! least a x + b. cuDF documents this modulo 2^61 - 1, but its 32-bit kernel multiplies 32-bit numbers, so that what
-//! runs is modulo 2^32; the values in its own tests say the same, and ours reproduce them. Such functions of one x are
-//! not independent: where a[i] is near a small multiple of a[j], their minima fall on the same shingle. Over five
-//! corpora of 20,000 documents both schemes agree with theory within 0.007; that the default, `(x xor b) a`, treats
-//! texts of a few sentences better has been seen in one test and is not understood yet.
+//! The default is NeMo Curator's, to the bit: shingles of 24 characters hashed by MurmurHash3, seeded with the first of
+//! 260 pairs (a, b) from numpy's generator with seed 42, and the least a x + b. cuDF documents this modulo 2^61 - 1, but
+//! its 32-bit kernel multiplies 32-bit numbers, so that what runs is modulo 2^32; the values in its own tests say the
+//! same, and ours reproduce them. Linear functions of one x could depend on each other; these do not: in sets of 100 and
+//! of 1000 shingles no two functions of a band have their least value at the same shingle more often than chance has
+//! it, and pooled over five corpora of 20,000 documents the recall is within 0.007 of theory.
 
 use fearless_simd::{Level, dispatch};
 use serde::{Deserialize, Serialize};
@@ -23,9 +22,9 @@ use crate::error::Error;
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// One hash function per number of the signature: `(x xor b) a` modulo 2^32, with a odd.
-    #[default]
     Permutations,
     /// One hash function per number of the signature, as Curator's: `a x + b` modulo 2^32.
+    #[default]
     Curator,
     /// One hash function in all: its range is cut into as many bins as the signature has numbers, each holds
     /// the minimum that falls into it, and empty bins borrow from full ones (optimal densification,
@@ -50,7 +49,7 @@ pub struct MinHashOptions {
 
 impl Default for MinHashOptions {
     fn default() -> MinHashOptions {
-        MinHashOptions { shingles: Shingles::Chars(24), hashes: 260, seed: 42, scheme: Scheme::Permutations }
+        MinHashOptions { shingles: Shingles::Chars(24), hashes: 260, seed: 42, scheme: Scheme::Curator }
     }
 }
 
