@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
-use crate::dedup::engine::{Engine, KeyTable, ROW_BYTES};
+use crate::dedup::engine::{Engine, KeyTable, KeyWriter, ROW_BYTES};
 use crate::dedup::fuzzy::{Batches, Duplicates, Needs, TableShape, connect};
 use crate::dedup::numbering::Numbering;
 use crate::error::Error;
@@ -56,21 +56,53 @@ pub fn exact<S: AsRef<str> + Send + Sync>(
     work: &Path,
     engine: &Engine,
 ) -> Result<Duplicates, Error> {
-    let table = KeyTable::new(work, PARTITIONS, true);
-    let mut writer = table.writer(0)?;
-    let mut numbering = Numbering::default();
+    let mut finder = ExactFinder::new(work)?;
     for batch in Batches::new(documents) {
         let batch = batch?;
         let digests: Vec<u128> = batch.par_iter().map(|(_, text)| digest.of(text.as_ref())).collect();
-        for ((number, _), digest) in batch.iter().zip(digests) {
-            let place = numbering.push(*number)?;
-            let (high, low) = ((digest >> 64) as u64, digest as u64);
-            writer.push((high % PARTITIONS as u64) as usize, high, low, place)?;
-        }
+        batch.iter().zip(digests).try_for_each(|((number, _), digest)| finder.take(*number, digest))?;
     }
-    writer.finish()?;
-    let components = connect(engine, table, PARTITIONS, numbering.len())?;
-    Ok(Duplicates { numbering, components, unhashed: 0 })
+    finder.finish(engine)
+}
+
+/// [`exact`] in steps, for callers that digest texts on threads of their own.
+pub struct ExactFinder {
+    table: KeyTable,
+    writer: KeyWriter,
+    numbering: Numbering,
+}
+
+impl ExactFinder {
+    /// Starts; digests lie under `work`, which is empty again at the end.
+    ///
+    /// # Errors
+    /// Where a file of the work folder cannot be made.
+    pub fn new(work: &Path) -> Result<ExactFinder, Error> {
+        let table = KeyTable::new(work, PARTITIONS, true);
+        let writer = table.writer(0)?;
+        Ok(ExactFinder { table, writer, numbering: Numbering::default() })
+    }
+
+    /// The digest of the next document.
+    ///
+    /// # Errors
+    /// Where `number` does not ascend, or the disk is full.
+    pub fn take(&mut self, number: u64, digest: u128) -> Result<(), Error> {
+        let place = self.numbering.push(number)?;
+        let (high, low) = ((digest >> 64) as u64, digest as u64);
+        self.writer.push((high % PARTITIONS as u64) as usize, high, low, place)
+    }
+
+    /// Finds documents with equal digests.
+    ///
+    /// # Errors
+    /// Where a file of the work folder cannot be written or read.
+    pub fn finish(self, engine: &Engine) -> Result<Duplicates, Error> {
+        let ExactFinder { table, writer, numbering } = self;
+        writer.finish()?;
+        let components = connect(engine, table, PARTITIONS, numbering.len())?;
+        Ok(Duplicates { numbering, components, unhashed: 0 })
+    }
 }
 
 #[cfg(test)]

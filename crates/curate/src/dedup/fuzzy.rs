@@ -17,6 +17,7 @@ use crate::dedup::engine::{Engine, KeyTable, KeyWriter, ROW_BYTES, WRITER_BYTES}
 use crate::dedup::jaccard;
 use crate::dedup::minhash::MinHashScratch;
 use crate::dedup::numbering::Numbering;
+use crate::dedup::shingle::Shingles;
 use crate::error::Error;
 
 /// Documents hashed together: at most so many, and about so many bytes of text.
@@ -103,6 +104,23 @@ impl Duplicates {
         })
     }
 
+    /// Only those duplicates whose Jaccard similarity to a document that stays is at least `threshold`; `documents`
+    /// gives all documents once more.
+    ///
+    /// # Errors
+    /// Where a document cannot be read, or a file of the work folder cannot be written or read.
+    pub fn checked<S: AsRef<str>>(
+        mut self,
+        shingles: Shingles,
+        threshold: f64,
+        documents: impl Iterator<Item = Result<(u64, S), Error>>,
+        work: &Path,
+    ) -> Result<Duplicates, Error> {
+        let how = (shingles, threshold);
+        self.components = jaccard::check(&self.components, &self.numbering, how, documents, work)?;
+        Ok(self)
+    }
+
     /// How many clusters there are of each size above 1.
     pub fn sizes(&self) -> BTreeMap<u64, u64> {
         self.components.sizes()
@@ -149,20 +167,70 @@ where
     S: AsRef<str> + Send + Sync,
 {
     let bands = Bands::new(options)?;
-    let table = KeyTable::new(work, bands.bands(), false);
-    let mut writer = table.writer(0)?;
-    let mut numbering = Numbering::default();
-    let mut unhashed = 0;
+    let mut finder = FuzzyFinder::new(&bands, work)?;
     for batch in Batches::new(documents()?) {
-        unhashed += write_keys(&bands, &batch?, &mut numbering, &mut writer)?;
+        let batch = batch?;
+        let keys: Vec<Vec<u64>> = batch
+            .par_iter()
+            .map_init(MinHashScratch::default, |scratch, (_, text)| band_keys(&bands, text.as_ref(), scratch))
+            .collect();
+        batch.iter().zip(&keys).try_for_each(|((number, _), keys)| finder.take(*number, keys))?;
     }
-    writer.finish()?;
-    let mut components = connect(engine, table, bands.bands(), numbering.len())?;
-    if let Some(threshold) = options.check {
-        let again = documents()?;
-        components = jaccard::check(&components, &numbering, (options.shingles, threshold), again, work)?;
+    let found = finder.finish(engine)?;
+    match options.check {
+        Some(threshold) => found.checked(options.shingles, threshold, documents()?, work),
+        None => Ok(found),
     }
-    Ok(Duplicates { numbering, components, unhashed })
+}
+
+/// The keys of a text, one a band; none for a text without shingles.
+pub fn band_keys(bands: &Bands, text: &str, scratch: &mut MinHashScratch) -> Vec<u64> {
+    let mut keys = Vec::with_capacity(bands.bands());
+    bands.keys(text, scratch, &mut keys);
+    keys
+}
+
+/// [`fuzzy`] in steps, for callers that hash texts on threads of their own: [`band_keys`] on any of them, then
+/// [`FuzzyFinder::take`] in the order of the documents.
+pub struct FuzzyFinder {
+    bands: usize,
+    table: KeyTable,
+    writer: KeyWriter,
+    numbering: Numbering,
+    unhashed: u64,
+}
+
+impl FuzzyFinder {
+    /// Starts; keys lie under `work`, which is empty again at the end.
+    ///
+    /// # Errors
+    /// Where a file of the work folder cannot be made.
+    pub fn new(bands: &Bands, work: &Path) -> Result<FuzzyFinder, Error> {
+        let table = KeyTable::new(work, bands.bands(), false);
+        let writer = table.writer(0)?;
+        Ok(FuzzyFinder { bands: bands.bands(), table, writer, numbering: Numbering::default(), unhashed: 0 })
+    }
+
+    /// The keys of the next document.
+    ///
+    /// # Errors
+    /// Where `number` does not ascend, or the disk is full.
+    pub fn take(&mut self, number: u64, keys: &[u64]) -> Result<(), Error> {
+        let place = self.numbering.push(number)?;
+        self.unhashed += u64::from(keys.is_empty());
+        keys.iter().enumerate().try_for_each(|(band, &key)| self.writer.push(band, key, 0, place))
+    }
+
+    /// Joins the documents that share a key.
+    ///
+    /// # Errors
+    /// Where a file of the work folder cannot be written or read.
+    pub fn finish(self, engine: &Engine) -> Result<Duplicates, Error> {
+        let FuzzyFinder { bands, table, writer, numbering, unhashed } = self;
+        writer.finish()?;
+        let components = connect(engine, table, bands, numbering.len())?;
+        Ok(Duplicates { numbering, components, unhashed })
+    }
 }
 
 /// Joins all documents that share a key, partition by partition, removing each when it is done.
@@ -182,32 +250,6 @@ pub(super) fn connect(
     table.close()?;
     components.flatten();
     Ok(components)
-}
-
-/// Hashes a batch on all threads and writes its keys in order; the number of documents without shingles.
-fn write_keys<S: AsRef<str> + Sync>(
-    bands: &Bands,
-    batch: &[(u64, S)],
-    numbering: &mut Numbering,
-    writer: &mut KeyWriter,
-) -> Result<u64, Error> {
-    let keys: Vec<Vec<u64>> = batch
-        .par_iter()
-        .map_init(MinHashScratch::default, |scratch, (_, text)| {
-            let mut keys = Vec::with_capacity(bands.bands());
-            bands.keys(text.as_ref(), scratch, &mut keys);
-            keys
-        })
-        .collect();
-    let mut unhashed = 0;
-    for ((number, _), keys) in batch.iter().zip(&keys) {
-        let place = numbering.push(*number)?;
-        unhashed += u64::from(keys.is_empty());
-        for (band, &key) in keys.iter().enumerate() {
-            writer.push(band, key, 0, place)?;
-        }
-    }
-    Ok(unhashed)
 }
 
 /// Documents by batches that fit in memory.

@@ -207,7 +207,7 @@ impl Job<'_> {
     }
 
     /// The manifest of a part that this stage wrote.
-    fn publish(&self, index: usize, writer: PartWriter) -> Result<(), Error> {
+    pub(super) fn publish(&self, index: usize, writer: PartWriter) -> Result<(), Error> {
         let path = part_path(self.folder, index);
         manifest::forget(&path)?;
         let closed = writer.close()?;

@@ -28,6 +28,8 @@ mod histogram;
 mod manifest;
 mod models;
 mod options;
+mod ordered;
+mod ordered_parts;
 mod part;
 mod plan;
 mod recipe;

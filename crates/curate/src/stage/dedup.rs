@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Maker;
 use crate::dedup::{
-    BloomOptions, Digest, Duplicates, Engine, FuzzyOptions, Needs, ParagraphFilter, Paragraphs,
-    SubstringOptions, exact, exact_needs, fuzzy, fuzzy_needs, substring_needs, substrings,
+    Bands, BloomOptions, Digest, Duplicates, Engine, ExactFinder, FuzzyFinder, FuzzyOptions, MinHashScratch,
+    Needs, ParagraphFilter, Paragraphs, SubstringOptions, band_keys, exact_needs, fuzzy_needs,
+    substring_needs, substrings,
 };
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, RowSet, Tally, Work};
@@ -44,7 +45,15 @@ impl Barrier for Exact {
         let engine_bytes = job.memory_bytes() / 2;
         say(job, exact_needs(job.num_documents(), engine_bytes));
         let found = with_engine(job, engine_bytes, |engine, work| {
-            exact(self.0.digest, job.documents(), work, engine)
+            let mut finder = ExactFinder::new(work)?;
+            let digests = |number: u64, batch: &Batch| {
+                let of = |row: usize| (number + row as u64, self.0.digest.of(batch.text(row)));
+                Ok((0..batch.rows()).map(of).collect::<Vec<_>>())
+            };
+            job.in_order(&digests, &mut |digests| {
+                digests.into_iter().try_for_each(|(number, digest)| finder.take(number, digest))
+            })?;
+            finder.finish(engine)
         })?;
         remove(job, &found, &all_but_first(&found), "duplicate", tally)
     }
@@ -61,7 +70,7 @@ impl Maker for Fuzzy {
 
     fn make(options: FuzzyOptions) -> Result<Work, Error> {
         // The functions are drawn again when it runs; here only mistakes are looked for.
-        crate::dedup::Bands::new(&options)?;
+        Bands::new(&options)?;
         Ok(Work::Table(Box::new(Fuzzy(options))))
     }
 }
@@ -71,7 +80,22 @@ impl Barrier for Fuzzy {
         let engine_bytes = job.memory_bytes() / 2;
         say(job, fuzzy_needs(&self.0, job.num_documents(), job.text_bytes(), engine_bytes));
         let found = with_engine(job, engine_bytes, |engine, work| {
-            fuzzy(&self.0, || Ok(job.documents()), work, engine)
+            let bands = Bands::new(&self.0)?;
+            let mut finder = FuzzyFinder::new(&bands, work)?;
+            let keys = |number: u64, batch: &Batch| {
+                let mut scratch = MinHashScratch::default();
+                let mut of =
+                    |row: usize| (number + row as u64, band_keys(&bands, batch.text(row), &mut scratch));
+                Ok((0..batch.rows()).map(&mut of).collect::<Vec<_>>())
+            };
+            job.in_order(&keys, &mut |keys| {
+                keys.into_iter().try_for_each(|(number, keys)| finder.take(number, &keys))
+            })?;
+            let found = finder.finish(engine)?;
+            match self.0.check {
+                Some(threshold) => found.checked(self.0.shingles, threshold, job.documents(), work),
+                None => Ok(found),
+            }
         })?;
         remove(job, &found, &all_but_first(&found), "near_duplicate", tally)
     }

@@ -1,8 +1,11 @@
 //! The order of the documents of a whole table.
 
+use fathom_base::human;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
+use super::dedup::scratch;
+use crate::blend::shuffle_key;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
 use crate::tables::{TableOptions, Tables, shuffled};
@@ -30,19 +33,37 @@ impl Maker for Shuffle {
 
 impl Barrier for Shuffle {
     fn run(&self, job: &Job<'_>, _: &mut Tally) -> Result<(), Error> {
-        let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
-        let tables = Tables::new(&TableOptions {
-            memory_bytes: job.memory_bytes() / 2,
-            spill: job.spill().to_owned(),
-            threads: job.threads(),
-        })?;
-        tables.register("documents", folder)?;
-        let mut parts = job.writer();
-        shuffled(&tables, "documents", self.0.seed.unwrap_or(job.seed()), &mut |rows| {
-            job.point("batch")?;
-            let batch = Batch::new(rows).map_err(|detail| Error::Table { detail })?;
-            batch.pieces().try_for_each(|piece| parts.write(&piece))
-        })?;
-        parts.finish()
+        let seed = self.0.seed.unwrap_or(job.seed());
+        let needs = job.ordered_needs();
+        if needs > job.memory_bytes() {
+            return sorted_by_the_engine(job, seed);
+        }
+        let disk = human::bytes(job.text_bytes());
+        job.say(&format!(
+            "needs {disk} of disk in {} and {} of memory a thread",
+            job.spill().display(),
+            human::bytes(needs)
+        ));
+        let work = scratch(job)?;
+        job.write_ordered(&work, &|id| shuffle_key(seed, id))?;
+        std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))
     }
+}
+
+/// The same order where a range of it does not fit into memory, by a sort that spills.
+fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
+    let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
+    let tables = Tables::new(&TableOptions {
+        memory_bytes: job.memory_bytes() / 2,
+        spill: job.spill().to_owned(),
+        threads: job.threads(),
+    })?;
+    tables.register("documents", folder)?;
+    let mut parts = job.writer();
+    shuffled(&tables, "documents", seed, &mut |rows| {
+        job.point("batch")?;
+        let batch = Batch::new(rows).map_err(|detail| Error::Table { detail })?;
+        batch.pieces().try_for_each(|piece| parts.write(&piece))
+    })?;
+    parts.finish()
 }

@@ -12,6 +12,7 @@ use fathom_text::store::{DocMeta, Header, StoreWriter, length_bucket};
 use fathom_text::tokenizer::Tokenizer;
 use parquet::arrow::ArrowWriter;
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
 
 use super::Maker;
 use crate::error::Error;
@@ -22,6 +23,9 @@ const SPLIT: &str = "split";
 
 /// Stores of one table at most: each has files open.
 const MAX_STORES: usize = 64;
+
+/// Keys the choice of the texts that a tokenizer is trained on, so that it is not that of a shuffle.
+const SAMPLE_SEED: u64 = 0x746f_6b65_6e73;
 
 /// The special token of a trained tokenizer.
 const END_OF_TEXT: &str = "<|endoftext|>";
@@ -34,7 +38,7 @@ pub struct TokenizeOptions {
     pub tokenizer: Option<PathBuf>,
     /// Ids of a trained tokenizer at most, the 256 bytes and the special token included.
     pub vocab: u64,
-    /// Bytes of text that a tokenizer is trained on: whole documents, evenly spread over the table.
+    /// Bytes of text that a tokenizer is trained on: whole documents, chosen by a hash.
     pub sample_bytes: u64,
     /// The files are `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and `PREFIX-NAME.bin` and so on where the
     /// table is split. Without a prefix they are `train.bin` and so on, or `NAME.bin`.
@@ -87,22 +91,18 @@ impl Barrier for Tokenize {
             open: BTreeMap::new(),
         };
         let mut documents: Option<Documents> = None;
-        for batch in job.ahead() {
-            let (_, batch) = batch?;
+        let mut accept = |encoded: Encoded| {
+            let Encoded { batch, rows } = encoded;
             let splits = self.splits(&batch)?;
-            let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
-            let encoded = job.on_threads(|| tokenizer.encode_batch(&texts))??;
             let mut lines = Lines::default();
-            for (row, mut ids) in encoded.into_iter().enumerate() {
-                ids.push(eos);
+            for (row, (ids, mut meta)) in rows.into_iter().enumerate() {
                 let store = stores.of(&batch, row, splits)?;
-                let source = number_of(&mut store.writer, batch.source(row));
-                let meta = DocMeta::of_text(texts[row], source);
+                meta.source = number_of(&mut store.writer, batch.source(row));
                 store.writer.push_document(&ids, meta)?;
                 store.end += ids.len() as u64;
-                let bucket = length_bucket(ids.len() as u64);
                 lines.push(store.end, ids.len() as u64, meta.hash);
                 tally.score("tokens", ids.len() as f64);
+                let bucket = length_bucket(ids.len() as u64);
                 tally.count("length_bucket", &format!("2^{bucket:02}"), meta.text_bytes);
                 if let Some(splits) = splits {
                     tally.count("store", splits.value(row), meta.text_bytes);
@@ -114,7 +114,9 @@ impl Barrier for Tokenize {
             if let Some(documents) = &mut documents {
                 documents.write(&batch, splits, lines)?;
             }
-        }
+            Ok(())
+        };
+        job.in_order(&|_, batch| Encoded::of(batch, &tokenizer, eos), &mut accept)?;
         match documents {
             Some(documents) => documents.finish()?,
             None => Documents::create(&job.folder().join(DOCUMENTS), false)?.finish()?,
@@ -227,24 +229,42 @@ impl Stores<'_> {
     }
 }
 
-/// Whole documents evenly spread over the table, about `bytes` of them.
+/// Whole documents spread over the table, about `bytes` of them; which, is decided by the hashes of their ids.
 fn sample(job: &Job<'_>, bytes: u64) -> Result<Vec<String>, Error> {
-    let total = job.text_bytes().max(1);
-    let (mut seen, mut taken) = (0u64, 0u64);
+    let total = job.text_bytes();
+    let chosen = |id: &str| {
+        let hash = XxHash3_64::oneshot_with_seed(SAMPLE_SEED, id.as_bytes());
+        u128::from(hash) * u128::from(total) < u128::from(bytes) << 64
+    };
     let mut texts = Vec::new();
-    for batch in job.batches() {
-        let (_, batch) = batch?;
-        for row in 0..batch.rows() {
-            let text = batch.text(row);
-            seen += text.len() as u64;
-            // Taken so far stays at the same share of what was seen as the sample is of all.
-            if u128::from(taken) * u128::from(total) < u128::from(seen) * u128::from(bytes) && taken < bytes {
-                taken += text.len() as u64;
-                texts.push(text.to_owned());
-            }
-        }
-    }
+    let take = |_: u64, batch: &Batch| {
+        let rows = (0..batch.rows()).filter(|&row| chosen(batch.id(row)));
+        Ok(rows.map(|row| batch.text(row).to_owned()).collect::<Vec<_>>())
+    };
+    job.in_order(&take, &mut |more| {
+        texts.extend(more);
+        Ok(())
+    })?;
     Ok(texts)
+}
+
+/// The ids of a batch, the end of text behind each document, and what is known of their texts; sources have no number yet.
+struct Encoded {
+    batch: Batch,
+    rows: Vec<(Vec<u32>, DocMeta)>,
+}
+
+impl Encoded {
+    fn of(batch: &Batch, tokenizer: &Tokenizer, eos: u32) -> Result<Encoded, Error> {
+        let row = |row: usize| {
+            let text = batch.text(row);
+            let mut ids = tokenizer.encode(text)?;
+            ids.push(eos);
+            Ok((ids, DocMeta::of_text(text, 0)))
+        };
+        let rows = (0..batch.rows()).map(row).collect::<Result<_, Error>>()?;
+        Ok(Encoded { batch: batch.clone(), rows })
+    }
 }
 
 fn number_of(store: &mut StoreWriter, source: &str) -> u32 {

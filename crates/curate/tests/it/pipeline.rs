@@ -325,6 +325,43 @@ fn all_stages_together_give_the_same_bytes_on_any_threads() {
     }
 }
 
+/// The values of a text column of a part, in order.
+fn column(part: &Path, name: &str) -> Vec<String> {
+    let file = std::fs::File::open(part).unwrap();
+    let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    let batches = reader.build().unwrap().map(Result::unwrap);
+    let values = |batch: arrow::array::RecordBatch| -> Vec<String> {
+        let column = batch.column_by_name(name).unwrap();
+        let column = column.as_any().downcast_ref::<arrow::array::StringArray>().unwrap();
+        column.iter().map(|value| value.unwrap().to_owned()).collect()
+    };
+    batches.flat_map(values).collect()
+}
+
+#[test]
+fn a_shuffled_table_is_in_the_order_of_its_keys_however_it_was_sorted() {
+    let line = |n: u64| format!("{{\"text\":\"{n} {}\"}}\n", "text ".repeat((n * 7 % 900) as usize));
+    let lines: String = (0..9000).map(line).collect();
+    let input = folder(&[("a.jsonl", lines.as_bytes())]);
+    let outs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    // The second has less memory than three times the text, so that the query engine sorts it.
+    let ids = [("1GiB", &outs[0]), ("48MiB", &outs[1])].map(|(memory, out)| {
+        let layers = Layers::new()
+            .text("test", "seed = 5\n[[stage]]\nuse = \"shuffle\"\n")
+            .set(&format!("input.paths=[{:?}]", input.path()))
+            .set(&format!("memory={memory}"))
+            .set(&format!("out={}", out.path().display()));
+        let pipeline = Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap();
+        let stats = run(&pipeline, &options(2)).unwrap();
+        assert!(stats.tables[1].documents == 9000 && stats.tables[1].text_bytes > 20_000_000, "{stats:#?}");
+        column(&out.path().join("01-shuffle/part-00000.parquet"), "id")
+    });
+    let key = |id: &String| fathom_curate::blend::shuffle_key(5, id);
+    assert_eq!(ids[0].len(), 9000);
+    assert!(ids[0].is_sorted_by_key(key));
+    assert_eq!(ids[0], ids[1]);
+}
+
 #[test]
 fn queries_see_the_tables() {
     use fathom_curate::tables::{TableOptions, Tables, json_lines, text_table};

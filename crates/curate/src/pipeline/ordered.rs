@@ -1,0 +1,54 @@
+//! Batches worked on by all threads, their results taken in order: for stages over the whole table that write one thing.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::barrier::{Batches, Job};
+use super::batch::Batch;
+use super::crew::{self, Lane};
+use crate::error::Error;
+
+impl Job<'_> {
+    /// Calls `work` with (number of the first document, batch) for every batch, on all threads in any order, and
+    /// `accept` with what became of each, one after the other in the order of the table. Reading and accepting go on
+    /// while other batches are worked on.
+    ///
+    /// # Errors
+    /// A part that cannot be read, or what `work` or `accept` say.
+    pub fn in_order<T: Send>(
+        &self,
+        work: &(dyn Fn(u64, &Batch) -> Result<T, Error> + Sync),
+        accept: &mut (dyn FnMut(T) -> Result<(), Error> + Send),
+    ) -> Result<(), Error> {
+        let accept = Mutex::new(Some(accept));
+        let open = |_: usize| {
+            let accept = accept.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(Ordered { batches: self.batches(), accept })
+        };
+        let work = |(number, batch): (u64, Batch)| work(number, &batch);
+        crew::run(self.env.limits(), 1, &open, &work)
+    }
+}
+
+type Accept<'a, T> = &'a mut (dyn FnMut(T) -> Result<(), Error> + Send);
+
+struct Ordered<'a, T> {
+    batches: Batches,
+    accept: Option<Accept<'a, T>>,
+}
+
+impl<T: Send> Lane for Ordered<'_, T> {
+    type Job = (u64, Batch);
+    type Done = T;
+
+    fn next(&mut self) -> Result<Option<Self::Job>, Error> {
+        self.batches.next().transpose()
+    }
+
+    fn accept(&mut self, done: T) -> Result<(), Error> {
+        self.accept.as_mut().map_or(Ok(()), |accept| accept(done))
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        Ok(())
+    }
+}
