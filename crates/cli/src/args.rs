@@ -140,9 +140,69 @@ pub struct Curate {
     /// Seconds to wait for the other processes where a stage needs the whole table.
     #[arg(long, default_value_t = 0.0)]
     pub wait: f64,
+    /// Where whole tables are sorted: in this process, or on a Ballista cluster (cargo feature `ballista`).
+    #[arg(long, value_enum, default_value_t = Where::Embedded)]
+    pub engine: Where,
+    /// Address of the cluster's scheduler, e.g. df://localhost:50050.
+    #[arg(long, value_name = "URL")]
+    pub scheduler: Option<String>,
     /// Progress and result as JSON objects, one a line.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `--engine`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Where {
+    /// In this process.
+    Embedded,
+    /// On a cluster.
+    Ballista,
+}
+
+/// Where a process of a Ballista cluster listens.
+#[derive(Group)]
+pub struct Listen {
+    /// Address to listen on. Who reaches it can read what this process can: keep to networks of trust.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub bind: std::net::IpAddr,
+    /// Name or address under which the other processes reach this one; --bind if not given.
+    #[arg(long)]
+    pub host: Option<String>,
+}
+
+/// `fathom curate scheduler`.
+#[derive(Group)]
+pub struct Scheduler {
+    /// Where it listens.
+    #[command(flatten)]
+    pub listen: Listen,
+    /// Port.
+    #[arg(long, default_value_t = 50050)]
+    pub port: u16,
+}
+
+/// `fathom curate executor`.
+#[derive(Group)]
+pub struct Executor {
+    /// Where it listens.
+    #[command(flatten)]
+    pub listen: Listen,
+    /// Port; the next one is used as well.
+    #[arg(long, default_value_t = 50051)]
+    pub port: u16,
+    /// Address of the scheduler.
+    #[arg(long, value_name = "URL", default_value = "df://localhost:50050")]
+    pub scheduler: String,
+    /// Folder of its own for results between stages and spills.
+    #[arg(long, value_name = "DIR", default_value = "out/executor")]
+    pub work_dir: PathBuf,
+    /// Tasks at a time; 0 for all cores.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Memory of all tasks together, e.g. 24GiB; 70 % of the machine's if not given.
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
 }
 
 /// `fathom curate VERB`.
@@ -170,6 +230,10 @@ pub enum CurateVerb {
         #[arg(default_value = "out/curated")]
         out: PathBuf,
     },
+    /// Runs the scheduler of a Ballista cluster for `--engine ballista` (cargo feature `ballista`).
+    Scheduler(Scheduler),
+    /// Runs an executor of a Ballista cluster (cargo feature `ballista`).
+    Executor(Executor),
 }
 
 /// `fathom plan`.

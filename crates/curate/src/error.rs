@@ -138,6 +138,19 @@ pub enum Error {
         /// What is wrong and what to do.
         detail: String,
     },
+    /// A cluster for whole tables.
+    #[cfg(feature = "ballista")]
+    #[error("cannot {doing} {address}: {detail}; {advice}")]
+    Cluster {
+        /// What was tried: `reach the scheduler at`.
+        doing: &'static str,
+        /// The address as it was given.
+        address: String,
+        /// What the system or the cluster said.
+        detail: String,
+        /// What to do.
+        advice: &'static str,
+    },
     /// The tables' engine gave up.
     #[error("cannot {doing} the table {}: {detail}; check the space left on its disk and the limit on memory", path.display())]
     Engine {

@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail};
 use fathom_base::human;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, stage_kinds};
-use fathom_curate::tables::{TableOptions, Tables, json_lines, text_table};
+use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
 use serde_json::json;
 
+use super::cluster;
 use crate::args::{Curate, CurateVerb};
 use crate::curate_models::Engines;
 use crate::library::CURATE;
@@ -28,6 +29,8 @@ pub fn run(args: &Curate) -> Result<ExitCode> {
         Some(CurateVerb::Sql { query, out, json }) => sql(query, out, *json).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Stages { name }) => stages(name.as_deref()).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Report { out }) => report(out).map(|()| ExitCode::SUCCESS),
+        Some(CurateVerb::Scheduler(args)) => cluster::scheduler(args).map(|()| ExitCode::SUCCESS),
+        Some(CurateVerb::Executor(args)) => cluster::executor(args).map(|()| ExitCode::SUCCESS),
         None => curate(args),
     }
 }
@@ -38,6 +41,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let loaded = Loaded::<Recipe>::load(layers)?;
     let pipeline = Pipeline::new(&loaded)?;
     let rank = rank(args)?;
+    let engine = cluster::engine(args)?;
     let asked_to_stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second signal ends the process as usual.
@@ -50,6 +54,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let options = RunOptions {
         threads: 0,
         rank,
+        engine,
         stop: Some(Arc::new(move |_: &str| flag.load(Ordering::Relaxed))),
         progress: Some(Arc::new(move |progress: &Progress| told.progress(progress))),
         say: Some(Arc::new(|text: &str| eprintln!("          {text}"))),
@@ -126,7 +131,12 @@ fn report(out: &Path) -> Result<()> {
 
 fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = TableOptions { memory_bytes: 2 << 30, spill: out.join("spill"), threads };
+    let options = TableOptions {
+        memory_bytes: 2 << 30,
+        spill: out.join("spill"),
+        threads,
+        engine: TableEngine::Embedded,
+    };
     let tables = Tables::new(&options)?;
     for table in read_stats(out)?.tables {
         // A folder that was moved keeps its tables.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod cluster;
 mod convert;
 mod curate;
 mod diff;

@@ -55,7 +55,7 @@ fn args(folder: &Path, out: &Path) -> Vec<String> {
 }
 
 /// Every file that must not depend on how the run went.
-fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for table in fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
         let name = table.file_name().unwrap().to_string_lossy().into_owned();
@@ -214,4 +214,14 @@ fn a_model_embeds_and_scores() {
         [vec!["curate".to_string(), at("recipe.toml")], other.to_vec()].concat(),
         &["roberta", &at("model")],
     );
+}
+
+#[test]
+#[cfg(not(feature = "ballista"))]
+fn without_ballista_it_says_how_to_build_it() {
+    let folder = folder();
+    let run = [args(folder.path(), folder.path()), vec!["--engine".into(), "ballista".into()]].concat();
+    refused(run, &["built without Ballista", "--features ballista"]);
+    refused(["curate", "scheduler"], &["built without Ballista"]);
+    refused(["curate", "executor"], &["built without Ballista"]);
 }

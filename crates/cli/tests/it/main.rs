@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+#[cfg(feature = "ballista")]
+mod ballista;
 mod bench;
 mod curate;
 mod diff;

@@ -22,6 +22,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col
 use futures::StreamExt;
 
 use crate::error::Error;
+use crate::tables::TableEngine;
 
 /// Rows collected before they are handed to a file, and rows of a row group: a partition's writer holds about 1.5 MiB.
 const BATCH_ROWS: usize = 8192;
@@ -38,14 +39,23 @@ pub struct Engine {
     context: SessionContext,
     runtime: tokio::runtime::Runtime,
     memory_bytes: u64,
+    attempts: usize,
 }
 
 impl Engine {
-    /// Sorts may take `memory_bytes` and spill under `spill`; work runs on `threads` threads.
+    /// Sorts in this process may take `memory_bytes` and spill under `spill`; work runs on `threads` threads.
     ///
     /// # Errors
     /// Where the folder cannot be made or threads cannot be started.
     pub fn new(memory_bytes: u64, threads: usize, spill: &Path) -> Result<Engine, Error> {
+        Engine::on(&TableEngine::Embedded, memory_bytes, threads, spill)
+    }
+
+    /// The same with sorts at `place`.
+    ///
+    /// # Errors
+    /// As [`Engine::new`], and where the place cannot be reached.
+    pub fn on(place: &TableEngine, memory_bytes: u64, threads: usize, spill: &Path) -> Result<Engine, Error> {
         std::fs::create_dir_all(spill).map_err(|e| Error::write("create", spill, e))?;
         let threads = threads.max(1);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -68,17 +78,8 @@ impl Engine {
             .with_target_partitions(threads)
             .with_batch_size(BATCH_ROWS)
             .with_sort_spill_reservation_bytes(reserve);
-        let context = SessionContext::new_with_config_rt(config, environment);
-        Ok(Engine { context, runtime, memory_bytes })
-    }
-
-    /// An engine around a context that exists already.
-    pub fn with_context(
-        context: SessionContext,
-        runtime: tokio::runtime::Runtime,
-        memory_bytes: u64,
-    ) -> Engine {
-        Engine { context, runtime, memory_bytes }
+        let context = place.context(config, environment)?;
+        Ok(Engine { context, runtime, memory_bytes, attempts: place.attempts() })
     }
 
     /// What sorts may take.
@@ -98,6 +99,21 @@ impl Engine {
         partition: usize,
         mut pair: impl FnMut(u64, u64),
     ) -> Result<u64, Error> {
+        // Pairs that come twice connect what is connected already, so a sort can be repeated from its start.
+        for _ in 1..self.attempts {
+            if let Ok(rows) = self.pairs_once(table, partition, &mut pair) {
+                return Ok(rows);
+            }
+        }
+        self.pairs_once(table, partition, &mut pair)
+    }
+
+    fn pairs_once(
+        &self,
+        table: &KeyTable,
+        partition: usize,
+        pair: &mut impl FnMut(u64, u64),
+    ) -> Result<u64, Error> {
         let folder = table.partition(partition);
         let failed = |e: DataFusionError| engine_error("sort", &folder, &e);
         let whole = std::path::absolute(&folder).map_err(|e| Error::read(&folder, e))?;
@@ -114,10 +130,10 @@ impl Engine {
             while let Some(batch) = stream.next().await {
                 let batch = batch.map_err(failed)?;
                 count += batch.num_rows() as u64;
-                run.feed(&batch, table.wide, &mut pair).ok_or_else(|| Error::Engine {
+                run.feed(&batch, table.wide, pair).map_err(|detail| Error::Engine {
                     doing: "sort",
                     path: folder.clone(),
-                    detail: "the columns are not 64-bit numbers".to_string(),
+                    detail: detail.to_owned(),
                 })?;
             }
             Ok(count)
@@ -136,22 +152,31 @@ struct Run {
 }
 
 impl Run {
-    fn feed(&mut self, batch: &RecordBatch, wide: bool, pair: &mut impl FnMut(u64, u64)) -> Option<()> {
-        let column =
-            |i: usize| batch.column(i).as_any().downcast_ref::<UInt64Array>().map(|c| &c.values()[..]);
+    fn feed(
+        &mut self,
+        batch: &RecordBatch,
+        wide: bool,
+        pair: &mut impl FnMut(u64, u64),
+    ) -> Result<(), &'static str> {
+        let column = |i: usize| {
+            let numbers = batch.column(i).as_any().downcast_ref::<UInt64Array>();
+            numbers.map(|numbers| &numbers.values()[..]).ok_or("the columns are not 64-bit numbers")
+        };
         let keys = column(0)?;
         let lows = if wide { column(1)? } else { keys };
         let documents = column(batch.num_columns() - 1)?;
         for ((&key, &low), &document) in keys.iter().zip(lows).zip(documents) {
             match self.first {
                 Some(first) if self.key == (key, low) => pair(first, document),
+                // Runs that a place does not merge would hide pairs.
+                Some(_) if self.key > (key, low) => return Err("the rows are not in order"),
                 _ => {
                     self.key = (key, low);
                     self.first = Some(document);
                 }
             }
         }
-        Some(())
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use super::part::{PartReader, PartWriter, rename, temporary_of};
 use super::rows::RowSet;
 use super::tally::Tally;
 use crate::error::Error;
+use crate::tables::TableEngine;
 
 /// Parts that a stage writes itself are closed when their text has so many bytes.
 const PART_TEXT_BYTES: u64 = 256 << 20;
@@ -71,6 +72,11 @@ impl Job<'_> {
     /// This run has no models.
     pub fn models(&self, folder: &Path) -> Result<&Arc<dyn Models>, Error> {
         Tools::offered(self.env.options.models.as_ref(), folder)
+    }
+
+    /// Where the plans of whole tables run.
+    pub fn engine(&self) -> &TableEngine {
+        &self.env.options.engine
     }
 
     /// A folder for what does not fit into memory; the stage empties what it makes there.

@@ -7,6 +7,7 @@ use super::crew::Limits;
 use super::models::{Models, Tools};
 use crate::error::Error;
 use crate::pipeline::batch::Batch;
+use crate::tables::TableEngine;
 
 /// Which share of the files this process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub struct RunOptions {
     pub threads: usize,
     /// This process among several on the same folder.
     pub rank: Rank,
+    /// Where the plans of whole tables run.
+    pub engine: TableEngine,
     /// Ends the run early.
     pub stop: Option<Stop>,
     /// Told after every batch and part.

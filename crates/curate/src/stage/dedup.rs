@@ -113,7 +113,7 @@ fn with_engine<T: Send>(
     find: impl FnOnce(&Engine, &std::path::Path) -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
     let work = scratch(job)?;
-    let engine = Engine::new(engine_bytes, job.threads(), &work.join("sort"))?;
+    let engine = Engine::on(job.engine(), engine_bytes, job.threads(), &work.join("sort"))?;
     let found = job.on_threads(|| find(&engine, &work))??;
     drop(engine);
     std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;

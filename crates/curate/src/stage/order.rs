@@ -8,7 +8,7 @@ use super::dedup::scratch;
 use crate::blend::shuffle_key;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
-use crate::tables::{TableOptions, Tables, shuffled};
+use crate::tables::{TableEngine, TableOptions, Tables, shuffled};
 
 /// Options of `shuffle`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl Barrier for Shuffle {
     fn run(&self, job: &Job<'_>, _: &mut Tally) -> Result<(), Error> {
         let seed = self.0.seed.unwrap_or(job.seed());
         let needs = job.ordered_needs();
-        if needs > job.memory_bytes() {
+        if needs > job.memory_bytes() || !matches!(job.engine(), TableEngine::Embedded) {
             return sorted_by_the_engine(job, seed);
         }
         let disk = human::bytes(job.text_bytes());
@@ -57,6 +57,7 @@ fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
         memory_bytes: job.memory_bytes() / 2,
         spill: job.spill().to_owned(),
         threads: job.threads(),
+        engine: job.engine().clone(),
     })?;
     tables.register("documents", folder)?;
     let mut parts = job.writer();

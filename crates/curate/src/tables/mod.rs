@@ -3,7 +3,10 @@
 //! This is the one place that knows DataFusion and its runtime. Everything here gives results whose order the query
 //! decides, so that no number of threads shows in them.
 
+#[cfg(feature = "ballista")]
+mod cluster;
 mod ops;
+mod place;
 mod show;
 
 use std::path::{Path, PathBuf};
@@ -13,11 +16,15 @@ use arrow::array::RecordBatch;
 use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::{ParquetReadOptions, SQLOptions, SessionConfig, SessionContext};
 use futures::StreamExt;
 use tokio::runtime::Runtime;
 
+#[cfg(feature = "ballista")]
+pub use cluster::{ExecutorOptions, Listen, executor, scheduler};
 pub use ops::{OrderKey, quoted, shuffled};
+pub use place::TableEngine;
 pub use show::{json_lines, text_table};
 
 use crate::error::Error;
@@ -31,12 +38,15 @@ pub struct TableOptions {
     pub spill: PathBuf,
     /// Threads.
     pub threads: usize,
+    /// Where queries run; memory and threads are those of this process alone.
+    pub engine: TableEngine,
 }
 
 /// Tables that queries can name.
 pub struct Tables {
     context: SessionContext,
     runtime: Runtime,
+    attempts: usize,
 }
 
 impl Tables {
@@ -61,14 +71,13 @@ impl Tables {
             .with_temp_file_path(&options.spill)
             .build_arc()
             .map_err(failed)?;
-        let context = SessionContext::new_with_config_rt(config, environment);
-        context.register_udf(OrderKey::udf());
+        let context = options.engine.context(config, environment)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("tables")
             .build()
             .map_err(|e| Error::Threads { detail: e.to_string() })?;
-        Ok(Tables { context, runtime })
+        Ok(Tables { context, runtime, attempts: options.engine.attempts() })
     }
 
     /// Gives a folder of Parquet files a name.
@@ -115,6 +124,11 @@ impl Tables {
         })?;
         Ok(all)
     }
+}
+
+/// The functions that queries have beside DataFusion's own. Every process that runs or plans a query knows them.
+pub(crate) fn functions() -> Vec<ScalarUDF> {
+    vec![OrderKey::udf()]
 }
 
 /// The error of a query, without its backtrace and its layers.

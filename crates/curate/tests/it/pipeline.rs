@@ -364,10 +364,15 @@ fn a_shuffled_table_is_in_the_order_of_its_keys_however_it_was_sorted() {
 
 #[test]
 fn queries_see_the_tables() {
-    use fathom_curate::tables::{TableOptions, Tables, json_lines, text_table};
+    use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let stats = run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(1)).unwrap();
-    let options = TableOptions { memory_bytes: 64 << 20, spill: out.path().join("spill"), threads: 2 };
+    let options = TableOptions {
+        memory_bytes: 64 << 20,
+        spill: out.path().join("spill"),
+        threads: 2,
+        engine: TableEngine::Embedded,
+    };
     let tables = Tables::new(&options).unwrap();
     for table in &stats.tables {
         tables.register(&table.name, &table.folder).unwrap();
