@@ -182,7 +182,7 @@ fn settings_that_cannot_be_are_refused() {
     );
     assert!(refused(FuzzyOptions { bands: 1000, rows: 1000, ..FuzzyOptions::default() }).contains("65536"));
     assert!(serde_json::from_str::<FuzzyOptions>(r#"{"band": 3}"#).is_err());
-    let shape: FuzzyOptions =
-        serde_json::from_str(r#"{"shingles": {"words": 5}, "bands": 14, "rows": 8, "seed": 1}"#).unwrap();
+    let shape = r#"{"shingles": {"words": 5}, "bands": 14, "rows": 8, "seed": 1, "scheme": "permutations"}"#;
+    let shape: FuzzyOptions = serde_json::from_str(shape).unwrap();
     assert_eq!(shape, FuzzyOptions::datatrove());
 }

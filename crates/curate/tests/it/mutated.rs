@@ -107,7 +107,7 @@ fn sound_files() -> Vec<(String, Vec<u8>)> {
         ("a.jsonl.gz", gzip(lines)),
         ("a.jsonl.zst", zstd::encode_all(&lines[..], 1).unwrap()),
         ("a.html", page),
-        ("a.txt.gz", gzip(b"Plain text,\nof two lines.")),
+        ("a.txt", b"Plain text,\nof two lines.".to_vec()),
     ]
     .map(|(name, bytes)| (name.to_string(), bytes))
     .into()

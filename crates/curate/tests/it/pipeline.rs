@@ -311,7 +311,8 @@ fn all_stages_together_give_the_same_bytes_on_any_threads() {
         assert_eq!(tally.documents_in, tally.documents_out + tally.dropped_documents(), "{}", stage.name);
     }
     let last = stats.stages.last().unwrap();
-    assert!(last.name == "tokenize" && last.tally.documents_in > 100);
+    // About 600 stay behind `fuzzy`, a hundred behind `paragraphs`, give or take four with the seed of the functions.
+    assert!(last.name == "tokenize" && last.tally.documents_in > 80);
     assert_eq!(last.tally.scores["tokens"].histogram.total(), last.tally.documents_in);
     let store = fathom_text::store::Store::open(one.path().join("06-tokenize/train")).unwrap();
     assert_eq!(store.num_documents() as u64, last.tally.documents_in);

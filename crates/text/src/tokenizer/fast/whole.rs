@@ -19,8 +19,8 @@ impl Whole {
     /// Of tokens by rising id, no id twice.
     pub(super) fn of<'t>(tokens: impl Iterator<Item = (u32, &'t [u8])>) -> Self {
         let tokens: Vec<(u32, &[u8])> = tokens.collect();
-        let mut whole = Self::default();
-        whole.slots = vec![EMPTY; (tokens.len() * 2).next_power_of_two().max(64)];
+        let slots = vec![EMPTY; (tokens.len() * 2).next_power_of_two().max(64)];
+        let mut whole = Self { slots, ..Self::default() };
         for (id, word) in tokens {
             // Ids without a token stand for no bytes.
             whole.ends.resize(id as usize, whole.bytes.len() as u32);
