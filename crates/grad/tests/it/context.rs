@@ -198,10 +198,10 @@ impl Case {
     }
 }
 
-/// Errors relative to the largest element. In f32 they are those of other orders of addition; a gradient is made of
-/// differences (`dP - delta`) that nearly vanish where a row sees few keys, and has some more. In bf16, two roundings of
-/// the largest element and as much in the mean as two results that are rounded apart: probabilities are rounded
-/// relative to what their rows have seen, results once, and partial gradients on the wire.
+/// Errors relative to the largest element. In f32 they are those of other orders of addition; one element of dk or dv is a
+/// chain of as many additions as there are heads times tokens. In bf16, two roundings of the largest element and as
+/// much in the mean as two results that are rounded apart: probabilities are rounded relative to what their rows have
+/// seen, results once, and partial gradients on the wire.
 #[track_caller]
 fn close(case: &Case, what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what} of {case:?}");
@@ -214,8 +214,8 @@ fn close(case: &Case, what: &str, found: &[f32], expected: &[f32]) {
     let errors: f64 = found.iter().zip(expected).map(|(found, expected)| square(found - expected)).sum();
     let mean = (errors / expected.iter().map(|x| square(*x)).sum::<f64>().max(1e-30)).sqrt();
     let (most, root) = match (case.dtype, what) {
-        (DType::F32, "output") => (1e-6, 1e-6),
-        (DType::F32, _) => (5e-6, 2e-6),
+        (DType::F32, "output" | "dq") => (1e-6, 1e-6),
+        (DType::F32, _) => (1e-5, 4e-6),
         _ => (1.0 / 64.0, 4e-3),
     };
     assert!(
