@@ -286,7 +286,7 @@ impl Job<'_> {
         if begun.step > 0 {
             self.live.say(&format!("resumed after step {}", begun.step));
         }
-        let measure_s = self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE);
+        let measure_s = self.measure_s();
         let mut hooks = Watch {
             recipe: self.recipe,
             live: &mut self.live,
@@ -312,8 +312,22 @@ impl Job<'_> {
             self.live.say(&format!("saved at step {}; run the same command again to go on", progress.step));
             return Ok(outcome);
         }
-        let (mut trainer, mut metrics) = run.finish();
-        if alone {
+        let (trainer, metrics) = run.finish();
+        self.finish(trainer, metrics, tokenizer, shared, &progress)?;
+        Ok(outcome)
+    }
+
+    /// The model and the report of a run whose stages are done.
+    fn finish(
+        mut self,
+        mut trainer: Trainer,
+        mut metrics: MetricsWriter,
+        tokenizer: &Tokenizer,
+        shared: &ranks::Shared<'_>,
+        progress: &fathom_train::Progress,
+    ) -> Result<()> {
+        let stores = shared.stores;
+        if trainer.device.mesh.grid().ranks() == 1 {
             self.export(&trainer.device, &trainer.model, &trainer.params, tokenizer)?;
         } else if let Some((model, params)) = whole(&trainer) {
             self.export(&trainer.device, &model, &params, tokenizer)?;
@@ -322,6 +336,7 @@ impl Job<'_> {
             let device = device::cpu(&self.recipe.machine)?;
             let device::Loaded { model, params } = device::load(&device, &self.folder.join("model"), None)?;
             trainer = Trainer::new(&device, model, params);
+            let measure_s = self.measure_s();
             let (recipe, live, measures) = (self.recipe, &mut self.live, self.recipe.eval.enabled);
             let (stage_start, tensorboard) = (0, None);
             let mut watch =
@@ -340,8 +355,12 @@ impl Job<'_> {
             model_path: "model".into(),
         }))?;
         metrics.sync()?;
-        self.report()?;
-        Ok(outcome)
+        self.report()
+    }
+
+    /// Seconds of one measurement of a timed run.
+    fn measure_s(&self) -> Option<f64> {
+        self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE)
     }
 
     /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares.

@@ -130,15 +130,9 @@ fn main() {
         d_sinks: std::ptr::null_mut(),
         accumulate: false,
     };
-    let workspace = memory(
-        workspace_bytes_forward(isa, threads.count(), &shape, elem, docs).max(workspace_bytes_backward(
-            isa,
-            threads.count(),
-            &shape,
-            elem,
-            docs,
-        )),
-    );
+    let count = threads.count();
+    let most = workspace_bytes_forward(isa, count, &shape, elem, docs);
+    let workspace = memory(most.max(workspace_bytes_backward(isa, count, &shape, elem, docs)));
     let times = timed(threads.count(), rounds, |pass| {
         // SAFETY: operands and workspace have the extents of the call.
         unsafe {

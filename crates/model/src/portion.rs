@@ -26,7 +26,7 @@ pub struct Portion {
 impl Portion {
     /// All of it.
     pub fn whole(spec: &Spec) -> Portion {
-        Portion::new(vec![0..spec.layers.len()], true, true)
+        Portion::new(std::iter::once(0..spec.layers.len()).collect(), true, true)
     }
 
     /// A rank's portion with the layers dealt evenly to the pipeline's stages: `virtual_stages` on each rank, those of a rank
@@ -157,7 +157,8 @@ impl Shard {
 
     /// True if something is elsewhere.
     pub fn is_parted(&self) -> bool {
-        self.rows != [0..self.shape[0]] || self.cols != (0..self.shape[1])
+        let rows: usize = self.rows.iter().map(Range::len).sum();
+        rows < self.shape[0] || self.cols.len() < self.shape[1]
     }
 
     /// Runs of elements that lie together both here and in the whole weight: where they begin in each, and how many.
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     fn portion(tp: usize, tp_index: usize) -> Portion {
-        Portion { tp, tp_index, ..Portion::new(vec![0..2], true, true) }
+        Portion { tp, tp_index, ..Portion::new(std::iter::once(0..2).collect(), true, true) }
     }
 
     /// All ranks' runs together are every element once, in the order of each rank's part.

@@ -12,6 +12,7 @@ mod generate;
 mod inspect;
 pub(crate) mod plan;
 mod plan_page;
+mod plan_ranks;
 mod recipes;
 mod train;
 

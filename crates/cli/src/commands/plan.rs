@@ -8,7 +8,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Growth, Longest, Settled, Why, stage};
 use serde_json::{Value, json};
 
-use super::plan_page;
+use super::{plan_page, plan_ranks};
 use crate::args;
 use crate::library::{layers, load};
 use crate::{choices, device, pipeline, profiles};
@@ -41,6 +41,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
             longest: draft.longest()?,
             of_all: args.solve.map(|_| draft.longest_of_all()).transpose()?,
             why: args.why.then(|| draft.why()).transpose()?,
+            ranks: plan_ranks::of(&draft)?,
             draft,
         };
         match args.json {
@@ -91,6 +92,8 @@ struct Planned<'a> {
     of_all: Option<Option<Longest>>,
     /// With `--why`.
     why: Option<Why>,
+    /// Of a mesh: one of each kind of rank.
+    ranks: Vec<plan_ranks::OfRank>,
 }
 
 impl Planned<'_> {
@@ -126,6 +129,9 @@ impl Planned<'_> {
             "fits": draft.budgets.hold(plan),
             "max_tokens": self.longest,
         });
+        if !self.ranks.is_empty() {
+            row["ranks"] = plan_ranks::json(&self.ranks);
+        }
         if let Some(of_all) = &self.of_all {
             row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
         }
@@ -197,6 +203,7 @@ impl Planned<'_> {
             }
         }
         self.why.iter().for_each(|why| println!("  {}", sentence(why)));
+        plan_ranks::print(&self.ranks);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 11] = [
+const CHAPTERS: [&str; 12] = [
     "README",
     "quickstart",
     "recipes",
@@ -25,6 +25,7 @@ const CHAPTERS: [&str; 11] = [
     "models",
     "checkpoints",
     "memory",
+    "mesh",
     "speed",
     "evaluation",
 ];
@@ -112,6 +113,11 @@ fn extending_and_data() {
 #[test]
 fn models_and_checkpoints() {
     ["models", "checkpoints"].into_iter().for_each(run);
+}
+
+#[test]
+fn mesh() {
+    run("mesh");
 }
 
 #[test]

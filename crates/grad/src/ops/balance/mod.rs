@@ -11,6 +11,8 @@ use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
 mod tests;
 
 /// Which losses a router has of its own.

@@ -3,32 +3,15 @@
 use fathom_tensor::{Routing, Scores};
 
 use super::RouterCosts;
+use super::reference::losses;
 use crate::ops::combine::reference::combine;
 use crate::ops::linear::reference::linear;
-use crate::ops::route::reference::{route, scores};
+use crate::ops::route::reference::route;
 use crate::testing::{self, Matrix, Stream};
 
 const EXPERTS: usize = 6;
 const HIDDEN: usize = 9;
 const TOP_K: usize = 2;
-
-/// The losses of logits, whose choice decides the load.
-fn losses(routing: Routing, costs: RouterCosts, logits: &Matrix, load: &[f64]) -> f64 {
-    let mut all = scores(routing.scores, logits);
-    if routing.scores == Scores::Sigmoid {
-        let sums: Vec<f64> = (0..all.rows).map(|t| (0..EXPERTS).map(|e| all[(t, e)]).sum()).collect();
-        all = Matrix::new(all.rows, EXPERTS, |t, e| all[(t, e)] / sums[t]);
-    }
-    let (tokens, slots) = (logits.rows as f64, (logits.rows * TOP_K) as f64);
-    let mut aux = 0.0;
-    for (e, load) in load.iter().enumerate() {
-        let mean = (0..logits.rows).map(|t| all[(t, e)]).sum::<f64>() / tokens;
-        aux += load / slots * mean;
-    }
-    let lse = |t: usize| (0..EXPERTS).map(|e| logits[(t, e)].exp()).sum::<f64>().ln();
-    let z: f64 = (0..logits.rows).map(|t| lse(t).powi(2)).sum();
-    tokens * f64::from(costs.aux) * EXPERTS as f64 * aux + f64::from(costs.z) * z
-}
 
 #[track_caller]
 fn check(tokens: usize, kind: Scores, costs: RouterCosts) {
@@ -56,7 +39,7 @@ fn check(tokens: usize, kind: Scores, costs: RouterCosts) {
             let logits = logits(x, p);
             let mut load = vec![0.0; EXPERTS];
             route(routing, &logits, None).0.concat().into_iter().for_each(|e| load[e] += 1.0);
-            losses(routing, costs, &logits, &load)
+            losses(kind, TOP_K, costs, &logits, &load)
         }),
     });
 }

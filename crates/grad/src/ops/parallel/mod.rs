@@ -129,6 +129,11 @@ fn gradient(x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
     x.matmul(MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true });
 }
 
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
 struct ColumnParallel {
     name: &'static str,
     spread: Spread,
