@@ -63,11 +63,12 @@ fn check(docs: &[Range<usize>], cut: &Cut<'_>) -> ContextLayout {
 fn one_document_of_two_chunks_a_rank_is_the_zigzag() {
     for cp in [2, 3, 8] {
         let tokens = cp * 2 * 64;
-        let layout = check(&[0..tokens], &cut(tokens, cp, 64, &[]));
+        let whole = 0..tokens;
+        let layout = check(std::slice::from_ref(&whole), &cut(tokens, cp, 64, &[]));
         for rank in 0..cp {
             let chunks = [rank, 2 * cp - 1 - rank].map(|chunk| chunk * 64..(chunk + 1) * 64);
             let zigzag: Vec<Range<usize>> = match rank + 1 == cp {
-                true => vec![chunks[0].start..chunks[1].end],
+                true => std::iter::once(chunks[0].start..chunks[1].end).collect(),
                 false => chunks.to_vec(),
             };
             assert_eq!(layout.ranges(rank), zigzag);
