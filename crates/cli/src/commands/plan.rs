@@ -167,11 +167,14 @@ impl Planned<'_> {
             }
         }
         size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
-        line(
-            "B",
-            &human::number(self.growth.bytes),
-            &format!("bytes a token at the peak: {}", self.growth_by_name()),
-        );
+        // What a token adds is worked out between two lengths of one rank.
+        if self.ranks.is_empty() {
+            line(
+                "B",
+                &human::number(self.growth.bytes),
+                &format!("bytes a token at the peak: {}", self.growth_by_name()),
+            );
+        }
         let fits = self.draft.budgets.hold(plan);
         let budget = human::bytes(self.draft.budgets.memory);
         let verdict =
