@@ -8,7 +8,7 @@ pub mod stages;
 use std::ops::Range;
 
 use fathom_grad::{AdamW, CpComm, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
-use fathom_model::{Model, Weight};
+use fathom_model::{Model, Portion, Spec, Weight};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Category, Device, Tensor};
 
@@ -53,6 +53,20 @@ impl Ranks {
             1 => Mesh::alone(),
             ranks => Mesh::new(self.grid, Box::new(Imagined::new(self.rank, ranks))),
         }
+    }
+
+    /// Whether a model can be spread like this.
+    ///
+    /// # Errors
+    /// What does not divide, and what would.
+    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+        let Grid { tp, cp, .. } = self.grid;
+        let (layers, stages) = (spec.layers.len(), self.grid.pp * self.virtual_stages);
+        if layers < stages && stages > 1 {
+            return Err(format!("{layers} layers are fewer than the {stages} stages of the pipeline"));
+        }
+        Portion::of(spec, &self.imagined(), self.virtual_stages).check(spec)?;
+        self.cp_comm.check(cp, spec.heads / tp, spec.kv_heads / tp)
     }
 
     /// Ranks whose plans may differ: one of each stage of the pipeline, of each context parallel and each tensor parallel index.

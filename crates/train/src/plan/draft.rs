@@ -88,6 +88,7 @@ impl Draft<'_> {
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
         let mut how = stage::in_step(&self.recipe, self.index)?;
         how.ranks.rank = self.rank;
+        how.ranks.check(&spec).map_err(|message| Error::Recipe { key: "mesh".into(), message })?;
         let dtype = match self.recipe.model.precision {
             Precision::Bf16 => DType::Bf16,
             Precision::F32 => DType::F32,
