@@ -165,7 +165,14 @@ fn a_cluster_that_loses_an_executor_gives_the_same_bytes() {
     wait_until(&cluster, "the executors' start", || answers(first) && answers(second));
 
     let mut client = start(&cluster, "client", &args(&["--engine", "ballista", "--scheduler", &url]));
-    wait_until(&cluster, "work on the second executor", || has_results(&cluster.join("second")));
+    wait_until(&cluster, "work on the second executor", || {
+        assert!(
+            client.0.try_wait().unwrap().is_none(),
+            "the client ended before the kill:\n{}",
+            said(&cluster)
+        );
+        has_results(&cluster.join("second"))
+    });
     running[2].kill();
     assert!(client.0.try_wait().unwrap().is_none(), "it ended before the kill:\n{}", said(&cluster));
     let status = client.0.wait().unwrap();

@@ -60,6 +60,8 @@ impl Engine {
         let threads = threads.max(1);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
+            // For a cluster; sorts of this process need neither timers nor sockets.
+            .enable_all()
             .build()
             .map_err(|e| Error::write("start the threads that sort under", spill, e))?;
         let disk = DiskManagerBuilder::default()

@@ -75,6 +75,8 @@ impl Tables {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("tables")
+            // For a cluster; sorts of this process need neither timers nor sockets.
+            .enable_all()
             .build()
             .map_err(|e| Error::Threads { detail: e.to_string() })?;
         Ok(Tables { context, runtime, attempts: options.engine.attempts() })
