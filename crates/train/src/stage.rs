@@ -151,6 +151,9 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     let virtual_stages = table.virtual_stages.max(1);
     acts(0, pp, virtual_stages, micro_batches / dp).map_err(|message| say("virtual_stages", message))?;
     let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
+    if !tokens.is_multiple_of(cp) {
+        return Err(say("cp", format!("{tokens} tokens of a micro batch cannot be dealt to {cp} ranks")));
+    }
     if sequence_parallel && !tokens.is_multiple_of(cp * tp) {
         let ranks = cp * tp;
         return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {ranks} ranks")));
@@ -169,9 +172,6 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         CpCommType::A2a => CpComm::A2a,
         CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
     };
-    if !tokens.is_multiple_of(cp) {
-        return Err(say("cp", format!("{tokens} tokens of a micro batch cannot be dealt to {cp} ranks")));
-    }
     Ok(Ranks { grid, virtual_stages, sharding, cp_comm, rank: 0 })
 }
 

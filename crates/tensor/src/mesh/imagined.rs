@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::link::{Flight, Link, LinkError, Traffic, What};
 use crate::loan::Lent;
@@ -67,9 +66,5 @@ impl Link for Imagined {
 
     fn traffic(&self) -> Traffic {
         self.traffic.get()
-    }
-
-    fn deadline(&self) -> Duration {
-        Duration::MAX
     }
 }

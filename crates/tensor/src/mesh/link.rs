@@ -7,7 +7,6 @@
 //! once: a step goes on with values that mean nothing, and asks [`Link::check`] before its update.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::{DType, Device, Tensor};
 
@@ -109,6 +108,4 @@ pub trait Link {
     fn abort(&self, reason: &str);
     /// What went through so far.
     fn traffic(&self) -> Traffic;
-    /// How long a wait may take.
-    fn deadline(&self) -> Duration;
 }

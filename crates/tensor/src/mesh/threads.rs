@@ -289,8 +289,4 @@ impl Link for Threads {
     fn traffic(&self) -> Traffic {
         self.0.traffic.get()
     }
-
-    fn deadline(&self) -> Duration {
-        self.0.world.options.deadline
-    }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use fathom_grad::{AdamW, CpComm, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
 use fathom_model::{Model, Portion, Spec, Weight};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
-use fathom_tensor::{Category, Device, Tensor};
+use fathom_tensor::{Device, Tensor};
 
 use crate::step::Trainer;
 
@@ -148,10 +148,8 @@ pub(crate) fn complete(device: &Device, model: &Model, optimizer: &AdamW, grads:
     let mesh = &device.mesh;
     device.pool.enter("reduce gradients", -1);
     let tp = mesh.group(&[Axis::Tp]);
-    for (id, grad) in grads.iter().filter(|(id, _)| model.holdings[id.index()].partial) {
-        let _ = id;
-        tp.all_reduce(device, grad);
-    }
+    let partial = grads.iter().filter(|(id, _)| model.holdings[id.index()].partial);
+    partial.for_each(|(_, grad)| tp.all_reduce(device, grad));
     let pp = mesh.group(&[Axis::Pp]);
     if model.spec.tied
         && pp.size() > 1
@@ -170,9 +168,4 @@ pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
     replicas.all_reduce(device, count);
     let pp = mesh.group(&[Axis::Pp]);
     pp.broadcast(device, pp.size() - 1, loss);
-}
-
-/// Room for what comes from another stage.
-pub(crate) fn arrival(device: &Device, like: (usize, usize, fathom_tensor::DType)) -> Tensor {
-    device.empty(like.0, like.1, like.2, Category::Activations)
 }

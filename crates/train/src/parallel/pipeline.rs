@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Params, Places, Scope, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group};
-use fathom_tensor::{DType, Device, Tensor};
+use fathom_tensor::{Category, DType, Device, Tensor};
 
-use super::arrival;
 use super::stages::{Act, acts};
 
 /// A micro batch on the machine.
@@ -78,6 +77,11 @@ impl<'a> Pipeline<'a> {
         (pp.index() + if next { 1 } else { pp.size() - 1 }) % pp.size()
     }
 
+    /// Room for what comes from another stage.
+    fn arrival(&self, (rows, cols, dtype): (usize, usize, DType)) -> Tensor {
+        self.device.empty(rows, cols, dtype, Category::Activations)
+    }
+
     fn forward(&self, pp: &Group, micro: &'a Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
@@ -88,7 +92,7 @@ impl<'a> Pipeline<'a> {
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
         let x = (!first).then(|| {
             device.pool.enter("pipeline", -1);
-            let x = arrival(device, rows);
+            let x = self.arrival(rows);
             pp.exchange(device, "forward", &[], &[(self.neighbour(pp, false), &x)]).wait();
             x
         });
@@ -120,7 +124,7 @@ impl<'a> Pipeline<'a> {
         let Waiting { tape, dy, sending, rows } = held;
         let dy = dy.unwrap_or_else(|| {
             device.pool.enter("pipeline", -1);
-            let dy = arrival(device, rows);
+            let dy = self.arrival(rows);
             pp.exchange(device, "backward", &[], &[(self.neighbour(pp, true), &dy)]).wait();
             dy
         });

@@ -125,3 +125,40 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     // Two bytes of 512 columns, as projected and as rotated.
     assert!(two.by_name.iter().any(|(name, bytes)| name == "attn.q" && *bytes == 2048.0), "{two:?}");
 }
+
+/// A change of a recipe, what the refusal begins with, and what it advises.
+type Refusal = (fn(&mut Recipe), &'static str, &'static str);
+
+/// Meshes that a model or a step does not divide into: the key, and what would do.
+#[test]
+fn meshes_that_do_not_divide_are_refused() {
+    let (profile, spec, budgets) =
+        (gpu::named("h200").unwrap(), spec(), Budgets { memory: 1 << 40, host: 0, disk: 0 });
+    let refused = |change: fn(&mut Recipe)| {
+        let mut recipe = recipe();
+        change(&mut recipe);
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
+        draft.plan().unwrap_err().to_string()
+    };
+    let cases: [Refusal; 7] = [
+        (|recipe| recipe.mesh.tp = 8, "mesh: mesh.tp=8 does not divide kv_heads=4", "tp may be 1, 2, 4"),
+        (|recipe| recipe.mesh.tp = 0, "mesh.tp", "at least 1"),
+        (|recipe| recipe.mesh.dp = 2, "stage.0.micro_batches: 3 micro batches", "take a multiple of 2"),
+        (|recipe| recipe.mesh.pp = 7, "mesh: 6 layers are fewer", "7 stages"),
+        (
+            |recipe| (recipe.mesh.pp, recipe.mesh.virtual_stages) = (2, 2),
+            "mesh.virtual_stages: 3 micro batches",
+            "take a multiple of 2",
+        ),
+        (|recipe| recipe.mesh.cp = 3, "mesh.cp: 16384 tokens", "3 ranks"),
+        (
+            |recipe| (recipe.mesh.dp, recipe.machine.offload_optimizer) = (3, true),
+            "mesh.tp: weights and optimizer state on disk",
+            "one rank",
+        ),
+    ];
+    for (change, what, remedy) in cases {
+        let message = refused(change);
+        assert!(message.starts_with(what) && message.contains(remedy), "{message}");
+    }
+}

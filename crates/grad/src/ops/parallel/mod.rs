@@ -31,7 +31,7 @@ impl Ctx<'_> {
             return self.linear(name, x, weight, bias);
         }
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply_to(1, ColumnParallel { name, spread: self.spread }, &[x], &params))
+        only(self.apply_to(1, Parallel { name, spread: self.spread, ends: false }, &[x], &params))
     }
 
     /// `y = x W^T + b` with the columns of W, and so of x, spread over the ranks: y is the sum of what each computes, and b is
@@ -52,7 +52,7 @@ impl Ctx<'_> {
         }
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
         let share = self.spread.share();
-        only(self.apply_to(share, RowParallel { name, spread: self.spread }, &[x], &params))
+        only(self.apply_to(share, Parallel { name, spread: self.spread, ends: true }, &[x], &params))
     }
 
     /// The sum of what the ranks have of x; of shared rows each rank keeps its share.
@@ -94,26 +94,6 @@ fn summed(x: &Exec<'_>, out: &Tensor, spread: Spread, compute: impl FnOnce(&Tens
     group(x).reduce_scatter(x.device, &parts(&all, spread.ranks), out);
 }
 
-fn product(rows: usize, params: &[[usize; 2]]) -> Flops {
-    let product = 2 * rows as u64 * params[0][0] as u64 * params[0][1] as u64;
-    Flops { forward: product, input: product, weight: product, extra: 0 }
-}
-
-#[track_caller]
-fn outputs(name: &'static str, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-    let [out, inner] = params[0];
-    let cols = ins[0].cols;
-    assert_eq!(cols, inner, "linear {name}: x [t, {cols}], weight [{out}, {inner}]");
-    if let Some(bias) = params.get(1) {
-        assert_eq!(*bias, [1, out], "linear {name}: bias of weight [{out}, {inner}]");
-    }
-    vec![Out::new(name, out, ins[0].dtype)]
-}
-
-fn saves(want: Want) -> Saves {
-    Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
-}
-
 /// `c = a W^T`.
 fn forward(x: &Exec<'_>, a: &Tensor, weight: &Tensor, c: &Tensor) {
     x.matmul(MatMul { a, a_trans: false, b: weight, b_trans: true, c, accumulate: false });
@@ -134,23 +114,32 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-struct ColumnParallel {
+/// Both kinds: where a sub-layer begins rows are collected before the product, where it `ends` the products are summed after it.
+/// Their gradients do the other thing.
+struct Parallel {
     name: &'static str,
     spread: Spread,
+    ends: bool,
 }
 
-impl Op for ColumnParallel {
+impl Op for Parallel {
     fn name(&self) -> &'static str {
         "linear"
     }
 
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-        outputs(self.name, ins, params)
+        let ([out, inner], cols) = (params[0], ins[0].cols);
+        let name = self.name;
+        assert_eq!(cols, inner, "linear {name}: x [t, {cols}], weight [{out}, {inner}]");
+        if let Some(bias) = params.get(1) {
+            assert_eq!(*bias, [1, out], "linear {name}: bias of weight [{out}, {inner}]");
+        }
+        vec![Out::new(name, out, ins[0].dtype)]
     }
 
     fn saves(&self, want: Want) -> Saves {
-        saves(want)
+        Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
     }
 
     fn passes(&self) -> &'static [usize] {
@@ -162,84 +151,39 @@ impl Op for ColumnParallel {
     }
 
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
-        product(rows, params)
+        let product = 2 * rows as u64 * params[0][0] as u64 * params[0][1] as u64;
+        Flops { forward: product, input: product, weight: product, extra: 0 }
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        forward(x, &collect(x, &ins[0], self.spread), &params[0], &outs[0]);
+        match self.ends {
+            true => summed(x, &outs[0], self.spread, |all| forward(x, &ins[0], &params[0], all)),
+            false => forward(x, &collect(x, &ins[0], self.spread), &params[0], &outs[0]),
+        }
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(&outs[0], bias);
         }
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
-        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
-            summed(x, &dx.tensor, self.spread, |all| backward(x, dy, &saved.params[0], all));
+        let (Some(dy), Some(dx), weight) = (&dy[0], &dx[0], &saved.params[0]) else { return };
+        if !self.ends {
+            return summed(x, &dx.tensor, self.spread, |all| backward(x, dy, weight, all));
         }
+        let dy = x.carry.take().unwrap_or_else(|| collect(x, dy, self.spread));
+        backward(x, &dy, weight, &dx.tensor);
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
         let Some(dy) = &dy[0] else { return };
-        if let Some(dw) = &dw[0] {
-            gradient(x, dy, &collect(x, saved.input(0), self.spread), dw);
-        }
-        if let Some(Some(dbias)) = dw.get(1) {
-            x.device.machine.bias_backward(dy, dbias);
-        }
-    }
-}
-
-struct RowParallel {
-    name: &'static str,
-    spread: Spread,
-}
-
-impl Op for RowParallel {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    #[track_caller]
-    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-        outputs(self.name, ins, params)
-    }
-
-    fn saves(&self, want: Want) -> Saves {
-        saves(want)
-    }
-
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
-    }
-
-    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
-        product(rows, params)
-    }
-
-    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        summed(x, &outs[0], self.spread, |all| forward(x, &ins[0], &params[0], all));
-        if let Some(bias) = params.get(1) {
-            x.device.machine.add_bias(&outs[0], bias);
-        }
-    }
-
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
-        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
-            let dy = x.carry.take().unwrap_or_else(|| collect(x, dy, self.spread));
-            backward(x, &dy, &saved.params[0], &dx.tensor);
-        }
-    }
-
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
-        let Some(dy) = &dy[0] else { return };
-        if let Some(dw) = &dw[0] {
-            let all = collect(x, dy, self.spread);
-            gradient(x, &all, saved.input(0), dw);
-            x.carry = Some(all);
+        match &dw[0] {
+            Some(dw) if self.ends => {
+                let all = collect(x, dy, self.spread);
+                gradient(x, &all, saved.input(0), dw);
+                x.carry = Some(all);
+            }
+            Some(dw) => gradient(x, dy, &collect(x, saved.input(0), self.spread), dw),
+            None => {}
         }
         if let Some(Some(dbias)) = dw.get(1) {
             x.device.machine.bias_backward(dy, dbias);
