@@ -251,7 +251,7 @@ def main():
     for name, stages in (("raw", RAW), ("curated", CURATED)):
         recipe = out / f"{name}.toml"
         recipe.write_text(f'about = "{name}"\n' + stages.format(tokenizer=tokenizer))
-        print(run(fathom, "curate", recipe, f"input.paths={out / 'raw.jsonl'}", f"out={out / name}"))
+        print(run(fathom, "curate", recipe, f"input.paths=raw={out / 'raw.jsonl'}", f"out={out / name}"))
     stores = {name: sorted((out / name).glob("*-tokenize"))[-1] for name in ("raw", "curated")}
     print(json.dumps({"tokens": {name: tokens(store) for name, store in stores.items()}, "trained": steps * 4096}))
     bits = {name: [] for name in stores}

@@ -51,6 +51,19 @@ pub enum Error {
         /// What the decoder said.
         detail: String,
     },
+    /// Documents of two files would have the same ids.
+    #[error(
+        "{first} and {second} would both be called `{name}`; name no file twice, and give inputs whose files have the same \
+         names different names, as in `paths = [\"a=one/\", \"b=two/\"]`"
+    )]
+    SameName {
+        /// What the documents of both would be called.
+        name: String,
+        /// The path or address of the first.
+        first: String,
+        /// The path or address of the second.
+        second: String,
+    },
     /// Not one document came out of everything that was looked at.
     #[error("no text found: looked at {looked_at}; {outcome}")]
     EmptyCorpus {

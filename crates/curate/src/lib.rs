@@ -56,5 +56,5 @@ pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{Joined, SEPARATOR, group_documents};
 pub use read::{
     Columns, CrawlFiles, Documents, InputFile, RawOptions, RawRecord, RawRecords, ReadOptions, RemoteOptions,
-    Snapshot, html_to_text, input_files, is_remote, open,
+    Snapshot, html_to_text, input_files, is_remote, named_files, open,
 };

@@ -13,7 +13,7 @@ use super::tally::Tally;
 use crate::error::Error;
 
 /// Raised when the same recipe gives other bytes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The account of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

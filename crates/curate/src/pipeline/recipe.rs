@@ -26,7 +26,8 @@ fathom_base::recipe! {
     }
     /// Where the text is.
     pub struct Input {
-        /// Files, folders and addresses, each `path` or `name=path`; the name is the source of its documents.
+        /// Files, folders and addresses, each `path` or `name=path`. The name is the source of its documents and, with the
+        /// path below the folder, their id, which random choices depend on; without a name both have the path as written.
         pub paths: Vec<String>,
         /// The field (JSON) or column (Parquet) that holds the text.
         pub field: String = "text".into(),

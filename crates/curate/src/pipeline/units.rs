@@ -3,6 +3,7 @@
 //! A unit is the piece of work that is done or not done: one unit gives one part. Which files make a unit depends on
 //! names and sizes alone.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::batch::{Batch, Collector};
@@ -16,7 +17,7 @@ use crate::error::Error;
 use fathom_prose::extract::Content;
 use fathom_prose::extract::Extraction;
 
-use crate::read::{InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote};
+use crate::read::{InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote, named_files};
 
 /// A unit holds at most so many files: a million tiny ones should still be spread over threads.
 const MAX_FILES: usize = 4096;
@@ -36,13 +37,13 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Adds the files to a key: local ones by name, size and time of change, remote ones by name.
+    /// Adds the files to a key: local ones by name, path, size and time of change, remote ones by name and address.
     pub fn key(&self, mut key: KeyHasher) -> Result<KeyHasher, Error> {
         key = key.with(&self.source);
         for file in &self.files {
-            key = key.with(file.name());
-            if !is_remote(file.name()) {
-                key = key.with_file(Path::new(file.name()))?;
+            key = key.with(file.name()).with(file.location());
+            if !is_remote(file.location()) {
+                key = key.with_file(Path::new(file.location()))?;
             }
         }
         Ok(key)
@@ -76,17 +77,21 @@ fn raw_options(input: &Input) -> RawOptions {
 /// Lists the units of an input, and counts what has no reader.
 ///
 /// # Errors
-/// A path that does not exist or cannot be listed, a named file without a reader, nothing to read at all.
+/// A path that does not exist or cannot be listed, a named file without a reader, two files whose documents would have
+/// the same ids, nothing to read at all.
 pub(crate) fn list(input: &Input) -> Result<(Vec<Unit>, Counters), Error> {
     let mut counters = Counters::default();
     let mut units = Vec::new();
     let options = raw_options(input);
     for written in &input.paths {
-        let (source, location) = split_name(written);
-        let (files, unread) = input_files(&[location], &options)?;
+        let (source, (files, unread)) = match split_name(written) {
+            Some((name, location)) => (name, named_files(name, location, &options)?),
+            None => (written.as_str(), input_files(std::slice::from_ref(written), &options)?),
+        };
         counters = unread.then(&counters);
-        group(files, &source, input.unit_bytes, &mut units);
+        group(files, source, input.unit_bytes, &mut units);
     }
+    check_names(&units)?;
     if let Some(most) = input.max_units {
         units.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     }
@@ -101,15 +106,24 @@ pub(crate) fn list(input: &Input) -> Result<(Vec<Unit>, Counters), Error> {
     Ok((units, counters))
 }
 
-/// `name=path`, or a path that is its own name.
-fn split_name(written: &str) -> (String, String) {
-    if let Some((name, location)) = written.split_once('=') {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if !name.is_empty() && name.chars().all(plain) && !Path::new(written).exists() {
-            return (name.to_string(), location.to_string());
+/// The two halves of `name=path`; `None` for a path that has no name, also one with `=` in it that is there.
+fn split_name(written: &str) -> Option<(&str, &str)> {
+    let (name, location) = written.split_once('=')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let named = !name.is_empty() && name.chars().all(plain) && !Path::new(written).exists();
+    named.then_some((name, location))
+}
+
+/// Refuses files of the same name: what is drawn by id would be drawn twice, and nobody could tell the documents apart.
+fn check_names(units: &[Unit]) -> Result<(), Error> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    for file in units.iter().flat_map(|unit| &unit.files) {
+        if let Some(first) = known.insert(file.name(), file.location()) {
+            let (name, second) = (file.name().to_owned(), file.location().to_owned());
+            return Err(Error::SameName { name, first: first.to_owned(), second });
         }
     }
-    (written.to_string(), written.to_string())
+    Ok(())
 }
 
 fn group(files: Vec<InputFile>, source: &str, unit_bytes: u64, units: &mut Vec<Unit>) {
@@ -175,7 +189,10 @@ impl UnitReader {
             if let Some(file) = &mut self.open {
                 match file.next() {
                     Some(Ok(record)) => return Some(record),
-                    Some(Err(error)) => self.lost_file(error.to_string(), Reason::Unreadable),
+                    Some(Err(error)) => {
+                        let location = file.location().to_owned();
+                        self.lost_file(location, error.to_string(), Reason::Unreadable);
+                    }
                     None => {}
                 }
                 if let Some(file) = self.open.take() {
@@ -191,14 +208,14 @@ impl UnitReader {
                         Error::NoTextColumn { .. } => Reason::NoTextField,
                         _ => Reason::Unreadable,
                     };
-                    self.lost_file(error.to_string(), reason);
+                    self.lost_file(file.location().to_owned(), error.to_string(), reason);
                 }
             }
         }
     }
 
-    fn lost_file(&mut self, detail: String, reason: Reason) {
-        let damage = Damage { file: self.source.clone(), place: String::new(), reason, detail };
+    fn lost_file(&mut self, file: String, detail: String, reason: Reason) {
+        let damage = Damage { file, place: String::new(), reason, detail };
         self.tally.documents_in += 1;
         self.tally.damaged(damage, Dropped { documents: 1, bytes: 0 });
     }
@@ -248,7 +265,8 @@ impl RawBatch {
                     continue;
                 }
                 Err(error) => {
-                    let (file, place, reason) = (record.id, String::new(), Reason::Unreadable);
+                    let (file, place) = (record.location.to_string(), format!("document {}", record.id));
+                    let reason = Reason::Unreadable;
                     tally.drop("extractor_panicked", bytes);
                     tally.note(Damage { file, place, reason, detail: error.to_string() });
                     continue;

@@ -27,7 +27,7 @@ use fathom_prose::extract::{Content, Extraction};
 
 pub use common_crawl::{CrawlFiles, Snapshot};
 pub use html::html_to_text;
-pub use raw::{InputFile, RawOptions, RawRecords, input_files};
+pub use raw::{InputFile, RawOptions, RawRecords, input_files, named_files};
 pub use record::{Columns, RawRecord};
 pub use remote::{RemoteOptions, is_remote};
 

@@ -1,11 +1,13 @@
 //! Files as rows of [`RawRecord`]s: the beginning of a pipeline.
 //!
 //! [`input_files`] says which files there are, in an order that only names decide; each opens on its own, so that files can
-//! be shared out among threads and machines.
+//! be shared out among threads and machines. Documents of a [`named`](named_files) input are called after that name and
+//! the place below it, wherever it lies; those of another are called after the path as it was written.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::record::RawRecord;
 use super::remote::{Remote, RemoteOptions, is_remote, list};
@@ -39,6 +41,8 @@ impl Default for RawOptions {
 #[derive(Clone, Debug)]
 pub struct InputFile {
     name: String,
+    /// The path or address, for messages.
+    location: Arc<str>,
     place: Place,
     kind: Kind,
     bytes: Option<u64>,
@@ -58,42 +62,83 @@ enum Place {
 /// a reader.
 pub fn input_files(locations: &[String], options: &RawOptions) -> Result<(Vec<InputFile>, Counters), Error> {
     let (mut files, mut counters) = (Vec::new(), Counters::default());
-    let kind_of = |name: &str| Kind::of_any(name.as_ref());
-    let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(name) };
     for location in locations {
-        if is_remote(location) {
-            let whole_prefix = location.ends_with('/');
-            let names = if whole_prefix { list(location, &options.remote)? } else { vec![location.clone()] };
-            for name in names {
-                match kind_of(&name) {
-                    Some(kind) => files.push(InputFile { name, place: Place::Remote, kind, bytes: None }),
-                    None if whole_prefix => counters.drop_documents(Reason::NoReader, 1, 0),
-                    None => return Err(unknown(&name)),
-                }
-            }
-            continue;
-        }
-        let path = PathBuf::from(location);
-        let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
-        if metadata.is_dir() {
-            for file in below_of(&path, true, |_| false, Kind::of_any, &mut counters)? {
-                let name = path.join(&file.relative).display().to_string();
-                let (place, kind, bytes) = (Place::Local(file.path), file.kind, Some(file.bytes));
-                files.push(InputFile { name, place, kind, bytes });
-            }
-        } else {
-            let kind = kind_of(location).ok_or_else(|| unknown(location))?;
-            let (name, place) = (location.clone(), Place::Local(path));
-            files.push(InputFile { name, place, kind, bytes: Some(metadata.len()) });
-        }
+        list_files(location, &|written, _| written.to_string(), options, &mut files, &mut counters)?;
     }
     Ok((files, counters))
 }
 
+/// Like [`input_files`] for one location, with names that do not depend on where it lies: `source/path below the folder`,
+/// or `source/file name` where the location is a single file.
+///
+/// # Errors
+/// Those of [`input_files`].
+pub fn named_files(
+    source: &str,
+    location: &str,
+    options: &RawOptions,
+) -> Result<(Vec<InputFile>, Counters), Error> {
+    let (mut files, mut counters) = (Vec::new(), Counters::default());
+    list_files(location, &|_, below| format!("{source}/{below}"), options, &mut files, &mut counters)?;
+    Ok((files, counters))
+}
+
+/// Lists one location; `name_of` makes the name of a file from its path or address and from its path below the location.
+fn list_files(
+    location: &str,
+    name_of: &dyn Fn(&str, &str) -> String,
+    options: &RawOptions,
+    files: &mut Vec<InputFile>,
+    counters: &mut Counters,
+) -> Result<(), Error> {
+    let kind_of = |name: &str| Kind::of_any(name.as_ref());
+    let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(name) };
+    let mut add = |at: String, below: &str, place: Place, kind: Kind, bytes: Option<u64>| {
+        files.push(InputFile { name: name_of(&at, below), location: at.into(), place, kind, bytes });
+    };
+    if is_remote(location) {
+        let whole_prefix = location.ends_with('/');
+        let found = if whole_prefix { list(location, &options.remote)? } else { vec![location.to_string()] };
+        for at in found {
+            let below = at.strip_prefix(location).filter(|below| !below.is_empty());
+            let below = below.unwrap_or_else(|| last_part(&at)).to_string();
+            match kind_of(&at) {
+                Some(kind) => add(at, &below, Place::Remote, kind, None),
+                None if whole_prefix => counters.drop_documents(Reason::NoReader, 1, 0),
+                None => return Err(unknown(&at)),
+            }
+        }
+        return Ok(());
+    }
+    let path = PathBuf::from(location);
+    let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
+    if metadata.is_dir() {
+        for file in below_of(&path, true, |_| false, Kind::of_any, counters)? {
+            let at = path.join(&file.relative).display().to_string();
+            add(at, &file.relative, Place::Local(file.path), file.kind, Some(file.bytes));
+        }
+    } else {
+        let kind = kind_of(location).ok_or_else(|| unknown(location))?;
+        let below = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        add(location.to_string(), &below, Place::Local(path), kind, Some(metadata.len()));
+    }
+    Ok(())
+}
+
+/// What stands behind the last `/` of an address.
+fn last_part(address: &str) -> &str {
+    address.rsplit('/').next().unwrap_or(address)
+}
+
 impl InputFile {
-    /// The path or address, the part of every `id` before `#`.
+    /// What its documents are called, the part of every `id` before `#`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The path or address that it is read from.
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
     /// The size, where it is known without asking a server.
@@ -119,15 +164,14 @@ impl InputFile {
             }
             Place::Remote if self.kind == Kind::Parquet => {
                 return Err(Error::Remote {
-                    location: self.name.clone(),
+                    location: self.location.to_string(),
                     detail: "Parquet needs random access".to_string(),
                     advice: "download the file and name its path".to_string(),
                 });
             }
-            Place::Remote => self.stream(Box::new(Remote::open(&self.name, &options.remote)?), options),
+            Place::Remote => self.stream(Box::new(Remote::open(&self.location, &options.remote)?), options),
         };
-        let (name, counters) = (self.name.clone(), Counters::default());
-        Ok(RawRecords { name, records, counters, ended: false })
+        Ok(self.records(records))
     }
 
     /// The records of `input` as if it were a file of this name; for what does not lie in a file. Parquet needs one.
@@ -141,9 +185,14 @@ impl InputFile {
     ) -> Result<RawRecords, Error> {
         let kind = Kind::of_any(name.as_ref()).filter(|kind| *kind != Kind::Parquet);
         let kind = kind.ok_or_else(|| Error::UnknownExtension { path: PathBuf::from(name) })?;
-        let file = InputFile { name: name.to_string(), place: Place::Remote, kind, bytes: None };
-        let records = file.stream(input, options);
-        Ok(RawRecords { name: file.name, records, counters: Counters::default(), ended: false })
+        let (place, location) = (Place::Remote, Arc::from(name));
+        let file = InputFile { name: name.to_string(), location, place, kind, bytes: None };
+        Ok(file.records(file.stream(input, options)))
+    }
+
+    fn records(&self, records: Box<dyn Records>) -> RawRecords {
+        let (name, location) = (self.name.clone(), self.location.clone());
+        RawRecords { name, location, records, counters: Counters::default(), ended: false }
     }
 
     fn stream(&self, input: Box<dyn Read + Send>, options: &RawOptions) -> Box<dyn Records> {
@@ -161,12 +210,18 @@ impl InputFile {
 /// behind it.
 pub struct RawRecords {
     name: String,
+    location: Arc<str>,
     records: Box<dyn Records>,
     counters: Counters,
     ended: bool,
 }
 
 impl RawRecords {
+    /// The path or address of the file.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
     /// What was handed on and what was lost so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -186,12 +241,13 @@ impl Iterator for RawRecords {
                         Some(number) => format!("{}#{number}", self.name),
                         None => self.name.clone(),
                     };
-                    return Some(Ok(RawRecord { id, content: raw.content, columns: raw.columns }));
+                    let location = self.location.clone();
+                    return Some(Ok(RawRecord { id, location, content: raw.content, columns: raw.columns }));
                 }
-                Step::Lost(loss) => loss.count(&self.name, &mut self.counters),
+                Step::Lost(loss) => loss.count(&self.location, &mut self.counters),
                 Step::Failed(source) => {
                     self.ended = true;
-                    return Some(Err(Error::read(self.name.as_ref(), source)));
+                    return Some(Err(Error::read((*self.location).as_ref(), source)));
                 }
                 Step::End => self.ended = true,
             }

@@ -9,6 +9,7 @@ mod dedup;
 mod gathering;
 mod hostile;
 mod mutated;
+mod naming;
 mod pages;
 mod parquet_files;
 mod pipeline;

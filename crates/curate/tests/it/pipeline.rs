@@ -290,7 +290,7 @@ fn prose() -> tempfile::TempDir {
 fn whole(input: &Path, out: &Path) -> Pipeline {
     let layers = Layers::new()
         .text("whole", WHOLE)
-        .set(&format!("input.paths=[{:?}]", input))
+        .set(&format!("input.paths=[\"prose={}\"]", input.display()))
         .set("input.unit_bytes=100000")
         .set(&format!("out={}", out.display()));
     Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap()
@@ -349,7 +349,7 @@ fn a_shuffled_table_is_in_the_order_of_its_keys_however_it_was_sorted() {
     let ids = [("1GiB", &outs[0]), ("48MiB", &outs[1])].map(|(memory, out)| {
         let layers = Layers::new()
             .text("test", "seed = 5\n[[stage]]\nuse = \"shuffle\"\n")
-            .set(&format!("input.paths=[{:?}]", input.path()))
+            .set(&format!("input.paths=[\"lines={}\"]", input.path().display()))
             .set(&format!("memory={memory}"))
             .set(&format!("out={}", out.path().display()));
         let pipeline = Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap();

@@ -127,7 +127,7 @@ fn inputs() -> tempfile::TempDir {
 fn load(recipe: &str, input: &Path, out: &Path) -> Result<Pipeline, Error> {
     let layers = Layers::new()
         .text("test", &recipe.replace("MODEL", &input.join("model").display().to_string()))
-        .set(&format!("input.paths=[{:?}]", input.join("data")))
+        .set(&format!("input.paths=[\"texts={}\"]", input.join("data").display()))
         .set("input.unit_bytes=1000")
         .set(&format!("out={}", out.display()));
     Pipeline::new(&Loaded::<Recipe>::load(layers)?)
