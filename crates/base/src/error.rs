@@ -97,6 +97,14 @@ pub enum Error {
         /// The parser's message.
         message: String,
     },
+    /// Launchers that contradict each other about who this process is, or say what cannot be.
+    #[error(
+        "who is this process among the ranks? {message}; `fathom doctor --dist` shows what each launcher says"
+    )]
+    Ranks {
+        /// What was said, by whom, and what to do.
+        message: String,
+    },
     /// What a product behind [`crate::Generate`], [`crate::Score`] or [`crate::Embed`] reports.
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),

@@ -13,6 +13,7 @@ mod error;
 pub mod human;
 pub mod machine_facts;
 pub mod metrics;
+pub mod ranks;
 pub mod recipe;
 pub mod rss;
 pub mod tokens;

@@ -1,0 +1,154 @@
+//! The variables of each launcher.
+
+use super::slurm;
+use super::{Claim, Environment, Said};
+
+/// What a source says, or which of its variables cannot be read; and why it does not count, if it does not.
+pub(super) struct Read {
+    pub claim: Result<Claim, String>,
+    pub passed_over: Option<String>,
+}
+
+/// What a source's claim is read from.
+pub(super) type Found = Result<Option<Said<usize>>, String>;
+
+/// All sources that are in the environment, in their order.
+pub(super) fn read(environment: &Environment) -> [Read; 8] {
+    let elastic = has(environment, "TORCHELASTIC_RUN_ID");
+    let mpirun = has(environment, "OMPI_COMM_WORLD_RANK");
+    let counts = |claim| Read { claim, passed_over: None };
+    let inside = |claim: Result<Claim, String>, outer: bool, launcher: &str| {
+        let speaks = claim.as_ref().is_ok_and(|claim| !claim.is_empty());
+        let why = format!("is about the processes of {launcher}, which started this one");
+        Read { claim, passed_over: (outer && speaks).then_some(why) }
+    };
+    let agent = |claim| inside(claim, elastic, "torchrun");
+    let slurm = match slurm::is_a_step(environment) {
+        Err(why) => {
+            Read { claim: slurm::claim(environment).or(Ok(Claim::default())), passed_over: Some(why) }
+        }
+        Ok(()) if elastic => agent(slurm::claim(environment)),
+        Ok(()) => inside(slurm::claim(environment), mpirun, "mpirun"),
+    };
+    [
+        counts(torchrun(environment)),
+        agent(open_mpi(environment)),
+        agent(pmi(environment)),
+        agent(pmix(environment)),
+        slurm,
+        agent(pet(environment)),
+        agent(sky(environment)),
+        agent(kubernetes(environment)),
+    ]
+}
+
+fn has(environment: &Environment, name: &str) -> bool {
+    text(environment, name).is_some()
+}
+
+/// A variable that is set to something.
+pub(super) fn text<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
+    environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
+}
+
+/// A number from the first of several variables that is set.
+pub(super) fn number(environment: &Environment, names: &[&str]) -> Found {
+    let Some((name, value)) = names.iter().find_map(|name| Some((*name, text(environment, name)?))) else {
+        return Ok(None);
+    };
+    match value.parse() {
+        Ok(value) => Ok(Some(Said { value, by: name.into() })),
+        Err(_) => Err(format!("{name}={value} is not a number from 0; unset it, or set it rightly")),
+    }
+}
+
+/// As [`number`], for variables that may hold words such as `auto`, which say nothing here.
+fn perhaps(environment: &Environment, name: &str) -> Option<Said<usize>> {
+    number(environment, &[name]).unwrap_or_default()
+}
+
+/// `host:port` from two variables.
+fn address(environment: &Environment, host: &str, port: &str) -> Option<Said<String>> {
+    let name = text(environment, host)?;
+    let value = format!("{name}:{}", text(environment, port).unwrap_or("29500"));
+    Some(Said { value, by: host.into() })
+}
+
+fn torchrun(environment: &Environment) -> Result<Claim, String> {
+    let number = |name| number(environment, &[name]);
+    Ok(Claim {
+        rank: number("RANK")?,
+        world_size: number("WORLD_SIZE")?,
+        local_rank: number("LOCAL_RANK")?,
+        local_world_size: number("LOCAL_WORLD_SIZE")?,
+        node: number("GROUP_RANK")?,
+        nodes: number("GROUP_WORLD_SIZE")?,
+        rendezvous: address(environment, "MASTER_ADDR", "MASTER_PORT"),
+    })
+}
+
+/// `OMPI_COMM_WORLD_NODE_RANK` is the rank among the processes of one machine, not the machine's number, and is left out.
+fn open_mpi(environment: &Environment) -> Result<Claim, String> {
+    let number = |name| number(environment, &[name]);
+    Ok(Claim {
+        rank: number("OMPI_COMM_WORLD_RANK")?,
+        world_size: number("OMPI_COMM_WORLD_SIZE")?,
+        local_rank: number("OMPI_COMM_WORLD_LOCAL_RANK")?,
+        local_world_size: number("OMPI_COMM_WORLD_LOCAL_SIZE")?,
+        ..Claim::default()
+    })
+}
+
+/// MPICH, Intel MPI, MVAPICH and `srun --mpi=pmi2`.
+fn pmi(environment: &Environment) -> Result<Claim, String> {
+    let number = |names: [&str; 2]| number(environment, &names);
+    Ok(Claim {
+        rank: number(["PMI_RANK", "MV2_COMM_WORLD_RANK"])?,
+        world_size: number(["PMI_SIZE", "MV2_COMM_WORLD_SIZE"])?,
+        local_rank: number(["MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"])?,
+        local_world_size: number(["MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"])?,
+        ..Claim::default()
+    })
+}
+
+/// PMIx puts the rank into the environment and nothing else.
+fn pmix(environment: &Environment) -> Result<Claim, String> {
+    Ok(Claim { rank: number(environment, &["PMIX_RANK"])?, ..Claim::default() })
+}
+
+/// What Kubeflow's TrainJob injects: one process a node, which starts the node's ranks.
+fn pet(environment: &Environment) -> Result<Claim, String> {
+    Ok(of_node(Claim {
+        local_world_size: perhaps(environment, "PET_NPROC_PER_NODE"),
+        node: number(environment, &["PET_NODE_RANK"])?,
+        nodes: perhaps(environment, "PET_NNODES"),
+        rendezvous: address(environment, "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+        ..Claim::default()
+    }))
+}
+
+fn sky(environment: &Environment) -> Result<Claim, String> {
+    let first = text(environment, "SKYPILOT_NODE_IPS").and_then(|ips| ips.lines().next());
+    Ok(of_node(Claim {
+        local_world_size: perhaps(environment, "SKYPILOT_NUM_GPUS_PER_NODE").filter(|said| said.value > 0),
+        node: number(environment, &["SKYPILOT_NODE_RANK"])?,
+        nodes: number(environment, &["SKYPILOT_NUM_NODES"])?,
+        rendezvous: first
+            .map(|host| Said { value: format!("{}:29500", host.trim()), by: "SKYPILOT_NODE_IPS".into() }),
+        ..Claim::default()
+    }))
+}
+
+/// An Indexed Job tells a pod its index and not the number of pods.
+fn kubernetes(environment: &Environment) -> Result<Claim, String> {
+    Ok(Claim { node: number(environment, &["JOB_COMPLETION_INDEX"])?, ..Claim::default() })
+}
+
+/// A node with one rank is that rank.
+fn of_node(mut claim: Claim) -> Claim {
+    if claim.local_world_size.as_ref().is_some_and(|said| said.value == 1) {
+        claim.rank.clone_from(&claim.node);
+        claim.world_size.clone_from(&claim.nodes);
+    }
+    claim
+}
