@@ -29,6 +29,7 @@ pub use experts::{
     Combine, CombineBackward, GroupedMatMul, GroupedWeight, Groups, Route, RouteBackward, RouterLosses,
     Routing, Scores,
 };
+pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
     InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, Spread, StepScale,

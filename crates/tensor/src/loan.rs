@@ -65,8 +65,8 @@ impl Span {
     }
 }
 
-/// A tensor whose elements are on loan to a transfer; dropping it ends the loan.
-pub(crate) struct Lent {
+/// A tensor whose elements are on loan to a transfer: for links. Dropping it ends the loan.
+pub struct Lent {
     tensor: Tensor,
     span: Span,
 }

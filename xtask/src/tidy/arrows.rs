@@ -39,7 +39,7 @@ const TABLE: [Line; 18] = [
 ];
 
 /// Crates whose tests may run on the CPU machine, which they must not know otherwise. For `cuda` it is the reference.
-const TESTED_ON_CPU: [&str; 5] = ["grad", "model", "train", "engine", "cuda"];
+const TESTED_ON_CPU: [&str; 6] = ["grad", "model", "train", "engine", "cuda", "mpi"];
 
 fn find(name: &str) -> Option<&'static Line> {
     TABLE.iter().find(|line| line.name == name)

@@ -1,0 +1,153 @@
+//! A rank's end of the link between processes.
+//!
+//! A tensor is a first message that says what it is, with the elements if they are few, and then the elements. Both sides
+//! copy through memory of the process, so tensors may be anywhere and may have gaps.
+
+use std::rc::Rc;
+
+use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
+use fathom_tensor::{Device, Lent, Share, Tensor};
+
+use crate::transfer::Transfer;
+use crate::world::End;
+
+/// Tensors of at most so many bytes travel with the first message.
+const SMALL_BYTES: usize = 64 << 10;
+/// Most bytes of what a first message says.
+const LABEL_BYTES: usize = 512;
+/// Bytes of the label's length.
+const LENGTH_BYTES: usize = 2;
+/// Messages of a link; its first messages and its elements arrive in the order of their sending each.
+const FIRST: i32 = 1;
+const ELEMENTS: i32 = 2;
+
+/// The link. See [`crate::Mpi::link`].
+pub(crate) struct Processes(pub Rc<End>);
+
+fn label(what: &What) -> String {
+    what.to_string().chars().take(LABEL_BYTES / 4).collect()
+}
+
+/// What a first message says, and its elements.
+fn open(message: &[u8]) -> (String, &[u8]) {
+    let Some((length, rest)) = message.split_first_chunk::<LENGTH_BYTES>() else { return Default::default() };
+    let (label, elements) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
+    (String::from_utf8_lossy(label).into_owned(), elements)
+}
+
+/// Something sent.
+struct Sent {
+    end: Rc<End>,
+    to: usize,
+    what: What,
+    messages: Vec<Transfer>,
+    /// Keeps the tensor from being written until the retire point, as on every link.
+    _share: Share,
+}
+
+impl Flight for Sent {
+    fn wait(self: Box<Self>) {
+        let Sent { end, to, what, mut messages, _share } = *self;
+        let gone = end.wait(|| messages.iter_mut().all(Transfer::is_over).then_some(()));
+        if let Err(seconds) = gone {
+            end.fail(&LinkError::TimedOut { rank: end.rank, peer: to, what: what.to_string(), seconds });
+        }
+        messages.into_iter().for_each(|message| end.give_back(message.take().0));
+    }
+}
+
+/// Something that is to come.
+struct Coming {
+    end: Rc<End>,
+    device: Device,
+    from: usize,
+    dst: Lent,
+    what: What,
+}
+
+impl Coming {
+    /// The bytes of a message, and how many came.
+    fn message(&self, tag: i32, bytes: usize) -> (Vec<u8>, usize) {
+        let Coming { end, from, what, .. } = self;
+        let process = end.process(*from);
+        let mut message = Transfer::receive(&process, tag, end.buffer(bytes), tag == FIRST);
+        if let Err(seconds) = end.wait(|| message.is_over().then_some(())) {
+            let (rank, peer, what) = (end.rank, *from, what.to_string());
+            end.fail(&LinkError::TimedOut { rank, peer, what, seconds });
+        }
+        message.take()
+    }
+}
+
+impl Flight for Coming {
+    fn wait(self: Box<Self>) {
+        let (first, length) = self.message(FIRST, LENGTH_BYTES + LABEL_BYTES + SMALL_BYTES);
+        let (found, few) = open(&first[..length]);
+        let expected = label(&self.what);
+        if found != expected {
+            let (rank, peer) = (self.end.rank, self.from);
+            self.end.fail(&LinkError::Mismatch { rank, peer, expected, found });
+        }
+        let bytes = self.dst.tensor().bytes() as usize;
+        let many = (bytes > SMALL_BYTES).then(|| self.message(ELEMENTS, bytes).0);
+        let elements = many.as_deref().unwrap_or(few);
+        let Coming { end, device, dst, .. } = *self;
+        let tensor = dst.tensor().clone();
+        drop(dst);
+        device.machine.fill(&[vec![tensor]], &|_, to| to[0].copy_from_slice(elements));
+        end.count(|traffic| traffic.received_bytes += bytes as u64);
+        [Some(first), many].into_iter().flatten().for_each(|buffer| end.give_back(buffer));
+    }
+}
+
+impl Link for Processes {
+    fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks
+    }
+
+    fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight> {
+        let end = self.0.clone();
+        let (share, reader) = device.machine.share(src);
+        let mut elements = end.buffer(0);
+        // What is in memory can be read.
+        let _ = reader.read(0..src.rows(), 0..src.cols(), &mut elements);
+        drop(reader);
+        let label = label(&what);
+        let mut first = end.buffer(0);
+        first.extend((label.len() as u16).to_le_bytes());
+        first.extend(label.as_bytes());
+        let process = end.process(to);
+        let mut messages = Vec::new();
+        if elements.len() <= SMALL_BYTES {
+            first.extend(&elements);
+            end.give_back(elements);
+        } else {
+            messages.push(Transfer::send(&process, ELEMENTS, elements));
+        }
+        messages.push(Transfer::send(&process, FIRST, first));
+        end.count(|traffic| traffic.sent_bytes += src.bytes());
+        Box::new(Sent { end, to, what, messages, _share: share })
+    }
+
+    fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
+        let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
+        Box::new(Coming { end, device, from, dst, what })
+    }
+
+    /// Whoever fails ends all, so nobody is left to ask.
+    fn check(&self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn abort(&self, reason: &str) {
+        self.0.fail(&LinkError::Aborted { rank: self.0.rank, reason: reason.to_string() });
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}

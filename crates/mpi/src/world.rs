@@ -1,0 +1,167 @@
+//! This process among those that were started together.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fathom_tensor::mesh::{Link, LinkError, Traffic};
+use mpi::Threading;
+use mpi::environment::Universe;
+use mpi::request::{Request, Scope, scope};
+use mpi::topology::{Process, SimpleCommunicator};
+use mpi::traits::{Communicator, CommunicatorCollectives, Root};
+
+use crate::link::Processes;
+
+/// Exit code of a job that a rank ended.
+const ENDED: i32 = 1;
+/// Between two looks of a wait that may take hours.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// Looks of a wait without sleep in between: some tens of microseconds.
+const EAGER_LOOKS: u32 = 200;
+/// Sleep between later ones: ranks may share a core with the one they wait for.
+const NAP: Duration = Duration::from_micros(30);
+/// Buffers kept for later transfers.
+const SPARE_BUFFERS: usize = 8;
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// MPI starts once in a process.
+    #[error("MPI was started before in this process; a process is one rank once")]
+    Started,
+}
+
+/// One process of a job. It belongs to the thread that started it; cheap to clone. MPI ends when the last clone and the last
+/// link are gone, so that must be on the thread that began.
+#[derive(Clone)]
+pub struct Mpi(Rc<End>);
+
+/// What the link and its flights share.
+pub(crate) struct End {
+    pub rank: usize,
+    pub ranks: usize,
+    pub deadline: Duration,
+    traffic: Cell<Traffic>,
+    spare: RefCell<Vec<Vec<u8>>>,
+    world: SimpleCommunicator,
+    /// Last, since dropping it ends MPI.
+    _universe: Universe,
+}
+
+impl Mpi {
+    /// Joins the job that this process was started in; a process that nobody started with others is a job of one. A wait
+    /// of the link takes at most `deadline`.
+    ///
+    /// # Errors
+    /// If MPI was started before.
+    pub fn start(deadline: Duration) -> Result<Mpi, Error> {
+        let (universe, _) = mpi::initialize_with_threading(Threading::Funneled).ok_or(Error::Started)?;
+        let world = universe.world();
+        let [rank, ranks] = [world.rank(), world.size()].map(|number| usize::try_from(number).unwrap_or(0));
+        let (traffic, spare) = (Cell::default(), RefCell::default());
+        Ok(Mpi(Rc::new(End { rank, ranks, deadline, traffic, spare, world, _universe: universe })))
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.0.ranks
+    }
+
+    /// The link, for a mesh.
+    pub fn link(&self) -> Box<dyn Link> {
+        Box::new(Processes(self.0.clone()))
+    }
+
+    /// The first rank's number, on all: all call this together, however long it takes until the first does. Uses no
+    /// processor time to speak of.
+    pub fn tell(&self, number: u64) -> u64 {
+        let mut number = number;
+        scope(|scope| patiently(self.0.process(0).immediate_broadcast_into(scope, &mut number)));
+        number
+    }
+
+    /// Everybody's number, by rank; all call this together.
+    pub fn gather(&self, number: u64) -> Vec<u64> {
+        let mut all = vec![0; self.0.ranks];
+        scope(|scope| patiently(self.0.world.immediate_all_gather_into(scope, &number, &mut all[..])));
+        all
+    }
+
+    /// Says why and ends the job.
+    pub fn abort(&self, reason: &str) -> ! {
+        self.0.fail(&LinkError::Aborted { rank: self.0.rank, reason: reason.to_string() })
+    }
+}
+
+/// Waits without a deadline: whoever should come may have hours of work first, and one that dies ends the job.
+fn patiently<'a, D: ?Sized, S: Scope<'a>>(mut request: Request<'a, D, S>) {
+    while let Err(still) = request.test() {
+        request = still;
+        sleep(PATIENCE);
+    }
+}
+
+impl End {
+    pub fn process(&self, rank: usize) -> Process<'_> {
+        // A rank that fits into MPI's own count, which gave the number of ranks.
+        self.world.process_at_rank(i32::try_from(rank).unwrap_or(i32::MAX))
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.get()
+    }
+
+    pub fn count(&self, update: impl FnOnce(&mut Traffic)) {
+        let mut traffic = self.traffic.get();
+        update(&mut traffic);
+        self.traffic.set(traffic);
+    }
+
+    /// Looks until something is there. Time counts as waited.
+    ///
+    /// # Errors
+    /// The seconds of the deadline, when it has passed.
+    pub fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, f64> {
+        let begun = Instant::now();
+        let mut looks = 0;
+        let found = loop {
+            if let Some(found) = look() {
+                break Ok(found);
+            }
+            if begun.elapsed() >= self.deadline {
+                break Err(self.deadline.as_secs_f64());
+            }
+            looks += 1;
+            if looks < EAGER_LOOKS { std::thread::yield_now() } else { sleep(NAP) }
+        };
+        self.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+        found
+    }
+
+    /// A buffer of so many bytes, used before if possible.
+    pub fn buffer(&self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.spare.borrow_mut().pop().unwrap_or_default();
+        buffer.resize(bytes, 0);
+        buffer
+    }
+
+    pub fn give_back(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE_BUFFERS {
+            spare.push(buffer);
+        }
+    }
+
+    /// A rank can end the others in one way, and itself with them.
+    pub fn fail(&self, error: &LinkError) -> ! {
+        eprintln!("error: {error}");
+        self.world.abort(ENDED)
+    }
+}
