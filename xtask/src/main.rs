@@ -1,6 +1,7 @@
 //! Repository chores, called as `cargo xtask <command>`. Knows the shape of the repository and nothing of what
 //! the crates compute.
 
+mod gpu_check;
 mod kill_test;
 mod quickstart;
 mod tidy;
@@ -12,7 +13,8 @@ usage: cargo xtask <command>
 
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
-  kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss";
+  kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
+  gpu-check              compile every kernel of the GPU for every chip, with a compiler fetched into target/";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let complaints = match args[..] {
         ["tidy"] => tidy::run(),
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
+        ["gpu-check"] => gpu_check::run(),
         ["kill-test", kills] => kills.parse().map_err(|_| USAGE.to_string()).and_then(kill_test::run),
         _ => Err(USAGE.to_string()),
     };

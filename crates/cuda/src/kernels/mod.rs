@@ -1,1 +1,56 @@
-//! Kernels as text. Compiled at run time to machine code for one chip; no header of CUDA is read.
+//! Kernels as text, and how they are launched. Compiled at run time to machine code for one chip; no header of CUDA is read.
+//!
+//! Every method of the machine contract that is not left to a library has a function here that turns the operation into
+//! [`Launch`]es: entry point, grid, arguments. These functions ask nothing of a device, so tests run the same launches on a
+//! processor (`kernels/emu.h`) against the CPU machine. The signature of an entry point is in its `.cu` file, the meaning of
+//! its operation in the contract.
+//!
+//! Orders of addition are the design's: a row's sums depend on its width alone, sums over rows run in ascending chunks of 128,
+//! and no float is added atomically. Element offsets have 64 bits.
+
+mod activate;
+mod attention;
+mod embed;
+mod experts;
+mod gemm;
+mod launch;
+mod lists;
+mod loss;
+mod norm;
+pub mod nvrtc;
+mod optimizer;
+mod plain;
+mod rope;
+mod sums;
+mod table;
+
+pub use activate::{activate, activate_backward};
+pub use attention::{attention, attention_backward, attention_scratch_bytes};
+pub use embed::{embed, embed_backward};
+pub use experts::{
+    combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,
+};
+pub use gemm::matmul;
+pub use launch::{Args, Grid, Launch, Scratch};
+pub use lists::{MOST_EXPERTS, balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
+pub use loss::cross_entropy;
+pub use norm::{norm, norm_backward_input, norm_backward_weight};
+pub use optimizer::{Moments, adamw, step_scale};
+pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
+pub use rope::{rope, rope_table};
+pub use sums::{bias_backward, not_finite, sum, sum_squares};
+pub use table::{Entry, HEADERS, SOURCES, Source};
+
+/// Scratch that a machine keeps for launches that add partial sums, whatever their shapes.
+pub const SCRATCH_BYTES: u64 = 4 << 20;
+
+/// The chips that kernels are checked for.
+pub const CHIPS: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
+
+/// What NVRTC is told for a chip. Products and sums are not contracted, so that kernels have the bits of the CPU machine
+/// wherever they do the same operations in the same order; where one instruction is meant, the text says `fmaf`.
+pub fn options(chip: &str) -> Vec<String> {
+    let chip = format!("--gpu-architecture={chip}");
+    let fixed = ["--std=c++17", "--device-as-default-execution-space", "--fmad=false", "--diag-suppress=177"];
+    std::iter::once(chip).chain(fixed.map(String::from)).chain(["--ptxas-options=-v".to_string()]).collect()
+}

@@ -1,0 +1,97 @@
+// Activation functions, plain and gated, with their gradients.
+#include "math.cuh"
+
+enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4 };
+
+// A function and its derivative.
+FN float both(int kind, float x, float& slope) {
+  if (kind == SILU) {
+    const float s = sigmoid(x);
+    slope = s * fmaf(x, 1.f - s, 1.f);
+    return x * s;
+  }
+  if (kind == GELU_TANH) {
+    // With u = sqrt(2 / pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = sigmoid(2 u).
+    const float square = x * x, s = sigmoid(1.595769f * x * fmaf(0.044715f, square, 1.f));
+    slope = fmaf(x * s * (1.f - s), 1.595769f * fmaf(3.f * 0.044715f, square, 1.f), s);
+    return x * s;
+  }
+  if (kind == GELU_ERF) {
+    float density;
+    const float phi = normal(x, density);
+    slope = fmaf(x, density, phi);
+    return x * phi;
+  }
+  if (x <= 0.f) { slope = 0.f; return 0.f; }
+  slope = kind == RELU ? 1.f : 2.f * x;
+  return kind == RELU ? x : x * x;
+}
+
+// out = act(gate) up, or act(gate) without up.
+ENTRY(256) activate(Mat gate, Mat up, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float g[8], u[8], slope;
+  load8(g, gate, c.row, c.col, cols - c.col);
+  if (up.ptr) load8(u, up, c.row, c.col, cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    g[i] = both(kind, g[i], slope);
+    if (up.ptr) g[i] *= u[i];
+  }
+  store8(out, c.row, c.col, cols - c.col, g);
+}
+
+// dgate = dy up act'(gate), dup = dy act(gate).
+ENTRY(256) activate_backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  const i64 left = cols - c.col;
+  float g[8], u[8], d[8];
+  load8(g, gate, c.row, c.col, left);
+  load8(d, dy, c.row, c.col, left);
+  if (up.ptr) load8(u, up, c.row, c.col, left);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    float slope;
+    const float value = both(kind, g[i], slope);
+    g[i] = up.ptr ? d[i] * u[i] * slope : d[i] * slope;
+    u[i] = d[i] * value;
+  }
+  store8(dgate, c.row, c.col, left, g);
+  if (up.ptr) store8(dup, c.row, c.col, left, u);
+}
+
+// gpt-oss: (up + 1) gate sigmoid(1.702 gate), gate at most 7, up within -7 and 7, in turns. Cells of four pairs of x.
+ENTRY(256) clamped(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= 2 * cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, 2 * cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float gate = v[2 * i] > 7.f ? 7.f : v[2 * i];
+    float up = v[2 * i + 1] > 7.f ? 7.f : v[2 * i + 1];
+    up = up < -7.f ? -7.f : up;
+    if (c.col / 2 + i < cols) store(out, c.row, c.col / 2 + i, (up + 1.f) * (gate * sigmoid(1.702f * gate)));
+  }
+}
+
+ENTRY(256) clamped_backward(Mat x, Mat dy, Mat dx, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= 2 * cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, 2 * cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if (c.col / 2 + i >= cols) break;
+    const float d = load(dy, c.row, c.col / 2 + i), raw_gate = v[2 * i], raw_up = v[2 * i + 1];
+    const float gate = raw_gate > 7.f ? 7.f : raw_gate;
+    float up = raw_up > 7.f ? 7.f : raw_up;
+    up = up < -7.f ? -7.f : up;
+    const float s = sigmoid(1.702f * gate), slope = s * fmaf(1.702f * gate, 1.f - s, 1.f);
+    v[2 * i] = raw_gate > 7.f ? 0.f : d * (up + 1.f) * slope;
+    v[2 * i + 1] = fabsf(raw_up) > 7.f ? 0.f : d * gate * s;
+  }
+  store8(dx, c.row, c.col, 2 * cols - c.col, v);
+}

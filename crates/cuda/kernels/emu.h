@@ -1,0 +1,178 @@
+// Runs the text of plain CUDA kernels on a processor, for tests without a GPU. Threads of a block are fibers of one thread;
+// blocks run one after another. Covers barriers, static and dynamic shared memory, shuffles and votes of whole warps, integer
+// atomics and the usual functions; not wgmma, TMA, clusters or textures.
+#pragma once
+#define EMU 1
+#include <algorithm>
+#include <cmath>
+#include <csetjmp>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__ static thread_local
+#define __align__(n) __attribute__((aligned(n)))
+
+struct dim3 { unsigned x = 1, y = 1, z = 1; };
+inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emu {
+constexpr int SHARE = 16;
+struct Barrier { unsigned live = 0, arrived = 0; unsigned long generation = 0; };
+struct Warp { Barrier barrier; uint32_t slots[2][32 * SHARE]; };
+struct Fiber { jmp_buf at; ucontext_t start; std::unique_ptr<char[]> stack; bool begun, done; };
+constexpr size_t STACK = 128 << 10;
+
+struct Block {
+  std::vector<Fiber> fibers; std::vector<Warp> warps; std::vector<uint64_t> dynamic;
+  Barrier barrier; jmp_buf home; unsigned now = 0, live = 0, idle = 0; int vote = 0;
+  void (*body)(void*) = nullptr; void* argument = nullptr;
+};
+inline thread_local Block* block;
+
+inline Warp& warp() { return block->warps[threadIdx.x / 32]; }
+inline unsigned char* dynamic() { return (unsigned char*)block->dynamic.data(); }
+
+[[noreturn]] inline void go_to(unsigned index) {
+  Fiber& f = block->fibers[index];
+  block->now = index; threadIdx.x = index;
+  if (f.begun) _longjmp(f.at, 1);
+  f.begun = true;
+  setcontext(&f.start);
+  std::abort();
+}
+[[noreturn]] inline void next() {
+  for (unsigned i = 1; i <= block->fibers.size(); i++) {
+    const unsigned index = (block->now + i) % block->fibers.size();
+    if (!block->fibers[index].done) go_to(index);
+  }
+  _longjmp(block->home, 1);
+}
+inline __attribute__((noinline)) void yield() {
+  if (++block->idle > 8 * block->fibers.size() + 64) {
+    std::fprintf(stderr, "emulation: threads of a block wait for each other for ever\n");
+    std::abort();
+  }
+  if (!_setjmp(block->fibers[block->now].at)) next();
+}
+inline void release(Barrier& b) { b.arrived = 0; b.generation++; block->idle = 0; }
+inline void wait(Barrier& b) {
+  const unsigned long generation = b.generation;
+  if (++b.arrived >= b.live) release(b);
+  else while (*(volatile unsigned long*)&b.generation == generation) yield();
+}
+inline void leave(Barrier& b) { if (--b.live && b.arrived >= b.live) release(b); }
+inline void run() {
+  block->body(block->argument);
+  block->fibers[block->now].done = true;
+  block->idle = 0;
+  leave(warp().barrier);
+  leave(block->barrier);
+  next();
+}
+
+// What each lane of the warp gives, SHARE words a lane.
+inline const uint32_t* share(const uint32_t* mine, int words) {
+  Warp& w = warp();
+  uint32_t* slots = w.slots[w.barrier.generation & 1];
+  std::memcpy(slots + threadIdx.x % 32 * SHARE, mine, words * 4);
+  wait(w.barrier);
+  return slots;
+}
+template <class T> T of_lane(T value, unsigned lane) {
+  uint32_t mine[2] = {0, 0};
+  std::memcpy(mine, &value, sizeof(T));
+  const uint32_t* all = share(mine, 2);
+  std::memcpy(&value, all + lane % 32 * SHARE, sizeof(T));
+  return value;
+}
+
+// Calls `kernel(args...)` for every thread of the grid.
+inline void launch(dim3 grid, unsigned threads, size_t shared, void (*body)(void*), void* argument) {
+  static thread_local Block storage;
+  block = &storage;
+  storage.body = body; storage.argument = argument;
+  storage.dynamic.assign((shared + 15) / 8, 0x7ff47ff47ff47ff4ull);
+  storage.fibers.resize(std::max<size_t>(threads, 1));
+  storage.warps.resize((threads + 31) / 32);
+  gridDim = grid; blockDim = {threads, 1, 1};
+  for (unsigned y = 0; y < grid.y; y++) for (unsigned x = 0; x < grid.x; x++) {
+    blockIdx = {x, y, 0};
+    storage.barrier = Barrier(); storage.barrier.live = threads; storage.idle = 0; storage.vote = 0;
+    for (unsigned w = 0; w < storage.warps.size(); w++) {
+      storage.warps[w].barrier = Barrier();
+      storage.warps[w].barrier.live = std::min(32u, threads - 32 * w);
+    }
+    for (Fiber& f : storage.fibers) {
+      f.begun = f.done = false;
+      if (!f.stack) {
+        f.stack.reset(new char[STACK]);
+        getcontext(&f.start);
+        f.start.uc_stack.ss_sp = f.stack.get(); f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
+      }
+      makecontext(&f.start, (void (*)())run, 0);
+    }
+    if (!_setjmp(storage.home)) { storage.now = 0; go_to(0); }
+  }
+}
+
+// The kinds of a kernel's parameters: p address, l 64-bit, i 32-bit, f float, and sizes of structures as letters from A on
+// (A: 8 bytes, B: 16, ...).
+template <class T> char kind() {
+  if constexpr (std::is_pointer_v<T>) return 'p';
+  else if constexpr (std::is_same_v<T, float>) return 'f';
+  else if constexpr (std::is_integral_v<T>) return sizeof(T) == 8 ? 'l' : 'i';
+  else return (char)('A' + sizeof(T) / 8 - 1);
+}
+struct Call { void** args; void (*run)(Call*); void* kernel; };
+template <class... A, size_t... I> void apply(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+  kernel(*(A*)args[I]...);
+}
+template <class... A> int call(void (*kernel)(A...), const char* kinds, dim3 grid, unsigned threads, size_t shared, void** args) {
+  const char expected[] = {kind<A>()..., 0};
+  if (std::strcmp(kinds, expected)) { std::fprintf(stderr, "kernel takes %s, launch has %s\n", expected, kinds); return 2; }
+  struct Bound { void (*kernel)(A...); void** args; } bound = {kernel, args};
+  launch(grid, threads, shared, [](void* p) { Bound* b = (Bound*)p; apply(b->kernel, b->args, std::index_sequence_for<A...>()); }, &bound);
+  return 0;
+}
+}
+
+inline void __syncthreads() { emu::wait(emu::block->barrier); }
+inline void __syncwarp() { emu::wait(emu::warp().barrier); }
+inline int __syncthreads_or(int value) {
+  emu::block->vote |= value != 0;
+  __syncthreads();
+  const int result = emu::block->vote;
+  __syncthreads();
+  emu::block->vote = 0;
+  __syncthreads();
+  return result;
+}
+template <class T> T __shfl_xor_sync(unsigned, T v, int o) { return emu::of_lane(v, (threadIdx.x % 32) ^ o); }
+template <class T> T __shfl_sync(unsigned, T v, int lane) { return emu::of_lane(v, lane); }
+template <class T> T __shfl_down_sync(unsigned, T v, int o) { return emu::of_lane(v, std::min(threadIdx.x % 32 + o, 31u)); }
+inline unsigned __ballot_sync(unsigned, int value) {
+  const uint32_t mine = value != 0;
+  const unsigned lanes = std::min(32u, blockDim.x - threadIdx.x / 32 * 32);
+  const uint32_t* all = emu::share(&mine, 1);
+  unsigned bits = 0;
+  for (unsigned i = 0; i < lanes; i++) bits |= all[i * emu::SHARE] << i;
+  return bits;
+}
+inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
+inline int atomicAdd(int* at, int value) { const int old = *at; *at += value; return old; }
+inline float __uint_as_float(unsigned v) { float f; std::memcpy(&f, &v, 4); return f; }
+inline unsigned __float_as_uint(float f) { unsigned v; std::memcpy(&v, &f, 4); return v; }
+inline int __ffs(int v) { return __builtin_ffs(v); }
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __clz(int v) { return v ? __builtin_clz(v) : 32; }
+using std::max; using std::min;

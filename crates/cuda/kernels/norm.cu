@@ -1,0 +1,123 @@
+// RMSNorm and LayerNorm, forward and backward. A team of threads (32, or a block of 256) has one group of columns of one
+// row; which element is whose depends on the width alone.
+#include "math.cuh"
+
+enum { CENTRED = 1, PLUS_ONE = 2, ROUND_FIRST = 4 };
+
+FN float normalised(int flags, int type, float x, float mean, float inverse) {
+  const float y = (x - mean) * inverse;
+  return flags & ROUND_FIRST ? rounded(type, y) : y;
+}
+FN float factor(int flags, float weight) { return flags & PLUS_ONE ? 1.f + weight : weight; }
+FN i64 item_of(int team) { return (i64)blockIdx.x * (256 / team) + threadIdx.x / team; }
+
+// stats: f32 [rows, groups] reciprocal deviations, or pairs of mean and reciprocal deviation if centred.
+ENTRY(256) norm(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 rows, i32 groups, i32 width, i32 team, i32 flags, float eps) {
+  const i64 item = item_of(team), row = item / groups;
+  const int group = (int)(item % groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
+  if (row >= rows) return;
+  const i64 at = (i64)group * width;
+  float v[8], w[8], b[8], mean = 0.f;
+  if (flags & CENTRED) {
+    float sum = 0.f;
+    for (int c = first; c < width; c += step) {
+      load8(v, x, row, at + c, width - c);
+      #pragma unroll
+      for (int i = 0; i < 8; i++) sum += v[i];
+    }
+    mean = team_sum(sum, team) / (float)width;
+  }
+  float squares = 0.f;
+  for (int c = first; c < width; c += step) {
+    load8(v, x, row, at + c, width - c);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) if (c + i < width) squares = fmaf(v[i] - mean, v[i] - mean, squares);
+  }
+  const float inverse = 1.f / sqrtf(team_sum(squares, team) / (float)width + eps);
+  if (first == 0) {
+    float* to = (float*)stats.ptr + row * stats.stride;
+    if (flags & CENTRED) { to[2 * group] = mean; to[2 * group + 1] = inverse; }
+    else to[group] = inverse;
+  }
+  for (int c = first; c < width; c += step) {
+    load8(v, x, row, at + c, width - c);
+    load8(w, weight, 0, c, width - c);
+    if (bias.ptr) load8(b, bias, 0, c, width - c);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      v[i] = normalised(flags, x.type, v[i], mean, inverse) * factor(flags, w[i]);
+      if (bias.ptr) v[i] += b[i];
+    }
+    store8(out, row, at + c, width - c, v);
+  }
+}
+
+FN void stats_of(Mat stats, i64 row, int group, int flags, float& mean, float& inverse) {
+  const float* from = (const float*)stats.ptr + row * stats.stride;
+  mean = flags & CENTRED ? from[2 * group] : 0.f;
+  inverse = flags & CENTRED ? from[2 * group + 1] : from[group];
+}
+
+// dx (+)= (g - mean(g x') x' - mean(g)) / deviation with g = dy w, x' the normalised input; the last mean only if centred.
+ENTRY(256) norm_backward_input(Mat x, Mat weight, Mat stats, Mat dy, Mat dx, i64 rows, i32 groups, i32 width, i32 team, i32 flags, i32 accumulate) {
+  const i64 item = item_of(team), row = item / groups;
+  const int group = (int)(item % groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
+  if (row >= rows) return;
+  const i64 at = (i64)group * width;
+  float mean, inverse, v[8], w[8], d[8], along = 0.f, offset = 0.f;
+  stats_of(stats, row, group, flags, mean, inverse);
+  for (int c = first; c < width; c += step) {
+    load8(v, x, row, at + c, width - c);
+    load8(w, weight, 0, c, width - c);
+    load8(d, dy, row, at + c, width - c);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float g = d[i] * factor(flags, w[i]);
+      along = fmaf(g, (v[i] - mean) * inverse, along);
+      offset += g;
+    }
+  }
+  along = team_sum(along, team) / (float)width;
+  offset = flags & CENTRED ? team_sum(offset, team) / (float)width : 0.f;
+  for (int c = first; c < width; c += step) {
+    float old[8];
+    load8(v, x, row, at + c, width - c);
+    load8(w, weight, 0, c, width - c);
+    load8(d, dy, row, at + c, width - c);
+    if (accumulate) load8(old, dx, row, at + c, width - c);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float g = d[i] * factor(flags, w[i]);
+      const float gradient = inverse * (fmaf(-along, (v[i] - mean) * inverse, g) - offset);
+      v[i] = accumulate ? old[i] + gradient : gradient;
+    }
+    store8(dx, row, at + c, width - c, v);
+  }
+}
+
+// Sums of `dy x'`, and of `dy` for the bias, over each chunk of 128 rows from `first_row` on: f32 [chunks, 2 width]. A block
+// of 256 has 32 columns of a chunk; its eight lines of rows are added in a fixed order. Columns of blocks lie on x, chunks on y.
+ENTRY(256) norm_weight_chunks(Mat x, Mat stats, Mat dy, float* sums, i64 first_row, i64 rows, i32 groups, i32 width, i32 flags) {
+  __shared__ float part[2][8][32];
+  const int lane = threadIdx.x & 31, line = threadIdx.x >> 5, col = blockIdx.x * 32 + lane;
+  const i64 start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
+  float weight = 0.f, bias = 0.f;
+  if (col < width)
+    for (i64 row = start + line; row < end; row += 8)
+      for (int group = 0; group < groups; group++) {
+        float mean, inverse;
+        stats_of(stats, row, group, flags, mean, inverse);
+        const float d = load(dy, row, (i64)group * width + col);
+        const float y = normalised(flags, x.type, load(x, row, (i64)group * width + col), mean, inverse);
+        weight = fmaf(d, y, weight);
+        bias += d;
+      }
+  part[0][line][lane] = weight;
+  part[1][line][lane] = bias;
+  __syncthreads();
+  if (line < 2 && col < width) {
+    float sum = part[line][0][lane];
+    for (int i = 1; i < 8; i++) sum += part[line][i][lane];
+    sums[((i64)blockIdx.y * 2 + line) * width + col] = sum;
+  }
+}

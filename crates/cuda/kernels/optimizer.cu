@@ -1,0 +1,79 @@
+// AdamW (Loshchilov and Hutter, 2019) in PyTorch's order of operations, eight elements a thread, 2048 a block. Moments are
+// f32; or bf16, rounded up or down at random so that small changes are not lost; or e4m3 by blocks of 128 elements with an
+// f32 scale each, of the second moment its root.
+#include "base.cuh"
+
+FN double power(double base, i32 exponent) {
+  double result = 1.0;
+  for (u32 e = (u32)max(exponent, 0);;) {
+    if (e & 1u) result *= base;
+    e >>= 1;
+    if (e == 0) return result;
+    base *= base;
+  }
+}
+
+// Eight moments to storage. `key` is a number for this moment and update, `at` the element.
+FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 key, bool root) {
+  if (to.type == BF16) {
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const u32 bits = as_bits(x[i]), noise = (u32)mixed(key, (u64)(at + i)) & 0xffffu;
+      if (fabsf(x[i]) < infinity()) x[i] = as_float((bits + noise) & 0xffff0000u);
+    }
+  } else if (to.type == E4M3) {
+    float most = 0.f;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      if (root) x[i] = sqrtf(x[i]);
+      if (i < left) most = fmaxf(most, fabsf(x[i]));
+    }
+    // Sixteen neighbours have a block of 128.
+    #pragma unroll
+    for (int o = 8; o; o >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+    const float scale = most > 0.f ? most / 448.f : 1.f;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) x[i] /= scale;
+    if (left > 0 && (threadIdx.x & 15) == 0) scales[at / 128] = scale;
+  }
+  store8(to, 0, at, left, x);
+}
+
+FN void get_moments(float (&x)[8], Mat from, const float* scales, i64 at, i64 left, bool root) {
+  load8(x, from, 0, at, left);
+  if (from.type != E4M3) return;
+  const float scale = left > 0 ? scales[at / 128] : 1.f;
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    x[i] *= scale;
+    if (root) x[i] *= x[i];
+  }
+}
+
+// Vectors of n elements; master is null where param itself is updated, m_scales and v_scales where moments have none.
+ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
+  __shared__ float correction[2];
+  if (*skip != 0.f) return;
+  const i32 count = *updates;
+  if (threadIdx.x < 2) correction[threadIdx.x] = (float)(1.0 - power((double)(threadIdx.x ? beta2 : beta1), count));
+  __syncthreads();
+  const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * 8, left = n - at;
+  const float keep = 1.f - lr * weight_decay, step = lr / correction[0], root = sqrtf(correction[1]), by = *scale;
+  const Mat weight = master.ptr ? master : param;
+  float w[8], g[8], first[8], second[8];
+  load8(w, weight, 0, at, left);
+  load8(g, grad, 0, at, left);
+  get_moments(first, m, m_scales, at, left, false);
+  get_moments(second, v, v_scales, at, left, true);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const float s = g[i] * by;
+    first[i] = fmaf(1.f - beta1, s - first[i], first[i]);
+    second[i] = fmaf(beta2, second[i], (1.f - beta2) * s * s);
+    w[i] = w[i] * keep - step * (first[i] / (sqrtf(second[i]) / root + eps));
+  }
+  store8(weight, 0, at, left, w);
+  if (master.ptr) store8(param, 0, at, left, w);
+  put_moments(m, m_scales, at, left, first, mixed((u64)count, 0), false);
+  put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), true);
+}

@@ -1,0 +1,111 @@
+// Sums over rows, over a vector, of squares; the factor of an update. Floats are never added atomically: partial sums lie
+// in scratch and are added in order.
+#include "base.cuh"
+
+// Sums of the columns of dy over each chunk of 128 rows from `first_row` on: f32 [chunks, cols]. As norm_weight_chunks.
+ENTRY(256) column_chunks(Mat dy, float* sums, i64 first_row, i64 rows, i64 cols) {
+  __shared__ float part[8][32];
+  const int lane = threadIdx.x & 31, line = threadIdx.x >> 5;
+  const i64 col = (i64)blockIdx.x * 32 + lane, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
+  float sum = 0.f;
+  if (col < cols)
+    for (i64 row = start + line; row < end; row += 8) sum += load(dy, row, col);
+  part[line][lane] = sum;
+  __syncthreads();
+  if (line == 0 && col < cols) {
+    for (int i = 1; i < 8; i++) sum += part[i][lane];
+    sums[(i64)blockIdx.y * cols + col] = sum;
+  }
+}
+
+// to += the sums of the chunks, ascending: `stride` elements from one chunk to the next.
+ENTRY(256) add_chunks(float* to, const float* sums, i64 cols, i32 chunks, i64 stride) {
+  const i64 col = (i64)blockIdx.x * 256 + threadIdx.x;
+  if (col >= cols) return;
+  float sum = to[col];
+  for (int i = 0; i < chunks; i++) sum += sums[i * stride + col];
+  to[col] = sum;
+}
+
+// out += sum(x) in chunks of 128, ascending: one block of 1024. A warp sums a chunk in 64 lanes, folded in halves.
+ENTRY(1024) sum(const float* x, float* out, i64 n) {
+  __shared__ float chunk[1024];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  float total = *out;
+  for (i64 from = 0; from < n; from += 131072) {
+    for (int at = warp; at < 1024; at += 32) {
+      const i64 start = from + (i64)at * 128;
+      if (start >= n) break;
+      float low = 0.f, high = 0.f;
+      for (int i = 0; i < 128; i += 64) {
+        if (start + i + lane < n) low += x[start + i + lane];
+        if (start + i + 32 + lane < n) high += x[start + i + 32 + lane];
+      }
+      low = warp_sum(low + high);
+      if (lane == 0) chunk[at] = low;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int at = 0; at < 1024 && from + (i64)at * 128 < n; at++) total += chunk[at];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *out = total;
+}
+
+// Sums of squares of `part` elements for each block, in f32 over 2048 elements and in f64 over those: f64 [blocks].
+ENTRY(256) squares(const float* x, double* sums, i64 n, i64 part) {
+  __shared__ double total[8];
+  const int warp = threadIdx.x >> 5;
+  Mat m; m.ptr = (char*)x; m.stride = 0; m.type = F32;
+  const i64 end = min((i64)(blockIdx.x + 1) * part, n);
+  double mine = 0.0;
+  for (i64 at = (i64)blockIdx.x * part + threadIdx.x * 8; at < end; at += 2048) {
+    float v[8], s = 0.f;
+    load8(v, m, 0, at, end - at);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) s += v[i] * v[i];
+    mine += (double)s;
+  }
+  for (int o = 16; o; o >>= 1) mine += __shfl_xor_sync(~0u, mine, o);
+  if ((threadIdx.x & 31) == 0) total[warp] = mine;
+  __syncthreads();
+  if (threadIdx.x) return;
+  for (int i = 1; i < 8; i++) mine += total[i];
+  sums[blockIdx.x] = mine;
+}
+
+// out += the sums, ascending; one thread.
+ENTRY(32) add_doubles(const double* sums, float* out, i32 count) {
+  if (threadIdx.x) return;
+  double total = 0.0;
+  for (int i = 0; i < count; i++) total += sums[i];
+  *out = (float)((double)*out + total);
+}
+
+// From the gradient's sum of squares to the factor of an update; one thread.
+ENTRY(32) step_scale(const float* sum_squares, const float* loss, const float* count, float max_norm, float* scale, float* skip, float* norm, i32* updates) {
+  if (threadIdx.x) return;
+  const float tokens = *count;
+  if (!(tokens > 0.f)) { *scale = 0.f; *skip = 1.f; *norm = 0.f; return; }
+  const float size = sqrtf(*sum_squares) / tokens, clip = max_norm > 0.f && size > max_norm ? max_norm / size : 1.f;
+  const bool finite = fabsf(size) < infinity() && fabsf(*loss) < infinity();
+  *scale = finite ? clip / tokens : 0.f;
+  *skip = finite ? 0.f : 1.f;
+  *norm = size;
+  if (finite) *updates += 1;
+}
+
+// Whether an element is not finite: 1 where a block's part has one, else 0; i32 [blocks].
+ENTRY(256) not_finite(Mat x, i32* found, i64 rows, i64 cols, i64 part) {
+  const i64 end = min((i64)(blockIdx.x + 1) * part, rows);
+  bool bad = false;
+  for (i64 row = (i64)blockIdx.x * part; row < end; row++)
+    for (i64 col = (i64)threadIdx.x * 8; col < cols; col += 2048) {
+      float v[8];
+      load8(v, x, row, col, cols - col);
+      #pragma unroll
+      for (int i = 0; i < 8; i++) bad |= !(fabsf(v[i]) < infinity());
+    }
+  const int any = __syncthreads_or(bad);
+  if (threadIdx.x == 0) found[blockIdx.x] = any ? 1 : 0;
+}

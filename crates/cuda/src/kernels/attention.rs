@@ -1,0 +1,117 @@
+//! Attention without a library: deterministic, any mask, slow.
+
+use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, Tensor};
+
+use super::SCRATCH_BYTES;
+use super::launch::{Args, Launch, Scratch, expect, start_mut};
+use super::sums::{CHUNK, add_chunks};
+use super::table::attention as entries;
+
+/// Most columns of a head.
+const MOST_COLUMNS: usize = 512;
+/// Warps of a block, a row of a head each.
+const WARPS: usize = 4;
+
+/// A mask's structure: table, count on the device or null, cap, positions.
+#[track_caller]
+fn masking(args: Args, mask: &Mask) -> Args {
+    let (count, cap) = match &mask.slices {
+        Extent::Fixed(count) => (0, *count),
+        Extent::UpTo { cap, count } => (count.address(), *cap),
+    };
+    let fits = mask.table.dtype() == DType::I64
+        && mask.table.cols() == 6
+        && cap <= mask.table.rows()
+        && [&mask.pos_q, &mask.pos_k].iter().all(|pos| pos.dtype() == DType::I32 && pos.is_contiguous());
+    assert!(fits && mask.table.is_contiguous(), "mask: {mask:?}");
+    let (pos_q, pos_k) = (mask.pos_q.address(), mask.pos_k.address());
+    args.structure(&[mask.table.address(), count, cap as u64, pos_q, pos_k])
+}
+
+/// Scale and cap in one word.
+fn scoring(args: Args, op: &Attention<'_>) -> Args {
+    args.structure(&[u64::from(op.scale.to_bits()) | u64::from(op.softcap.to_bits()) << 32])
+}
+
+/// Heads of queries and of keys.
+#[track_caller]
+fn heads(op: &Attention<'_>) -> [usize; 2] {
+    let dim = op.head_dim;
+    let fits = (1..=MOST_COLUMNS).contains(&dim)
+        && op.q.cols().is_multiple_of(dim)
+        && op.k.cols().is_multiple_of(dim)
+        && op.k.cols() > 0
+        && op.q.cols().is_multiple_of(op.k.cols())
+        && op.v.shape() == op.k.shape()
+        && op.mask.pos_q.cols() == op.q.rows()
+        && op.mask.pos_k.cols() == op.k.rows();
+    assert!(fits, "attention: {op:?}");
+    let heads = [op.q.cols() / dim, op.k.cols() / dim];
+    expect("attention", "lse", op.lse, [op.q.rows(), heads[0]]);
+    expect("attention", "out", op.out, op.q.shape());
+    heads
+}
+
+/// Attention.
+#[track_caller]
+pub fn attention(op: &Attention<'_>) -> Launch {
+    let ([heads, kv_heads], rows, dim) = (heads(op), op.q.rows(), op.head_dim);
+    let args = Args::new().mat(op.q).mat(op.k).mat(op.v).out(op.out).out(op.lse);
+    let args = scoring(masking(args, op.mask), op).plain_if(op.sinks, DType::F32);
+    let args = args.long(rows).int(heads).int(kv_heads).int(dim).flag(op.resume);
+    let blocks = (rows * heads).div_ceil(WARPS);
+    Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, args)
+}
+
+/// Bytes of workspace: in the backward pass, an f32 for each query row of a head.
+pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
+    match *op {
+        OpDesc::Attention { q_tokens, heads, backward: true, .. } => 4 * (q_tokens * heads) as u64,
+        _ => 0,
+    }
+}
+
+/// Its gradient.
+#[track_caller]
+pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
+    let forward = &op.forward;
+    let ([heads, kv_heads], dim) = (heads(forward), forward.head_dim);
+    let (rows, keys) = (forward.q.rows(), forward.k.rows());
+    for (what, tensor, like) in [
+        ("dout", op.dout, forward.q),
+        ("dq", op.dq, forward.q),
+        ("dk", op.dk, forward.k),
+        ("dv", op.dv, forward.v),
+    ] {
+        expect("attention_backward", what, tensor, like.shape());
+    }
+    let wanted = attention_scratch_bytes(&forward.desc(true));
+    assert!(ws.bytes() >= wanted, "attention_backward: workspace {ws:?} of {wanted} bytes");
+    let delta = start_mut(ws);
+    let args = Args::new().mat(forward.out).mat(op.dout).address(delta).long(rows).int(heads).int(dim);
+    let mut launches = vec![Launch::new(entries::attention_delta, (rows * heads).div_ceil(8), args)];
+    let shared = WARPS * 2 * dim * 4;
+    let inputs = || {
+        let args = Args::new().mat(forward.q).mat(forward.k).mat(forward.v).mat(op.dout);
+        args.mat(forward.lse).address(delta)
+    };
+    let args = scoring(masking(inputs().out(op.dq), forward.mask), forward).long(rows);
+    let args = args.int(heads).int(kv_heads).int(dim).flag(op.accumulate);
+    launches.push(Launch::on(entries::attention_dq, [(rows * heads).div_ceil(WARPS), 1], shared, args));
+    let args = scoring(masking(inputs().out(op.dk).out(op.dv), forward.mask), forward).long(keys);
+    let args = args.int(heads).int(kv_heads).int(dim);
+    launches.push(Launch::on(entries::attention_dkv, [(keys * kv_heads).div_ceil(WARPS), 1], shared, args));
+    if let (Some(sinks), Some(dsinks)) = (forward.sinks, op.dsinks) {
+        expect("attention_backward", "dsinks", dsinks, [1, heads]);
+        assert!(dsinks.dtype() == DType::F32, "attention_backward: dsinks is {dsinks:?}");
+        let (chunks, most) = (rows.div_ceil(CHUNK), SCRATCH_BYTES as usize / 4 / heads);
+        for first in (0..chunks).step_by(most) {
+            let count = most.min(chunks - first);
+            let args = Args::new().mat(forward.lse).address(delta).plain(sinks, DType::F32);
+            let args = args.address(scratch.0).long(first * CHUNK).long(rows).int(heads).int(count);
+            launches.push(Launch::new(entries::sink_chunks, (count * heads).div_ceil(256), args));
+            launches.push(add_chunks(start_mut(dsinks), scratch.0, heads, count, heads));
+        }
+    }
+    launches
+}

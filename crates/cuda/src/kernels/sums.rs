@@ -1,0 +1,69 @@
+//! Sums over rows, over a vector, of squares; and whether all is finite.
+
+use fathom_tensor::{DType, Tensor};
+
+use super::SCRATCH_BYTES;
+use super::launch::{Args, Launch, Scratch, expect};
+use super::table::{Entry, sums};
+
+/// Rows of a chunk.
+pub(super) const CHUNK: usize = 128;
+
+/// Cuts rows into rounds of as many chunks as scratch has room for, `width` f32 a chunk: first row and chunks of each.
+pub(super) fn rounds(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
+    let chunks = rows.div_ceil(CHUNK);
+    let most = (SCRATCH_BYTES as usize / 4 / width.max(1)).clamp(1, 65_535);
+    assert!(width * 4 <= SCRATCH_BYTES as usize, "{width} columns are more than scratch has room for");
+    (0..chunks).step_by(most).map(move |chunk| (chunk * CHUNK, most.min(chunks - chunk)))
+}
+
+/// `to [at .. at + cols] +=` the sums of chunks, which begin at `from` and lie `stride` f32 apart.
+pub(super) fn add_chunks(to: u64, from: u64, cols: usize, chunks: usize, stride: usize) -> Launch {
+    let args = Args::new().address(to).address(from).long(cols).int(chunks).long(stride);
+    Launch::new(sums::add_chunks, cols.div_ceil(256), args)
+}
+
+/// `dbias += sum over rows of dy`, in ascending chunks of 128 rows.
+#[track_caller]
+pub fn bias_backward(dy: &Tensor, dbias: &Tensor, scratch: Scratch) -> Vec<Launch> {
+    let [rows, cols] = dy.shape();
+    expect("bias_backward", "dbias", dbias, [1, cols]);
+    assert!(dbias.dtype() == DType::F32, "bias_backward: dbias is {dbias:?}, the gradient is f32");
+    let to = super::launch::start_mut(dbias);
+    let round = |(first, chunks): (usize, usize)| {
+        let args = Args::new().mat(dy).address(scratch.0).long(first).long(rows).long(cols);
+        let part = Launch::on(sums::column_chunks, [cols.div_ceil(32), chunks], 0, args);
+        [part, add_chunks(to, scratch.0, cols, chunks, cols)]
+    };
+    rounds(rows, cols).flat_map(round).collect()
+}
+
+/// `out += sum(x)` in chunks of 128 columns, ascending.
+#[track_caller]
+pub fn sum(x: &Tensor, out: &Tensor) -> Launch {
+    let args = Args::new().plain(x, DType::F32).plain_out(out, DType::F32).long(x.len());
+    Launch::new(sums::sum, usize::from(!x.is_empty()), args)
+}
+
+/// Blocks that add squares, whatever the chip: the order of addition depends on the length alone.
+const PARTS: usize = 512;
+
+/// `out += sum(x^2)`.
+#[track_caller]
+pub fn sum_squares(x: &Tensor, out: &Tensor, scratch: Scratch) -> [Launch; 2] {
+    let n = x.len();
+    let part = n.div_ceil(PARTS).next_multiple_of(2048).max(2048);
+    let blocks = n.div_ceil(part);
+    let parts = Args::new().plain(x, DType::F32).address(scratch.0).long(n).long(part);
+    let all = Args::new().address(scratch.0).plain_out(out, DType::F32).int(blocks);
+    let one: Entry = sums::add_doubles;
+    [Launch::new(sums::squares, blocks, parts), Launch::new(one, blocks.min(1), all)]
+}
+
+/// Marks blocks of rows that have an element which is not finite: i32 [1, n] of ones and zeros, n of the caller's choice.
+#[track_caller]
+pub fn not_finite(x: &Tensor, found: &Tensor) -> Launch {
+    let part = x.rows().div_ceil(found.len().max(1)).max(1);
+    let args = Args::new().mat(x).plain_out(found, DType::I32).long(x.rows()).long(x.cols()).long(part);
+    Launch::new(sums::not_finite, found.len(), args)
+}

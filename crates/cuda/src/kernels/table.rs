@@ -1,0 +1,129 @@
+//! The table of kernels: sources, and their entry points with the threads of a block.
+
+/// A `.cu` file.
+#[derive(Debug)]
+pub struct Source {
+    /// Its name without the ending.
+    pub name: &'static str,
+    /// Its text; includes are named in [`HEADERS`].
+    pub text: &'static str,
+    /// Its entry points.
+    pub entries: &'static [Entry],
+}
+
+/// An entry point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The [`Source`] it is in.
+    pub source: &'static str,
+    /// Its symbol.
+    pub name: &'static str,
+    /// Threads of a block, always.
+    pub threads: u32,
+    /// Registers must suffice: a spill is an error of `xtask gpu-check`.
+    pub no_spill: bool,
+}
+
+/// What the sources include: names and texts.
+pub static HEADERS: [(&str, &str); 3] = [
+    ("base.cuh", include_str!("../../kernels/base.cuh")),
+    ("math.cuh", include_str!("../../kernels/math.cuh")),
+    ("mma.cuh", include_str!("../../kernels/mma.cuh")),
+];
+
+macro_rules! kernels {
+    ($($source:ident { $($entry:ident $threads:literal),* $(,)? })*) => {
+        /// All sources.
+        pub static SOURCES: &[Source] = &[$(Source {
+            name: stringify!($source),
+            text: include_str!(concat!("../../kernels/", stringify!($source), ".cu")),
+            entries: &[$($source::$entry),*],
+        }),*];
+        $(
+            /// Entry points of the source of this name.
+            #[allow(non_upper_case_globals, missing_docs)]
+            pub(super) mod $source {
+                use super::Entry;
+                $(pub const $entry: Entry = Entry {
+                    source: stringify!($source),
+                    name: stringify!($entry),
+                    threads: $threads,
+                    no_spill: true,
+                };)*
+            }
+        )*
+    };
+}
+
+kernels! {
+    plain { copy 256, copy_bytes 256, zero_bytes 256, add 256, scale 256, softcap 256, transpose 256 }
+    sums {
+        column_chunks 256, add_chunks 256, sum 1024, squares 256, add_doubles 32, step_scale 32, not_finite 256,
+    }
+    norm { norm 256, norm_backward_input 256, norm_weight_chunks 256 }
+    activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
+    rope { rope_table 256, rope 256 }
+    embed { embed 256, embed_backward 256 }
+    loss { cross_entropy 512 }
+    optimizer { adamw 256 }
+    route { route 128, route_backward 128, router_losses 128 }
+    lists {
+        expert_counts 256, expert_offsets 1024, expert_order 256, expert_limit 256, weight_bins 256, weight_bounds 256,
+        expert_load 256, dispatch 256, set_slots 256, balance_bias 256,
+    }
+    combine { combine 256, combine_backward 256, combine_weights 256 }
+    gemm {
+        gemm_f32 256, gemm_bf16 256, gemm_f16 256, grouped_f32 256, grouped_bf16 256, grouped_f16 256,
+        grouped_weight_f32 256, grouped_weight_bf16 256, grouped_weight_f16 256, zero_empty 256,
+    }
+    attention {
+        attention 128, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
+    }
+}
+
+impl Source {
+    /// The source of this name.
+    pub fn named(name: &str) -> Option<&'static Source> {
+        SOURCES.iter().find(|source| source.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every entry of the table is in its text, with its threads, and every entry of the text is in the table.
+    #[test]
+    fn the_table_is_what_the_texts_say() {
+        for source in SOURCES {
+            let declared: Vec<(u32, String)> = source
+                .text
+                .lines()
+                .filter_map(|line| line.strip_prefix("ENTRY("))
+                .filter_map(|rest| {
+                    let (threads, rest) = rest.split_once(") ")?;
+                    Some((threads.parse().ok()?, rest.split('(').next()?.to_string()))
+                })
+                .flat_map(|(threads, name)| match name.strip_suffix("_##name") {
+                    Some(stem) => ["f32", "bf16", "f16"].map(|t| (threads, format!("{stem}_{t}"))).to_vec(),
+                    None => vec![(threads, name)],
+                })
+                .collect();
+            let mut expected: Vec<_> =
+                source.entries.iter().map(|e| (e.threads, e.name.to_string())).collect();
+            let mut declared = declared;
+            expected.sort();
+            declared.sort();
+            assert_eq!(declared, expected, "{}", source.name);
+        }
+    }
+
+    #[test]
+    fn includes_are_headers_of_the_table() {
+        let texts = SOURCES.iter().map(|s| s.text).chain(HEADERS.iter().map(|(_, text)| *text));
+        for line in texts.flat_map(str::lines).filter(|line| line.starts_with("#include")) {
+            let name = line.trim_start_matches("#include").trim().trim_matches('"');
+            assert!(HEADERS.iter().any(|(header, _)| *header == name), "{line}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! A machine whose operations are the GPU's kernels and whose memory is the processor's.
+
+use std::sync::Mutex;
+
+use fathom_cpu::Cpu;
+use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
+use fathom_tensor::{
+    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, Combine, CombineBackward,
+    CrossEntropy, Embed, GroupedMatMul, GroupedWeight, InFlight, Machine, MatMul, Norm, NormBackward, OpDesc,
+    Profile, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+};
+
+use super::emulator;
+
+/// See the module.
+pub struct Emulated {
+    memory: Cpu,
+    profile: Profile,
+    scratch: Mutex<Vec<u64>>,
+}
+
+impl Emulated {
+    pub fn new() -> Emulated {
+        let memory = Cpu::new(1, None);
+        let workspace = |_: &Profile, op: &OpDesc| match *op {
+            OpDesc::Grouped { tokens, slots, weight, .. } => {
+                kernels::grouped_scratch_bytes(tokens, slots, kernels::MOST_EXPERTS, weight)
+            }
+            _ => kernels::attention_scratch_bytes(op),
+        };
+        let profile = Profile { name: "emulated".into(), workspace, ..memory.profile().clone() };
+        Emulated { memory, profile, scratch: Mutex::new(vec![0x5555; SCRATCH_BYTES as usize / 8]) }
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch(self.scratch.lock().unwrap().as_mut_ptr().expose_provenance() as u64)
+    }
+}
+
+fn run(launches: impl AsRef<[Launch]>) {
+    launches.as_ref().iter().for_each(emulator::run);
+}
+
+fn one(launch: Launch) {
+    emulator::run(&launch);
+}
+
+impl Machine for Emulated {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn reserve(&self, bytes: u64) -> Box<dyn Arena> {
+        self.memory.reserve(bytes)
+    }
+
+    fn has_data(&self) -> bool {
+        true
+    }
+
+    fn write(&self, dst: &Tensor, bytes: &[u8]) {
+        self.memory.write(dst, bytes);
+    }
+
+    fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
+        self.memory.fill(dst, fill);
+    }
+
+    fn read(&self, src: &Tensor) -> InFlight {
+        self.memory.read(src)
+    }
+
+    fn share(&self, src: &Tensor) -> (Share, Reader) {
+        self.memory.share(src)
+    }
+
+    fn zero(&self, dst: &Tensor) {
+        one(kernels::zero(dst));
+    }
+
+    fn copy(&self, src: &Tensor, dst: &Tensor) {
+        one(kernels::copy(src, dst));
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        one(kernels::add(a, b, out));
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
+        one(kernels::scale(x, factor, out));
+    }
+
+    fn softcap(&self, x: &Tensor, cap: f32) {
+        one(kernels::softcap(x, cap));
+    }
+
+    fn add_bias(&self, x: &Tensor, bias: &Tensor) {
+        one(kernels::add_bias(x, bias));
+    }
+
+    fn bias_backward(&self, dy: &Tensor, dbias: &Tensor) {
+        run(kernels::bias_backward(dy, dbias, self.scratch()));
+    }
+
+    fn matmul(&self, op: &MatMul<'_>, _ws: &Tensor) {
+        one(kernels::matmul(op));
+    }
+
+    fn norm(&self, op: &Norm<'_>) {
+        one(kernels::norm(op));
+    }
+
+    fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) {
+        one(kernels::norm_backward_input(op, dx, accumulate));
+    }
+
+    fn norm_backward_weight(&self, op: &NormBackward<'_>, dweight: &Tensor, dbias: Option<&Tensor>) {
+        run(kernels::norm_backward_weight(op, dweight, dbias, self.scratch()));
+    }
+
+    fn activate(&self, op: &Activate<'_>) {
+        one(kernels::activate(op));
+    }
+
+    fn activate_backward(&self, op: &ActivateBackward<'_>) {
+        one(kernels::activate_backward(op));
+    }
+
+    fn rope_table(&self, op: &RopeTable<'_>) {
+        one(kernels::rope_table(op));
+    }
+
+    fn rope(&self, op: &Rope<'_>) {
+        one(kernels::rope(op));
+    }
+
+    fn embed(&self, op: &Embed<'_>) {
+        one(kernels::embed(op));
+    }
+
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>) {
+        run(kernels::embed_backward(ids, dy, scale, dtable, first));
+    }
+
+    fn route(&self, op: &Route<'_>) {
+        one(kernels::route(op));
+    }
+
+    fn route_backward(&self, op: &RouteBackward<'_>) {
+        one(kernels::route_backward(op));
+    }
+
+    fn router_losses(&self, op: &RouterLosses<'_>) {
+        one(kernels::router_losses(op));
+    }
+
+    fn count_experts(&self, index: &Tensor, load: &Tensor) {
+        run(kernels::count_experts(index, load, self.scratch()));
+    }
+
+    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
+        run(kernels::limit_experts(index, None, [experts, capacity], out, self.scratch()));
+    }
+
+    fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {
+        run(kernels::grouped_matmul(op, ws));
+    }
+
+    fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor) {
+        run(kernels::grouped_weight(op, ws));
+    }
+
+    fn combine(&self, op: &Combine<'_>) {
+        one(kernels::combine(op));
+    }
+
+    fn combine_backward(&self, op: &CombineBackward<'_>) {
+        run(kernels::combine_backward(op));
+    }
+
+    fn attention(&self, op: &Attention<'_>, _ws: &Tensor) {
+        one(kernels::attention(op));
+    }
+
+    fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
+        run(kernels::attention_backward(op, ws, self.scratch()));
+    }
+
+    fn cross_entropy(&self, op: &CrossEntropy<'_>) {
+        one(kernels::cross_entropy(op));
+    }
+
+    fn sum(&self, x: &Tensor, out: &Tensor) {
+        one(kernels::sum(x, out));
+    }
+
+    fn sum_squares(&self, x: &Tensor, out: &Tensor) {
+        run(kernels::sum_squares(x, out, self.scratch()));
+    }
+
+    fn step_scale(&self, op: &StepScale<'_>) {
+        one(kernels::step_scale(op));
+    }
+
+    fn adamw(&self, op: &AdamW<'_>) {
+        one(kernels::adamw(op, None));
+    }
+}

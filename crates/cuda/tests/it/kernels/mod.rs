@@ -1,0 +1,114 @@
+//! The text of the kernels, run on a processor by the emulation header, against the CPU machine: the very launches that a GPU
+//! gets. Where no C++ compiler is found the tests say so and pass.
+
+mod attention;
+mod elementwise;
+mod emulator;
+mod experts;
+mod machine;
+mod norms;
+mod optimizer;
+mod products;
+mod types;
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+use machine::Emulated;
+
+const BUDGET: u64 = 1 << 30;
+const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
+
+/// The CPU machine, and the kernels on a processor; `None` where no compiler is there to make them run.
+fn devices() -> Option<[Device; 2]> {
+    if !emulator::is_possible() {
+        return None;
+    }
+    let cpu = Device::new(Arc::new(Cpu::new(1, None)), BUDGET);
+    Some([cpu, Device::new(Arc::new(Emulated::new()), BUDGET)])
+}
+
+/// Numbers in (-2, 2) that depend on the seed alone.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ((state >> 40) as f32 + 0.5) / (1u64 << 22) as f32 - 2.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// An operand with unused columns beside it.
+fn random(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
+    let wide = device.empty(rows, cols + 5, dtype, Category::Data);
+    let view = wide.view_cols(0..cols);
+    set(device, &view, &numbers(rows * cols, seed));
+    view
+}
+
+fn set(device: &Device, tensor: &Tensor, data: &[f32]) {
+    let plain = device.from_f32(tensor.rows(), tensor.cols(), data, Category::Data);
+    device.machine.copy(&plain, tensor);
+}
+
+/// A result, with unused columns beside it that must stay as they are: they are filled with one number.
+fn blank(device: &Device, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
+    let wide = device.empty(rows, cols + 3, dtype, Category::Data);
+    set(device, &wide, &vec![-7.0; rows * (cols + 3)]);
+    wide.view_cols(0..cols)
+}
+
+/// The elements, of any float type.
+fn floats(device: &Device, tensor: &Tensor) -> Vec<f32> {
+    if let DType::F32 | DType::Bf16 = tensor.dtype() {
+        return device.to_f32(tensor);
+    }
+    let plain = device.empty(tensor.rows(), tensor.cols(), DType::F32, Category::Data);
+    device.machine.copy(tensor, &plain);
+    device.to_f32(&plain)
+}
+
+fn ints(device: &Device, tensor: &Tensor) -> Vec<i32> {
+    let bytes = device.machine.read(tensor).wait();
+    bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+}
+
+/// The largest difference, against `max(|expected|, floor of all)`.
+#[track_caller]
+fn close(name: &str, got: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), expected.len(), "{name}");
+    let largest = expected.iter().filter(|x| x.is_finite()).fold(0.0f32, |most, x| most.max(x.abs()));
+    for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let same = got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
+        let near = (got - expected).abs() <= tolerance * (expected.abs() + 0.1 * largest + 1e-6);
+        assert!(same || near, "{name} at {at}: {got} is not {expected}");
+    }
+}
+
+/// What of an element may differ between two orders of addition, by what it is stored as.
+fn tolerance(dtype: DType) -> f32 {
+    match dtype {
+        DType::F32 => 2e-5,
+        DType::F16 => 2e-3,
+        _ => 1e-2,
+    }
+}
+
+/// Runs `call` on both machines and compares what it returns.
+#[track_caller]
+fn same(name: &str, call: impl Fn(&Device) -> Vec<Tensor>) {
+    let Some([cpu, emulated]) = devices() else { return };
+    let (expected, got) = (call(&cpu), call(&emulated));
+    for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        let name = format!("{name}, result {at} {got:?}");
+        if got.dtype() == DType::I32 {
+            assert_eq!(ints(&emulated, got), ints(&cpu, expected), "{name}");
+        } else {
+            close(&name, &floats(&emulated, got), &floats(&cpu, expected), tolerance(got.dtype()));
+        }
+    }
+}

