@@ -172,6 +172,7 @@ inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, val
 inline int atomicAdd(int* at, int value) { const int old = *at; *at += value; return old; }
 inline float __uint_as_float(unsigned v) { float f; std::memcpy(&f, &v, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned v; std::memcpy(&v, &f, 4); return v; }
+inline double __longlong_as_double(long long v) { double d; std::memcpy(&d, &v, 8); return d; }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __clz(int v) { return v ? __builtin_clz(v) : 32; }

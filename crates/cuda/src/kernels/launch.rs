@@ -95,6 +95,11 @@ impl Args {
         self.push(b'l', &[x as u64])
     }
 
+    /// All 64 bits.
+    pub(super) fn bits(self, x: u64) -> Args {
+        self.push(b'l', &[x])
+    }
+
     /// # Panics
     /// If it has more than 31 bits.
     #[track_caller]

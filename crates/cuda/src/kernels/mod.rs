@@ -20,7 +20,9 @@ mod norm;
 pub mod nvrtc;
 mod optimizer;
 mod plain;
+mod quantise;
 mod rope;
+mod sample;
 mod sums;
 mod table;
 
@@ -37,7 +39,12 @@ pub use loss::cross_entropy;
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{Moments, adamw, step_scale};
 pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
+pub use quantise::{
+    MICRO_BLOCK, Micro, dequantise, micro_round, micro_scale, quantise, quantise_rows, quantise_tiles,
+    scale_of,
+};
 pub use rope::{rope, rope_table};
+pub use sample::{argmax, draw, random_uniform};
 pub use sums::{bias_backward, not_finite, sum, sum_squares};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 

@@ -76,6 +76,10 @@ kernels! {
         gemm_f32 256, gemm_bf16 256, gemm_f16 256, grouped_f32 256, grouped_bf16 256, grouped_f16 256,
         grouped_weight_f32 256, grouped_weight_bf16 256, grouped_weight_f16 256, zero_empty 256,
     }
+    quantise {
+        sizes 256, scale_of_sizes 32, quantise 256, quantise_rows 256, quantise_tiles 256, dequantise 256, micro_scale 256,
+    }
+    sample { random_uniform 256, argmax 512, draw 512 }
     attention {
         attention 128, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
     }

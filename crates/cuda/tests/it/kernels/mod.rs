@@ -9,6 +9,8 @@ mod machine;
 mod norms;
 mod optimizer;
 mod products;
+mod quantise;
+mod sample;
 mod types;
 
 use std::sync::Arc;

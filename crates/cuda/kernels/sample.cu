@@ -1,0 +1,100 @@
+// Random numbers, the largest logit, and the choice of a token: crates/engine/src/sampler.rs on the device.
+#include "base.cuh"
+
+// out [r, c] = a number in [0, 1) of (seed, first + r cols + c), the double rounded to the storage.
+ENTRY(256) random_uniform(Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, u64 seed, u64 first) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = (float)uniform(seed, first + (u64)(c.row * cols + c.col + i));
+  store8(out, c.row, c.col, cols - c.col, v);
+}
+
+// Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger.
+FN u64 place(float x, i64 id) {
+  const u32 bits = as_bits(x);
+  return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | (0xffffffffu - (u32)id);
+}
+FN u64 block_most(u64 v) {
+  __shared__ u64 part[32];
+  for (int o = 16; o; o >>= 1) { const u64 other = __shfl_xor_sync(~0u, v, o); v = other > v ? other : v; }
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = v;
+  __syncthreads();
+  v = part[0];
+  for (u32 i = 1; i < blockDim.x >> 5; i++) v = part[i] > v ? part[i] : v;
+  return v;
+}
+FN double block_total(double v) {
+  __shared__ double part[32];
+  for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = v;
+  __syncthreads();
+  v = part[0];
+  for (u32 i = 1; i < blockDim.x >> 5; i++) v += part[i];
+  return v;
+}
+
+// ids i32 [rows]: the place of the largest of each row, the first of equals. A block of 512 for each row.
+ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab) {
+  const i64 row = blockIdx.x;
+  u64 best = 0;
+  for (i64 at = threadIdx.x; at < vocab; at += 512) {
+    const u64 mine = place(load(logits, row, at), at);
+    best = mine > best ? mine : best;
+  }
+  best = block_most(best);
+  if (threadIdx.x == 0) ids[row] = (i32)(0xffffffffu - (u32)best);
+}
+
+struct Drawing { Mat logits; i64 row, vocab; float top; double temperature; };
+// What a logit weighs; one if only counted.
+FN double weigh(Drawing d, float x, bool count) { return count ? 1.0 : exp(((double)x - (double)d.top) / d.temperature); }
+// The sum of what is at `from` or above, and weighs `least` at least.
+FN double above(Drawing d, u64 from, double least, bool count) {
+  double sum = 0.0;
+  for (i64 at = threadIdx.x; at < d.vocab; at += 512) {
+    const float x = load(d.logits, d.row, at);
+    if (place(x, at) < from) continue;
+    const double weight = weigh(d, x, count);
+    sum += count || weight >= least ? weight : 0.0;
+  }
+  return block_total(sum);
+}
+// The highest place, not below `floor`, such that what is there or above sums to `target`, or to more than it if `beyond`; the
+// bits of a place one after the other.
+FN u64 reach(Drawing d, u64 floor, double target, double least, bool count, bool beyond) {
+  u64 found = 0;
+  for (int bit = 63; bit >= 0; bit--) {
+    const u64 next = found | 1ull << bit;
+    const double sum = next <= floor ? target : above(d, next, least, count);
+    if (next <= floor || (beyond ? sum > target : sum >= target)) found = next;
+  }
+  return found > floor ? found : floor;
+}
+
+// A token for each row: `settings` f64 [4] temperature (0: the largest), top_p, min_p, unused; top_k 0 for all. The number
+// drawn is that of (seeds[row], drawn[row]). A block of 512 for each row.
+ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, const double* settings, i32 top_k, const u64* seeds, const u64* drawn) {
+  Drawing d;
+  d.logits = logits; d.row = blockIdx.x; d.vocab = vocab; d.temperature = settings[0];
+  u64 best = 0;
+  for (i64 at = threadIdx.x; at < vocab; at += 512) {
+    const u64 mine = place(load(logits, d.row, at), at);
+    best = mine > best ? mine : best;
+  }
+  best = block_most(best);
+  u64 chosen = best;
+  if (d.temperature > 0.0) {
+    d.top = load(logits, d.row, 0xffffffffu - (u32)best);
+    u64 floor = top_k > 0 && top_k < vocab ? reach(d, 0, (double)top_k, 0.0, true, false) : 0;
+    if (settings[1] < 1.0) floor = reach(d, floor, settings[1] * above(d, floor, 0.0, false), 0.0, false, false);
+    const double total = above(d, floor, settings[2], false);
+    chosen = reach(d, floor, uniform(seeds[d.row], drawn[d.row]) * total, settings[2], false, true);
+    // Rounding may leave nothing beyond.
+    if (0xffffffffu - (u32)chosen >= vocab) chosen = best;
+  }
+  if (threadIdx.x == 0) ids[d.row] = (i32)(0xffffffffu - (u32)chosen);
+}
