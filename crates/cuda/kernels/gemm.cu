@@ -7,18 +7,6 @@
 
 struct Sizes { i64 m, n, k; };
 
-// Eight elements of 16 bits of which `left` exist.
-FN Quad eight(const u16* base, i64 offset, i64 at, i64 left) {
-  Quad q;
-  q.w[0] = q.w[1] = q.w[2] = q.w[3] = 0;
-  if (offset < 0 || left <= 0) return q;
-  const u16* p = base + offset + at;
-  if (left >= 8 && ((u64)p & 15u) == 0) return *(const Quad*)p;
-  #pragma unroll
-  for (int i = 0; i < 8; i++) if (i < left) q.w[i >> 1] |= (u32)p[i] << (16 * (i & 1));
-  return q;
-}
-
 #define PITCH 40  // of a line of 32 in shared memory: no two lanes of a fragment meet in a bank
 
 // The part of a side that a thread brings: vector v of LINES x 32 elements.

@@ -1,11 +1,12 @@
-//! Attention without a library: deterministic, any mask, slow.
+//! Attention without a library: deterministic, any mask. Heads of at most 128 columns in bf16 or f16 run on tensor cores, the
+//! others a warp a row.
 
 use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, Tensor};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::sums::{CHUNK, add_chunks};
-use super::table::attention as entries;
+use super::table::{Entry, attention as entries, flash};
 
 /// Most columns of a head.
 const MOST_COLUMNS: usize = 512;
@@ -52,6 +53,31 @@ fn heads(op: &Attention<'_>) -> [usize; 2] {
     heads
 }
 
+/// Rows of a block on tensor cores.
+const ROWS: usize = 64;
+
+/// Entry points on tensor cores (forward, dq, dk with dv) if they do these operands: one type, narrow heads.
+fn on_tensor_cores(op: &Attention<'_>, dout: Option<&Tensor>) -> Option<[Entry; 3]> {
+    let (dtype, dim) = (op.q.dtype(), op.head_dim);
+    let alike = [op.k, op.v].into_iter().chain(dout).all(|operand| operand.dtype() == dtype);
+    if !alike || dim > 128 || !dim.is_multiple_of(8) {
+        return None;
+    }
+    match (dtype, dim <= 64) {
+        (DType::Bf16, true) => {
+            Some([flash::flash_bf16_64, flash::flash_dq_bf16_64, flash::flash_dkv_bf16_64])
+        }
+        (DType::Bf16, false) => {
+            Some([flash::flash_bf16_128, flash::flash_dq_bf16_128, flash::flash_dkv_bf16_128])
+        }
+        (DType::F16, true) => Some([flash::flash_f16_64, flash::flash_dq_f16_64, flash::flash_dkv_f16_64]),
+        (DType::F16, false) => {
+            Some([flash::flash_f16_128, flash::flash_dq_f16_128, flash::flash_dkv_f16_128])
+        }
+        _ => None,
+    }
+}
+
 /// Attention.
 #[track_caller]
 pub fn attention(op: &Attention<'_>) -> Launch {
@@ -59,6 +85,9 @@ pub fn attention(op: &Attention<'_>) -> Launch {
     let args = Args::new().mat(op.q).mat(op.k).mat(op.v).out(op.out).out(op.lse);
     let args = scoring(masking(args, op.mask), op).plain_if(op.sinks, DType::F32);
     let args = args.long(rows).int(heads).int(kv_heads).int(dim).flag(op.resume);
+    if let Some([entry, ..]) = on_tensor_cores(op, None) {
+        return Launch::new(entry, rows.div_ceil(ROWS) * heads, args);
+    }
     let blocks = (rows * heads).div_ceil(WARPS);
     Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, args)
 }
@@ -90,17 +119,22 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scra
     let delta = start_mut(ws);
     let args = Args::new().mat(forward.out).mat(op.dout).address(delta).long(rows).int(heads).int(dim);
     let mut launches = vec![Launch::new(entries::attention_delta, (rows * heads).div_ceil(8), args)];
+    let fast = on_tensor_cores(forward, Some(op.dout));
     let shared = WARPS * 2 * dim * 4;
+    let pass = |plain: Entry, at: usize, rows: usize, heads: usize, args: Args| match fast {
+        Some(entries) => Launch::new(entries[at], rows.div_ceil(ROWS) * heads, args),
+        None => Launch::on(plain, [(rows * heads).div_ceil(WARPS), 1], shared, args),
+    };
     let inputs = || {
         let args = Args::new().mat(forward.q).mat(forward.k).mat(forward.v).mat(op.dout);
         args.mat(forward.lse).address(delta)
     };
     let args = scoring(masking(inputs().out(op.dq), forward.mask), forward).long(rows);
     let args = args.int(heads).int(kv_heads).int(dim).flag(op.accumulate);
-    launches.push(Launch::on(entries::attention_dq, [(rows * heads).div_ceil(WARPS), 1], shared, args));
+    launches.push(pass(entries::attention_dq, 1, rows, heads, args));
     let args = scoring(masking(inputs().out(op.dk).out(op.dv), forward.mask), forward).long(keys);
     let args = args.int(heads).int(kv_heads).int(dim);
-    launches.push(Launch::on(entries::attention_dkv, [(keys * kv_heads).div_ceil(WARPS), 1], shared, args));
+    launches.push(pass(entries::attention_dkv, 2, keys, kv_heads, args));
     if let (Some(sinks), Some(dsinks)) = (forward.sinks, op.dsinks) {
         expect("attention_backward", "dsinks", dsinks, [1, heads]);
         assert!(dsinks.dtype() == DType::F32, "attention_backward: dsinks is {dsinks:?}");

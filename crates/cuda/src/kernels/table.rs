@@ -80,6 +80,12 @@ kernels! {
         sizes 256, scale_of_sizes 32, quantise 256, quantise_rows 256, quantise_tiles 256, dequantise 256, micro_scale 256,
     }
     sample { random_uniform 256, argmax 512, draw 512 }
+    flash {
+        flash_bf16_64 128, flash_dq_bf16_64 128, flash_dkv_bf16_64 128,
+        flash_bf16_128 128, flash_dq_bf16_128 128, flash_dkv_bf16_128 128,
+        flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128,
+        flash_f16_128 128, flash_dq_f16_128 128, flash_dkv_f16_128 128,
+    }
     attention {
         attention 128, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
     }
@@ -100,6 +106,9 @@ mod tests {
     #[test]
     fn the_table_is_what_the_texts_say() {
         for source in SOURCES {
+            // Names that a macro's entries are made for.
+            let made = source.text.lines().filter_map(|line| line.strip_prefix("ENTRIES("));
+            let made: Vec<&str> = made.filter_map(|rest| rest.split(',').next()).collect();
             let declared: Vec<(u32, String)> = source
                 .text
                 .lines()
@@ -108,8 +117,8 @@ mod tests {
                     let (threads, rest) = rest.split_once(") ")?;
                     Some((threads.parse().ok()?, rest.split('(').next()?.to_string()))
                 })
-                .flat_map(|(threads, name)| match name.strip_suffix("_##name") {
-                    Some(stem) => ["f32", "bf16", "f16"].map(|t| (threads, format!("{stem}_{t}"))).to_vec(),
+                .flat_map(|(threads, name)| match name.strip_suffix("##name") {
+                    Some(stem) => made.iter().map(|made| (threads, format!("{stem}{made}"))).collect(),
                     None => vec![(threads, name)],
                 })
                 .collect();
