@@ -114,11 +114,10 @@ inline void launch(dim3 grid, unsigned threads, size_t shared, void (*body)(void
     }
     for (Fiber& f : storage.fibers) {
       f.begun = f.done = false;
-      if (!f.stack) {
-        f.stack.reset(new char[STACK]);
-        getcontext(&f.start);
-        f.start.uc_stack.ss_sp = f.stack.get(); f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
-      }
+      if (!f.stack) f.stack.reset(new char[STACK]);
+      // Anew for each block: a context holds addresses within itself, and fibers move when there are more of them.
+      getcontext(&f.start);
+      f.start.uc_stack.ss_sp = f.stack.get(); f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
       makecontext(&f.start, (void (*)())run, 0);
     }
     if (!_setjmp(storage.home)) { storage.now = 0; go_to(0); }

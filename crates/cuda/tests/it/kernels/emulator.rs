@@ -1,12 +1,11 @@
 //! Compiles kernels for a processor, once for each text, and calls them as CUDA's driver would.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use fathom_cuda::kernels::{HEADERS, Launch, SOURCES, Source};
 use libloading::Library;
@@ -85,21 +84,17 @@ fn library(source: &Source) -> PathBuf {
 
 /// Runs a launch to its end.
 pub fn run(launch: &Launch) {
-    static OPEN: Mutex<BTreeMap<&str, Library>> = Mutex::new(BTreeMap::new());
+    static OPEN: OnceLock<Vec<OnceLock<Library>>> = OnceLock::new();
     if launch.is_empty() {
         return;
     }
-    let name = launch.entry.source;
-    let run = {
-        let mut open = OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let library = open.entry(name).or_insert_with(|| {
-            let source = SOURCES.iter().find(|source| source.name == name).unwrap();
-            // SAFETY: a library of this test's own text, without initialisers.
-            unsafe { Library::new(library(source)) }.unwrap()
-        });
-        // SAFETY: the type is that of `emu_run` above.
-        *unsafe { library.get::<Run>(b"emu_run") }.unwrap()
-    };
+    // A lock for each source: tests compile several at a time.
+    let open = OPEN.get_or_init(|| SOURCES.iter().map(|_| OnceLock::new()).collect());
+    let at = SOURCES.iter().position(|source| source.name == launch.entry.source).unwrap();
+    // SAFETY: a library of this test's own text, without initialisers.
+    let library = open[at].get_or_init(|| unsafe { Library::new(library(&SOURCES[at])) }.unwrap());
+    // SAFETY: the type is that of `emu_run` above.
+    let run = *unsafe { library.get::<Run>(b"emu_run") }.unwrap();
     let [entry, kinds] = [launch.entry.name, launch.args.kinds()].map(|text| CString::new(text).unwrap());
     let (mut args, grid) = (launch.args, launch.grid);
     let status = args.with_pointers(|pointers| {
