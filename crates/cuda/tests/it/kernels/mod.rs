@@ -5,6 +5,7 @@ mod attention;
 mod elementwise;
 mod emulator;
 mod experts;
+mod geometry;
 mod machine;
 mod norms;
 mod optimizer;
