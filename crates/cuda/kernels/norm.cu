@@ -12,7 +12,7 @@ FN float factor(int flags, float weight) { return flags & PLUS_ONE ? 1.f + weigh
 FN i64 item_of(int team) { return (i64)blockIdx.x * (256 / team) + threadIdx.x / team; }
 
 // stats: f32 [rows, groups] reciprocal deviations, or pairs of mean and reciprocal deviation if centred.
-ENTRY(256) norm(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 rows, i32 groups, i32 width, i32 team, i32 flags, float eps) {
+ENTRY(256) norm_forward(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 rows, i32 groups, i32 width, i32 team, i32 flags, float eps) {
   const i64 item = item_of(team), row = item / groups;
   const int group = (int)(item % groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
   if (row >= rows) return;

@@ -32,7 +32,7 @@ pub fn norm(op: &Norm<'_>) -> Launch {
     let team = team(width);
     let args = Args::new().mat(op.x).mat(op.weight).mat_if(op.bias).out(op.out).out(op.stats).long(rows);
     let args = args.int(groups).int(width).int(team).int(flags(op.kind)).float(op.kind.eps);
-    Launch::new(entries::norm, teams(rows * groups, team), args)
+    Launch::new(entries::norm_forward, teams(rows * groups, team), args)
 }
 
 /// `dx (+)=` the gradient by x.

@@ -60,7 +60,7 @@ kernels! {
     sums {
         column_chunks 256, add_chunks 256, sum 1024, squares 256, add_doubles 32, step_scale 32, not_finite 256,
     }
-    norm { norm 256, norm_backward_input 256, norm_weight_chunks 256 }
+    norm { norm_forward 256, norm_backward_input 256, norm_weight_chunks 256 }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
     rope { rope_table 256, rope 256 }
     embed { embed 256, embed_backward 256 }
