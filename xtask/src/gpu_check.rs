@@ -67,14 +67,8 @@ impl Wheel {
 
     fn find(&self, folder: &Path) -> Option<PathBuf> {
         let [inside, stem] = self.library;
-        let files = std::fs::read_dir(folder.join(inside)).ok()?;
-        let mut found: Vec<PathBuf> = files
-            .flatten()
-            .filter(|file| file.file_name().to_string_lossy().starts_with(stem))
-            .map(|file| file.path())
-            .collect();
-        found.sort();
-        found.into_iter().next()
+        let mut files = std::fs::read_dir(folder.join(inside)).ok()?.flatten().map(|file| file.path());
+        files.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(stem)))
     }
 }
 

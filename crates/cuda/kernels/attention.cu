@@ -32,7 +32,7 @@ FN float dot(const float* a, Mat m, i64 row, i64 col, int dim) {
 }
 // A row into shared memory.
 FN void keep(float* to, Mat m, i64 row, i64 col, int dim, int lane) {
-  for (int c = lane; c < dim; c += 32) to[c] = load(m, row, col + c);
+  for (int c = lane; c < dim; c += 32) to[c] = load_at(m, row, col + c);
 }
 
 #define COLUMNS for (int c = 0; c < 16; c++) if (c * 32 + lane < dim)
@@ -52,10 +52,10 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
   #pragma unroll
   for (int c = 0; c < 16; c++) acc[c] = 0.f;
   if (resume) {
-    top = load(lse, row, h);
+    top = load_at(lse, row, h);
     sum = top == -infinity() ? 0.f : 1.f;
     #pragma unroll
-    COLUMNS acc[c] = sum * load(out, row, at + c * 32 + lane);
+    COLUMNS acc[c] = sum * load_at(out, row, at + c * 32 + lane);
   }
   const i64 slices = slices_of(mask);
   for (i64 index = 0; index < slices; index++) {
@@ -75,7 +75,7 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
         const int from_lane = __ffs((int)bits) - 1;
         const float share = __shfl_sync(~0u, p, from_lane);
         #pragma unroll
-        COLUMNS acc[c] = fmaf(share, load(v, from + from_lane, kat + c * 32 + lane), acc[c]);
+        COLUMNS acc[c] = fmaf(share, load_at(v, from + from_lane, kat + c * 32 + lane), acc[c]);
       }
       top = next;
     }
@@ -91,8 +91,8 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
     total = highest + logf(sum);
   }
   #pragma unroll
-  COLUMNS store(out, row, at + c * 32 + lane, acc[c] * by);
-  if (lane == 0) store(lse, row, h, total);
+  COLUMNS store_at(out, row, at + c * 32 + lane, acc[c] * by);
+  if (lane == 0) store_at(lse, row, h, total);
 }
 
 // delta f32 [rows, heads]: dout . out for each head; a warp each, eight in a block.
@@ -102,7 +102,7 @@ ENTRY(256) attention_delta(Mat out, Mat dout, float* delta, i64 rows, i32 heads,
   const i64 at = id % heads * dim;
   if (row >= rows) return;
   float sum = 0.f;
-  for (int c = lane; c < dim; c += 32) sum = fmaf(load(out, row, at + c), load(dout, row, at + c), sum);
+  for (int c = lane; c < dim; c += 32) sum = fmaf(load_at(out, row, at + c), load_at(dout, row, at + c), sum);
   sum = warp_sum(sum);
   if (lane == 0) delta[id] = sum;
 }
@@ -119,13 +119,13 @@ ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* del
   keep(mine, q, row, at, dim, lane);
   keep(gradient, dout, row, at, dim, lane);
   __syncwarp();
-  const float total = load(lse, row, h), d = delta[id];
+  const float total = load_at(lse, row, h), d = delta[id];
   float acc[16], slope;
   #pragma unroll
   for (int c = 0; c < 16; c++) acc[c] = 0.f;
   if (accumulate) {
     #pragma unroll
-    COLUMNS acc[c] = load(dq, row, at + c * 32 + lane);
+    COLUMNS acc[c] = load_at(dq, row, at + c * 32 + lane);
   }
   const i64 slices = total == -infinity() ? 0 : slices_of(mask);
   for (i64 index = 0; index < slices; index++) {
@@ -144,12 +144,12 @@ ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* del
         const int from_lane = __ffs((int)bits) - 1;
         const float share = __shfl_sync(~0u, ds, from_lane);
         #pragma unroll
-        COLUMNS acc[c] = fmaf(share, load(k, from + from_lane, kat + c * 32 + lane), acc[c]);
+        COLUMNS acc[c] = fmaf(share, load_at(k, from + from_lane, kat + c * 32 + lane), acc[c]);
       }
     }
   }
   #pragma unroll
-  COLUMNS store(dq, row, at + c * 32 + lane, acc[c]);
+  COLUMNS store_at(dq, row, at + c * 32 + lane, acc[c]);
 }
 
 // dk and dv; rows here are keys. A lane has a query and a head of the group, heads ascending within a query.
@@ -174,11 +174,11 @@ ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* de
     for (i64 from = s[0] * group & ~31ll; from < s[1] * group; from += 32) {
       const i64 query = (from + lane) / group;
       const int h = kh * group + (int)((from + lane) % group);
-      const bool in = query >= s[0] && query < s[1] && attends(s, query, row, mask) && load(lse, query, h) != -infinity();
+      const bool in = query >= s[0] && query < s[1] && attends(s, query, row, mask) && load_at(lse, query, h) != -infinity();
       u32 bits = __ballot_sync(~0u, in);
       float p = 0.f, ds = 0.f;
       if (in) {
-        p = exp_(logit(dot(key, q, query, (i64)h * dim, dim), how, slope) - load(lse, query, h));
+        p = exp_(logit(dot(key, q, query, (i64)h * dim, dim), how, slope) - load_at(lse, query, h));
         ds = p * (dot(value, dout, query, (i64)h * dim, dim) - delta[query * heads + h]) * slope * how.scale;
       }
       for (; bits; bits &= bits - 1) {
@@ -187,16 +187,16 @@ ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* de
         const i64 other = (from + from_lane) / group, at = (i64)(kh * group + (from + from_lane) % group) * dim;
         #pragma unroll
         COLUMNS {
-          of_v[c] = fmaf(share, load(dout, other, at + c * 32 + lane), of_v[c]);
-          of_k[c] = fmaf(slanted, load(q, other, at + c * 32 + lane), of_k[c]);
+          of_v[c] = fmaf(share, load_at(dout, other, at + c * 32 + lane), of_v[c]);
+          of_k[c] = fmaf(slanted, load_at(q, other, at + c * 32 + lane), of_k[c]);
         }
       }
     }
   }
   #pragma unroll
   COLUMNS {
-    store(dk, row, kat + c * 32 + lane, of_k[c]);
-    store(dv, row, kat + c * 32 + lane, of_v[c]);
+    store_at(dk, row, kat + c * 32 + lane, of_k[c]);
+    store_at(dv, row, kat + c * 32 + lane, of_v[c]);
   }
 }
 
@@ -208,7 +208,7 @@ ENTRY(256) sink_chunks(Mat lse, const float* delta, const float* sinks, float* s
   const i64 start = first_row + chunk * 128, end = min(start + 128, rows);
   float sum = 0.f;
   for (i64 row = start; row < end; row++) {
-    const float total = load(lse, row, h);
+    const float total = load_at(lse, row, h);
     if (total != -infinity()) sum -= exp_(sinks[h] - total) * delta[row * heads + h];
   }
   sums[id] = sum;

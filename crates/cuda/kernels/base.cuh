@@ -7,9 +7,11 @@ typedef int i32; typedef long long i64;
 #define FN static __device__ __forceinline__
 #define FN_MEMBER __device__ __forceinline__
 #ifdef EMU
+#define SLOW static
 #define ENTRY(threads) extern "C" void
 #define DYNAMIC_SHARED(name) unsigned char* name = emu::dynamic()
 #else
+#define SLOW static __device__ __noinline__
 #define ENTRY(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
@@ -111,79 +113,70 @@ FN float rounded(int type, float x) {
   return type <= F16 ? wide16(type, narrow16(type, x)) : wide8(type, narrow8(type, x));
 }
 
-// Eight elements of a row from `col` on, of which `left` exist; zeros for the others. One access where the address allows.
+// As load and store, of f32 and 16 bits alone: what products leave.
+FN float load_wide(Mat m, i64 at) {
+  return m.type == F32 ? ((const float*)m.ptr)[at] : wide16(m.type, ((const u16*)m.ptr)[at]);
+}
+FN void store_wide(Mat m, i64 at, float x) {
+  if (m.type == F32) ((float*)m.ptr)[at] = x;
+  else ((u16*)m.ptr)[at] = (u16)narrow16(m.type, x);
+}
+
+FN float load_at(Mat m, i64 row, i64 col) { return load_wide(m, row * m.stride + col); }
+FN void store_at(Mat m, i64 row, i64 col, float x) { store_wide(m, row * m.stride + col, x); }
+
+// Eight elements of a row from `col` on, of which `left` exist; zeros for the others. Where all exist, have 16 or 32 bits, and
+// lie where one access may reach them, it is that access, in line; anything else is a call, so that kernels stay small.
+struct Eight { float x[8]; };
+SLOW Eight load_any(Mat m, i64 row, i64 col, i64 left) {
+  Eight e;
+  for (int i = 0; i < 8; i++) e.x[i] = i < left ? load(m, row, col + i) : 0.f;
+  return e;
+}
+SLOW void store_any(Mat m, i64 row, i64 col, i64 left, Eight e) {
+  for (int i = 0; i < 8; i++) if (i < left) store(m, row, col + i, e.x[i]);
+}
+FN char* whole8(Mat m, i64 row, i64 col, i64 left) {
+  char* p = m.ptr + (row * m.stride + col) * (m.type == F32 ? 4 : 2);
+  return left >= 8 && m.type <= F16 && ((u64)p & 15u) == 0 ? p : 0;
+}
 FN void load8(float (&v)[8], Mat m, i64 row, i64 col, i64 left) {
-  const i64 at = row * m.stride + col;
-  if (m.type == F32) {
-    const float* p = (const float*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 15u) == 0) {
-      const Quad a = ((const Quad*)p)[0], b = ((const Quad*)p)[1];
-      #pragma unroll
-      for (int i = 0; i < 4; i++) { v[i] = as_float(a.w[i]); v[4 + i] = as_float(b.w[i]); }
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = i < left ? p[i] : 0.f;
-    }
-  } else if (m.type <= F16) {
-    const u16* p = (const u16*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 15u) == 0) {
-      const Quad a = *(const Quad*)p;
-      #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        v[2 * i] = wide16(m.type, a.w[i] & 0xffffu);
-        v[2 * i + 1] = wide16(m.type, a.w[i] >> 16);
-      }
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = i < left ? wide16(m.type, p[i]) : 0.f;
-    }
+  const Quad* p = (const Quad*)whole8(m, row, col, left);
+  if (!p) {
+    const Eight e = load_any(m, row, col, left);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = e.x[i];
+  } else if (m.type == F32) {
+    const Quad a = p[0], b = p[1];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { v[i] = as_float(a.w[i]); v[4 + i] = as_float(b.w[i]); }
   } else {
-    const u8* p = (const u8*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 7u) == 0) {
-      const u64 a = *(const u64*)p;
-      #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = wide8(m.type, (u32)(a >> (8 * i)) & 255u);
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) v[i] = i < left ? wide8(m.type, p[i]) : 0.f;
+    const Quad a = *p;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+      v[2 * i] = wide16(m.type, a.w[i] & 0xffffu);
+      v[2 * i + 1] = wide16(m.type, a.w[i] >> 16);
     }
   }
 }
 FN void store8(Mat m, i64 row, i64 col, i64 left, const float (&v)[8]) {
-  const i64 at = row * m.stride + col;
-  if (m.type == F32) {
-    float* p = (float*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 15u) == 0) {
-      Quad a, b;
-      #pragma unroll
-      for (int i = 0; i < 4; i++) { a.w[i] = as_bits(v[i]); b.w[i] = as_bits(v[4 + i]); }
-      ((Quad*)p)[0] = a; ((Quad*)p)[1] = b;
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) if (i < left) p[i] = v[i];
-    }
-  } else if (m.type <= F16) {
-    u16* p = (u16*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 15u) == 0) {
-      Quad a;
-      #pragma unroll
-      for (int i = 0; i < 4; i++) a.w[i] = narrow16(m.type, v[2 * i]) | narrow16(m.type, v[2 * i + 1]) << 16;
-      *(Quad*)p = a;
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) if (i < left) p[i] = (u16)narrow16(m.type, v[i]);
-    }
+  Quad* p = (Quad*)whole8(m, row, col, left);
+  if (!p) {
+    Eight e;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) e.x[i] = v[i];
+    store_any(m, row, col, left, e);
+  } else if (m.type == F32) {
+    Quad a, b;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { a.w[i] = as_bits(v[i]); b.w[i] = as_bits(v[4 + i]); }
+    p[0] = a;
+    p[1] = b;
   } else {
-    u8* p = (u8*)m.ptr + at;
-    if (left >= 8 && ((u64)p & 7u) == 0) {
-      u64 a = 0;
-      #pragma unroll
-      for (int i = 0; i < 8; i++) a |= (u64)narrow8(m.type, v[i]) << (8 * i);
-      *(u64*)p = a;
-    } else {
-      #pragma unroll
-      for (int i = 0; i < 8; i++) if (i < left) p[i] = (u8)narrow8(m.type, v[i]);
-    }
+    Quad a;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) a.w[i] = narrow16(m.type, v[2 * i]) | narrow16(m.type, v[2 * i + 1]) << 16;
+    *p = a;
   }
 }
 

@@ -18,11 +18,12 @@ FN float exp2_(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : 
 
 FN i64 slices_of(Masking m) { return m.count ? max((i64)0, min((i64)*m.count, m.fixed)) : m.fixed; }
 
-// A raw product as logit in log2 units; its derivative by the scaled product.
+// A raw product as logit in log2 units; its derivative by the scaled product. The cap, which few models have, is a call.
+SLOW float capped_tanh(float x, Scoring how) { return tanh_(x * how.scale / how.cap); }
 FN float logit2(float x, Scoring how, float& slope) {
   slope = 1.f;
   if (how.cap == 0.f) return x * (how.scale * LOG2E);
-  const float t = tanh_(x * how.scale / how.cap);
+  const float t = capped_tanh(x, how);
   slope = 1.f - t * t;
   return how.cap * t * LOG2E;
 }
@@ -108,7 +109,7 @@ template <int TYPE, int D> FN void forward(Mat q, Mat k, Mat v, Mat out, Mat lse
   for (int r = 0; r < 2; r++) {
     const bool real = row0 + 8 * r < rows;
     pos[r] = real ? mask.pos_q[row0 + 8 * r] : 0;
-    const float before = resume && real ? load(lse, row0 + 8 * r, h) : -infinity();
+    const float before = resume && real ? load_wide(lse, (row0 + 8 * r) * lse.stride + h) : -infinity();
     top[r] = before * LOG2E;
     sum[r] = before == -infinity() || t ? 0.f : 1.f;
   }
@@ -118,7 +119,7 @@ template <int TYPE, int D> FN void forward(Mat q, Mat k, Mat v, Mat out, Mat lse
     for (int i = 0; i < 4; i++) {
       const i64 row = row0 + 8 * (i >> 1);
       const int c = d * 8 + 2 * t + (i & 1);
-      o[d][i] = resume && row < rows && c < dim && top[i >> 1] != -infinity() ? load(out, row, at + c) : 0.f;
+      o[d][i] = resume && row < rows && c < dim && top[i >> 1] != -infinity() ? load_wide(out, row * out.stride + at + c) : 0.f;
     }
   const i64 slices = slices_of(mask);
   for (i64 index = 0; index < slices; index++) {
@@ -209,12 +210,12 @@ template <int TYPE, int D> FN void forward(Mat q, Mat k, Mat v, Mat out, Mat lse
     }
     const i64 row = row0 + 8 * r;
     if (row >= rows) continue;
-    if (t == 0) store(lse, row, h, total);
+    if (t == 0) store_wide(lse, row * lse.stride + h, total);
     #pragma unroll
     for (int d = 0; d < D / 8; d++)
       #pragma unroll
       for (int i = 0; i < 2; i++)
-        if (d * 8 + 2 * t + i < dim) store(out, row, at + d * 8 + 2 * t + i, o[d][2 * r + i] * by);
+        if (d * 8 + 2 * t + i < dim) store_wide(out, row * out.stride + at + d * 8 + 2 * t + i, o[d][2 * r + i] * by);
   }
 }
 
@@ -235,7 +236,7 @@ template <int TYPE, int D> FN void backward_q(Mat q, Mat k, Mat v, Mat dout, Mat
     const i64 row = row0 + 8 * r;
     pos[r] = row < rows ? mask.pos_q[row] : 0;
     // A row that attends to nothing: no share of anything.
-    total[r] = row < rows ? load(lse, row, h) * LOG2E : infinity();
+    total[r] = row < rows ? load_wide(lse, row * lse.stride + h) * LOG2E : infinity();
     total[r] = total[r] == -infinity() ? infinity() : total[r];
     del[r] = row < rows ? delta[row * heads + h] : 0.f;
   }
@@ -245,7 +246,7 @@ template <int TYPE, int D> FN void backward_q(Mat q, Mat k, Mat v, Mat dout, Mat
     for (int i = 0; i < 4; i++) {
       const i64 row = row0 + 8 * (i >> 1);
       const int c = d * 8 + 2 * t + (i & 1);
-      acc[d][i] = accumulate && row < rows && c < dim ? load(dq, row, at + c) : 0.f;
+      acc[d][i] = accumulate && row < rows && c < dim ? load_wide(dq, row * dq.stride + at + c) : 0.f;
     }
   const i64 slices = slices_of(mask);
   for (i64 index = 0; index < slices; index++) {
@@ -304,7 +305,7 @@ template <int TYPE, int D> FN void backward_q(Mat q, Mat k, Mat v, Mat dout, Mat
     for (int i = 0; i < 4; i++) {
       const i64 row = row0 + 8 * (i >> 1);
       const int c = d * 8 + 2 * t + (i & 1);
-      if (row < rows && c < dim) store(dq, row, at + c, acc[d][i]);
+      if (row < rows && c < dim) store_wide(dq, row * dq.stride + at + c, acc[d][i]);
     }
 }
 
@@ -344,7 +345,7 @@ template <int TYPE, int D> FN void backward_kv(Mat q, Mat k, Mat v, Mat dout, Ma
         if (threadIdx.x < 16) {
           const i64 row = q0 + threadIdx.x;
           const bool in = row >= q_start && row < q_end;
-          const float total = in ? load(lse, row, h) : -infinity();
+          const float total = in ? load_wide(lse, row * lse.stride + h) : -infinity();
           qp[threadIdx.x] = in ? mask.pos_q[row] : 0;
           totals[threadIdx.x] = total == -infinity() ? infinity() : total * LOG2E;
           dels[threadIdx.x] = in ? delta[row * heads + h] : 0.f;
@@ -400,8 +401,8 @@ template <int TYPE, int D> FN void backward_kv(Mat q, Mat k, Mat v, Mat dout, Ma
       const i64 row = row0 + 8 * (i >> 1);
       const int c = d * 8 + 2 * t + (i & 1);
       if (row >= rows || c >= dim) continue;
-      store(dk, row, kat + c, of_k[d][i]);
-      store(dv, row, kat + c, of_v[d][i]);
+      store_wide(dk, row * dk.stride + kat + c, of_k[d][i]);
+      store_wide(dv, row * dv.stride + kat + c, of_v[d][i]);
     }
 }
 

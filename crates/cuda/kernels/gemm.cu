@@ -34,13 +34,16 @@ FN void tile16(const char* a, ALine a_line, bool a_along, const char* b, BLine b
   #pragma unroll
   for (int f = 0; f < MF; f++)
     #pragma unroll
-    for (int j = 0; j < 4; j++)
+    for (int half = 0; half < 2; half++) {
+      const i64 row = m0 + wm + f * 16 + g + 8 * half, line = accumulate && row < size.m ? c_line(row) : -1;
       #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const i64 row = m0 + wm + f * 16 + g + 8 * (i >> 1), col = n0 + wn + j * 8 + 2 * t + (i & 1);
-        const i64 line = accumulate && row < size.m && col < size.n ? c_line(row) : -1;
-        acc[f][j][i] = line < 0 ? 0.f : load(c, 0, line + col);
-      }
+      for (int j = 0; j < 4; j++)
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const i64 col = n0 + wn + j * 8 + 2 * t + i;
+          acc[f][j][2 * half + i] = line >= 0 && col < size.n ? load_wide(c, line + col) : 0.f;
+        }
+    }
   Quad qa[MF / 2], qb[2];
   for (i64 k0 = 0; k0 < size.k; k0 += 32) {
     #pragma unroll
@@ -79,14 +82,17 @@ FN void tile16(const char* a, ALine a_line, bool a_along, const char* b, BLine b
   #pragma unroll
   for (int f = 0; f < MF; f++)
     #pragma unroll
-    for (int j = 0; j < 4; j++)
+    for (int half = 0; half < 2; half++) {
+      const i64 row = m0 + wm + f * 16 + g + 8 * half, line = row < size.m ? c_line(row) : -1;
+      if (line < 0) continue;
       #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const i64 row = m0 + wm + f * 16 + g + 8 * (i >> 1), col = n0 + wn + j * 8 + 2 * t + (i & 1);
-        if (row >= size.m || col >= size.n) continue;
-        const i64 line = c_line(row);
-        if (line >= 0) store(c, 0, line + col, acc[f][j][i]);
-      }
+      for (int j = 0; j < 4; j++)
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const i64 col = n0 + wn + j * 8 + 2 * t + i;
+          if (col < size.n) store_wide(c, line + col, acc[f][j][2 * half + i]);
+        }
+    }
 }
 
 // The tile of 64 x 64 of C at (m0, n0) in f32; 256 threads of 4 x 4.
@@ -101,7 +107,7 @@ FN void tile32(const char* a, ALine a_line, bool a_along, const char* b, BLine b
     for (int j = 0; j < 4; j++) {
       const i64 row = m0 + ty * 4 + i, col = n0 + tx * 4 + j;
       const i64 line = accumulate && row < size.m && col < size.n ? c_line(row) : -1;
-      acc[i][j] = line < 0 ? 0.f : load(c, 0, line + col);
+      acc[i][j] = line < 0 ? 0.f : load_wide(c, line + col);
     }
   for (i64 k0 = 0; k0 < size.k; k0 += 16) {
     __syncthreads();
@@ -139,7 +145,7 @@ FN void tile32(const char* a, ALine a_line, bool a_along, const char* b, BLine b
       const i64 row = m0 + ty * 4 + i, col = n0 + tx * 4 + j;
       if (row >= size.m || col >= size.n) continue;
       const i64 line = c_line(row);
-      if (line >= 0) store(c, 0, line + col, acc[i][j]);
+      if (line >= 0) store_wide(c, line + col, acc[i][j]);
     }
 }
 

@@ -31,16 +31,30 @@ template <int TYPE> FN void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)
 #endif
 
 // Two numbers in storage, the first in the low half.
+#ifdef EMU
 template <int TYPE> FN u32 pair(float low, float high) { return narrow16(TYPE, low) | narrow16(TYPE, high) << 16; }
+#else
+template <int TYPE> FN u32 pair(float low, float high) {
+  u32 both;
+  if (TYPE == BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+#endif
 
-// Eight elements of 16 bits of which `left` exist.
+// Eight elements of 16 bits of which `left` exist; zeros where there is no line (an offset below zero). A call where they
+// cannot be reached at once.
+SLOW Quad some_of_eight(const u16* p, i64 left) {
+  Quad q;
+  q.w[0] = q.w[1] = q.w[2] = q.w[3] = 0;
+  for (int i = 0; i < 8; i++) if (i < left) q.w[i >> 1] |= (u32)p[i] << (16 * (i & 1));
+  return q;
+}
 FN Quad eight(const u16* base, i64 offset, i64 at, i64 left) {
   Quad q;
   q.w[0] = q.w[1] = q.w[2] = q.w[3] = 0;
   if (offset < 0 || left <= 0) return q;
   const u16* p = base + offset + at;
   if (left >= 8 && ((u64)p & 15u) == 0) return *(const Quad*)p;
-  #pragma unroll
-  for (int i = 0; i < 8; i++) if (i < left) q.w[i >> 1] |= (u32)p[i] << (16 * (i & 1));
-  return q;
+  return some_of_eight(p, left);
 }

@@ -107,8 +107,8 @@ ENTRY(256) norm_weight_chunks(Mat x, Mat stats, Mat dy, float* sums, i64 first_r
       for (int group = 0; group < groups; group++) {
         float mean, inverse;
         stats_of(stats, row, group, flags, mean, inverse);
-        const float d = load(dy, row, (i64)group * width + col);
-        const float y = normalised(flags, x.type, load(x, row, (i64)group * width + col), mean, inverse);
+        const float d = load_at(dy, row, (i64)group * width + col);
+        const float y = normalised(flags, x.type, load_at(x, row, (i64)group * width + col), mean, inverse);
         weight = fmaf(d, y, weight);
         bias += d;
       }

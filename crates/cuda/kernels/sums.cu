@@ -9,7 +9,7 @@ ENTRY(256) column_chunks(Mat dy, float* sums, i64 first_row, i64 rows, i64 cols)
   const i64 col = (i64)blockIdx.x * 32 + lane, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
   float sum = 0.f;
   if (col < cols)
-    for (i64 row = start + line; row < end; row += 8) sum += load(dy, row, col);
+    for (i64 row = start + line; row < end; row += 8) sum += load_at(dy, row, col);
   part[line][lane] = sum;
   __syncthreads();
   if (line == 0 && col < cols) {

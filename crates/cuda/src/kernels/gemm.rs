@@ -10,11 +10,12 @@ pub(super) fn width(dtype: DType) -> usize {
     if dtype == DType::F32 { 64 } else { 128 }
 }
 
-/// Matrix product; A and B f32, bf16 or f16, C any float.
+/// Matrix product; A and B f32, bf16 or f16, C any of them.
 #[track_caller]
 pub fn matmul(op: &MatMul<'_>) -> Launch {
     let (m, n, k) = op.sizes();
     let entry = pick(op.a.dtype(), [gemm::gemm_f32, gemm::gemm_bf16, gemm::gemm_f16]);
+    assert!(op.c.dtype().bytes() >= 2 && op.c.dtype().is_float(), "matmul: the result is {:?}", op.c);
     let side = width(op.a.dtype());
     let across = n.div_ceil(side);
     let args = Args::new().mat(op.a).mat(op.b).out(op.c).long(m).long(n).long(k);

@@ -101,23 +101,55 @@ fn tolerance(dtype: DType) -> f32 {
     }
 }
 
-/// Runs `call` on both machines and compares what it returns.
+/// The size of the difference against that of what is expected; infinite elements are the same.
 #[track_caller]
-fn same(name: &str, call: impl Fn(&Device) -> Vec<Tensor>) {
-    same_within(name, 0.0, call);
-}
-
-/// As [`same`], for results that were made from roundings of others: all may differ by this much.
-#[track_caller]
-fn same_within(name: &str, least: f32, call: impl Fn(&Device) -> Vec<Tensor>) {
-    let Some([cpu, emulated]) = devices() else { return };
-    let (expected, got) = (call(&cpu), call(&emulated));
-    for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        let name = format!("{name}, result {at} {got:?}");
-        if got.dtype() == DType::I32 {
-            assert_eq!(ints(&emulated, got), ints(&cpu, expected), "{name}");
-        } else {
-            close(&name, &floats(&emulated, got), &floats(&cpu, expected), tolerance(got.dtype()).max(least));
+fn alike(name: &str, got: &[f32], expected: &[f32], most: f32) {
+    assert_eq!(got.len(), expected.len(), "{name}");
+    let (mut difference, mut size) = (0.0, 0.0);
+    for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert!(
+            got.is_finite() == expected.is_finite() && !got.is_nan(),
+            "{name} at {at}: {got}, not {expected}"
+        );
+        if expected.is_finite() {
+            difference += f64::from(got - expected).powi(2);
+            size += f64::from(*expected).powi(2);
         }
     }
+    assert!(
+        difference.sqrt() <= f64::from(most) * size.sqrt(),
+        "{name}: {} of {}",
+        difference.sqrt(),
+        size.sqrt()
+    );
+}
+
+/// Runs `call` on both machines and compares what it returns, element by element.
+#[track_caller]
+fn same(name: &str, call: impl Fn(&Device) -> Vec<Tensor>) {
+    compare(call, |got, expected, [results, of]| {
+        let name = format!("{name}, {got:?}");
+        if got.dtype() == DType::I32 {
+            assert_eq!(ints(results, got), ints(of, expected), "{name}");
+        } else {
+            close(&name, &floats(results, got), &floats(of, expected), tolerance(got.dtype()));
+        }
+    });
+}
+
+/// As [`same`] for results that were made from roundings of others: compared as a whole.
+#[track_caller]
+fn same_within(name: &str, most: f32, call: impl Fn(&Device) -> Vec<Tensor>) {
+    compare(call, |got, expected, [results, of]| {
+        alike(&format!("{name}, {got:?}"), &floats(results, got), &floats(of, expected), most);
+    });
+}
+
+/// Calls `check` with each result of the kernels, with the CPU's, and with the machines that they are on.
+#[track_caller]
+fn compare(call: impl Fn(&Device) -> Vec<Tensor>, check: impl Fn(&Tensor, &Tensor, [&Device; 2])) {
+    let Some([cpu, emulated]) = devices() else { return };
+    let (expected, got) = (call(&cpu), call(&emulated));
+    assert_eq!(got.len(), expected.len());
+    got.iter().zip(&expected).for_each(|(got, expected)| check(got, expected, [&emulated, &cpu]));
 }

@@ -122,7 +122,7 @@ fn narrow_moments_stay_near_wide_ones() {
     };
     let wide = run(DType::F32);
     let size = |list: &[f32]| list.iter().map(|x| x * x).sum::<f32>().sqrt();
-    for (moments, most) in [(DType::Bf16, 0.01), (DType::F8E4M3, 0.06)] {
+    for (moments, most) in [(DType::Bf16, 0.01), (DType::F8E4M3, 0.1)] {
         let apart: Vec<f32> = run(moments).iter().zip(&wide).map(|(x, y)| x - y).collect();
         let error = size(&apart) / size(&wide);
         assert!(error < most, "{moments:?}: {error}");
