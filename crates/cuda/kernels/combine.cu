@@ -46,3 +46,13 @@ ENTRY(256) combine_weights(Mat y, Mat dout, Mat dweights, i64 rows, i64 cols, i3
   sum = team_sum(sum, team);
   if (threadIdx.x % team == 0) store(dweights, row, slot, sum);
 }
+
+// Zeros for the results of empty slots: cells of [tokens x slots, out].
+ENTRY(256) zero_empty(const i32* index, Mat c, i64 rows, i64 out, i32 slots, i32 shift, i32 pieces) {
+  const Cell at = cell(shift, pieces);
+  if (at.row >= rows || at.col >= out || index[at.row] >= 0) return;
+  float v[8];
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = 0.f;
+  store8(c, at.row / slots, at.row % slots * out + at.col, out - at.col, v);
+}

@@ -2,18 +2,20 @@
 // (OCP MX 1.0: 32 neighbours with a power of two). A stored number times its scale is the value.
 #include "base.cuh"
 
-// The largest size of an element in each block's part of the rows: f32 [blocks]. NaN counts as infinite.
+// The largest size of an element in each block's part of the rows: f32 [blocks]. NaN counts as infinite: sizes are compared
+// as bits, where it is the largest.
 ENTRY(256) sizes(Mat x, float* most, i64 rows, i64 cols, i64 part) {
   const i64 end = min((i64)(blockIdx.x + 1) * part, rows);
-  float top = 0.f, v[8];
+  u32 top = 0;
   for (i64 row = (i64)blockIdx.x * part; row < end; row++)
     for (i64 col = (i64)threadIdx.x * 8; col < cols; col += 2048) {
+      float v[8];
       load8(v, x, row, col, cols - col);
       #pragma unroll
-      for (int i = 0; i < 8; i++) top = fabsf(v[i]) <= top ? top : v[i] != v[i] ? infinity() : fabsf(v[i]);
+      for (int i = 0; i < 8; i++) top = max(top, as_bits(v[i]) & 0x7fffffffu);
     }
-  top = block_max(top);
-  if (threadIdx.x == 0) most[blockIdx.x] = top;
+  const float all = block_max(as_float(min(top, 0x7f800000u)));
+  if (threadIdx.x == 0) most[blockIdx.x] = all;
 }
 
 // From parts' sizes to the scale that makes the largest element `most`; 1 for a tensor of zeros. One thread.

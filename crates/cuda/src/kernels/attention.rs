@@ -6,7 +6,7 @@ use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, T
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::sums::{CHUNK, add_chunks};
-use super::table::{Entry, attention as entries, flash};
+use super::table::{Entry, attention as entries, flash_bf16_64, flash_bf16_128, flash_f16_64, flash_f16_128};
 
 /// Most columns of a head.
 const MOST_COLUMNS: usize = 512;
@@ -64,16 +64,24 @@ fn on_tensor_cores(op: &Attention<'_>, dout: Option<&Tensor>) -> Option<[Entry; 
         return None;
     }
     match (dtype, dim <= 64) {
-        (DType::Bf16, true) => {
-            Some([flash::flash_bf16_64, flash::flash_dq_bf16_64, flash::flash_dkv_bf16_64])
+        (DType::Bf16, true) => Some([
+            flash_bf16_64::flash_bf16_64,
+            flash_bf16_64::flash_dq_bf16_64,
+            flash_bf16_64::flash_dkv_bf16_64,
+        ]),
+        (DType::Bf16, false) => Some([
+            flash_bf16_128::flash_bf16_128,
+            flash_bf16_128::flash_dq_bf16_128,
+            flash_bf16_128::flash_dkv_bf16_128,
+        ]),
+        (DType::F16, true) => {
+            Some([flash_f16_64::flash_f16_64, flash_f16_64::flash_dq_f16_64, flash_f16_64::flash_dkv_f16_64])
         }
-        (DType::Bf16, false) => {
-            Some([flash::flash_bf16_128, flash::flash_dq_bf16_128, flash::flash_dkv_bf16_128])
-        }
-        (DType::F16, true) => Some([flash::flash_f16_64, flash::flash_dq_f16_64, flash::flash_dkv_f16_64]),
-        (DType::F16, false) => {
-            Some([flash::flash_f16_128, flash::flash_dq_f16_128, flash::flash_dkv_f16_128])
-        }
+        (DType::F16, false) => Some([
+            flash_f16_128::flash_f16_128,
+            flash_f16_128::flash_dq_f16_128,
+            flash_f16_128::flash_dkv_f16_128,
+        ]),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use fathom_tensor::{
 use super::gemm::width;
 use super::launch::{Args, Launch, Sheet, expect, pick, start_mut, team, teams};
 use super::lists::{Lists, MOST_EXPERTS, TILE};
-use super::table::{combine as combining, gemm, route as entries};
+use super::table::{combine as combining, gemm_bf16, gemm_f16, gemm_f32, route as entries};
 
 /// Warps of a block, a token each.
 const TOKENS: usize = 4;
@@ -98,8 +98,8 @@ pub fn grouped_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Vec<Launch> {
     let mut launches = lists.sort(op.index);
     let sheet = Sheet::new(tokens * slots, out);
     let args = Args::new().plain(op.index, DType::I32).out(op.c).long(sheet.rows).long(out).int(slots);
-    launches.push(Launch::new(gemm::zero_empty, sheet.blocks(), args.sheet(sheet)));
-    let entry = pick(op.a.dtype(), [gemm::grouped_f32, gemm::grouped_bf16, gemm::grouped_f16]);
+    launches.push(Launch::new(combining::zero_empty, sheet.blocks(), args.sheet(sheet)));
+    let entry = pick(op.a.dtype(), [gemm_f32::grouped_f32, gemm_bf16::grouped_bf16, gemm_f16::grouped_f16]);
     let across = out.div_ceil(width(op.a.dtype()));
     let tiles = (tokens * slots).div_ceil(TILE) + op.experts;
     let args = Args::new().mat(op.a).mat(op.weights).out(op.c).address(lists.order).address(lists.starts);
@@ -116,7 +116,7 @@ pub fn grouped_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Vec<Launch> {
     let lists = Lists::by_chunks(op.index, op.experts, start_mut(ws));
     check_workspace("grouped weight gradient", &lists, ws);
     let mut launches = lists.sort(op.index);
-    let stems = [gemm::grouped_weight_f32, gemm::grouped_weight_bf16, gemm::grouped_weight_f16];
+    let stems = [gemm_f32::grouped_weight_f32, gemm_bf16::grouped_weight_bf16, gemm_f16::grouped_weight_f16];
     let entry = pick(op.a.dtype(), stems);
     let (down, across) = (m.div_ceil(TILE), n.div_ceil(width(op.a.dtype())));
     let args = Args::new().mat(op.a).mat(op.b).out(op.c).address(lists.order).address(lists.starts);

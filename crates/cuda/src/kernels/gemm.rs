@@ -3,7 +3,7 @@
 use fathom_tensor::{DType, MatMul};
 
 use super::launch::{Args, Launch, pick};
-use super::table::gemm;
+use super::table::{gemm_bf16, gemm_f16, gemm_f32};
 
 /// Columns of a tile.
 pub(super) fn width(dtype: DType) -> usize {
@@ -14,7 +14,7 @@ pub(super) fn width(dtype: DType) -> usize {
 #[track_caller]
 pub fn matmul(op: &MatMul<'_>) -> Launch {
     let (m, n, k) = op.sizes();
-    let entry = pick(op.a.dtype(), [gemm::gemm_f32, gemm::gemm_bf16, gemm::gemm_f16]);
+    let entry = pick(op.a.dtype(), [gemm_f32::gemm_f32, gemm_bf16::gemm_bf16, gemm_f16::gemm_f16]);
     assert!(op.c.dtype().bytes() >= 2 && op.c.dtype().is_float(), "matmul: the result is {:?}", op.c);
     let side = width(op.a.dtype());
     let across = n.div_ceil(side);

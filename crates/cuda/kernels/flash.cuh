@@ -1,6 +1,7 @@
 // Attention on tensor cores (Dao, "FlashAttention-2"), heads of at most 128 columns in bf16 or f16, any mask of slices. Like
 // attention.cu it is deterministic: a block has 64 rows (of queries, or of keys for dK and dV), its four warps 16 each; what a
 // row adds up runs over slices in their order and ascending tiles within one, and nothing is added by two blocks.
+#pragma once
 #include "math.cuh"
 #include "mma.cuh"
 
@@ -410,7 +411,3 @@ template <int TYPE, int D> FN void backward_kv(Mat q, Mat k, Mat v, Mat dout, Ma
 ENTRY(128) flash_##name(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scoring how, const float* sinks, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 resume) { forward<TYPE, D>(q, k, v, out, lse, mask, how, sinks, rows, heads, kv_heads, dim, resume); } \
 ENTRY(128) flash_dq_##name(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dq, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 accumulate) { backward_q<TYPE, D>(q, k, v, dout, lse, delta, dq, mask, how, rows, heads, kv_heads, dim, accumulate); } \
 ENTRY(128) flash_dkv_##name(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dk, Mat dv, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim) { backward_kv<TYPE, D>(q, k, v, dout, lse, delta, dk, dv, mask, how, rows, heads, kv_heads, dim); }
-ENTRIES(bf16_64, BF16, 64)
-ENTRIES(bf16_128, BF16, 128)
-ENTRIES(f16_64, F16, 64)
-ENTRIES(f16_128, F16, 128)

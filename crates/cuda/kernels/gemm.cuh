@@ -3,6 +3,7 @@
 //
 // A side of a product is lines: rows of the tile with k along them, or steps of k with the tile's rows along them. A function
 // from a line's number to its offset in elements (below zero: a line of zeros) makes plain and grouped products the same.
+#pragma once
 #include "mma.cuh"
 
 struct Sizes { i64 m, n, k; };
@@ -223,16 +224,3 @@ template <int TYPE> FN void weight(Mat a, Mat b, Mat c, const i32* order, const 
 ENTRY(256) gemm_##name(Mat a, Mat b, Mat c, i64 m, i64 n, i64 k, i32 a_trans, i32 b_trans, i32 accumulate, i32 across) { plain<TYPE>(a, b, c, m, n, k, a_trans, b_trans, accumulate, across); } \
 ENTRY(256) grouped_##name(Mat a, Mat w, Mat c, const i32* order, const i32* starts, const i32* tiles, i32 experts, i32 slots, i64 inner, i64 out, i32 trans, i32 shared, i32 across) { grouped<TYPE>(a, w, c, order, starts, tiles, experts, slots, inner, out, trans, shared, across); } \
 ENTRY(256) grouped_weight_##name(Mat a, Mat b, Mat c, const i32* order, const i32* starts, i32 slots, i64 m, i64 n, i32 a_shared, i32 b_shared, i32 down, i32 across) { weight<TYPE>(a, b, c, order, starts, slots, m, n, a_shared, b_shared, down, across); }
-ENTRIES(f32, F32)
-ENTRIES(bf16, BF16)
-ENTRIES(f16, F16)
-
-// Zeros for the results of empty slots: cells of [tokens x slots, out].
-ENTRY(256) zero_empty(const i32* index, Mat c, i64 rows, i64 out, i32 slots, i32 shift, i32 pieces) {
-  const Cell at = cell(shift, pieces);
-  if (at.row >= rows || at.col >= out || index[at.row] >= 0) return;
-  float v[8];
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = 0.f;
-  store8(c, at.row / slots, at.row % slots * out + at.col, out - at.col, v);
-}

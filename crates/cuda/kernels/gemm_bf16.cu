@@ -1,0 +1,3 @@
+// Matrix products of bf16, plain and grouped.
+#include "gemm.cuh"
+ENTRIES(bf16, BF16)
