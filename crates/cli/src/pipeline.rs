@@ -16,14 +16,17 @@ use fathom_curate::{
 };
 use fathom_eval::Moment;
 use fathom_grad::Params;
-use fathom_model::{FolderOptions, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
+use fathom_model::{FolderOptions, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::parallel::whole;
-use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, stage};
+use fathom_train::recipe::Recipe;
+use fathom_train::{
+    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, new_model, stage,
+    train_experts,
+};
 
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
@@ -34,29 +37,12 @@ const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
-    let table = &recipe.model;
-    if let Some(folder) = &table.from {
-        return Ok(open_config(&device::model_folder(folder)?)?.0);
-    }
-    let max_positions = recipe.stage.first().map_or(2048, |stage| stage.seq_tokens);
-    let llama = Spec::llama(LlamaSizes {
-        hidden: table.hidden,
-        layers: table.layers,
-        heads: table.heads,
-        kv_heads: table.kv_heads,
-        head_dim: table.head_dim,
-        ffn: table.ffn,
-        vocab: table.vocab,
-        rope_theta: table.rope_theta,
-        max_positions,
-        tied: table.tied,
-    });
-    Ok(match table.family {
-        FamilyName::Llama => llama,
-        FamilyName::Qwen2 => llama.into_qwen2(),
-        FamilyName::Qwen3 => llama.into_qwen3(),
-        FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
-    })
+    let mut spec = match &recipe.model.from {
+        Some(folder) => open_config(&device::model_folder(folder)?)?.0,
+        None => new_model(recipe)?,
+    };
+    train_experts(recipe, &mut spec)?;
+    Ok(spec)
 }
 
 /// A run in progress.

@@ -12,7 +12,7 @@ use fathom_tensor::mesh::{Mesh, Seat, ThreadsOptions, threads};
 use fathom_train::parallel::{Ranks, whole};
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage,
+    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage, train_experts,
 };
 
 use crate::{device, pipeline};
@@ -76,7 +76,8 @@ pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) ->
     let (model, params) = match &recipe.model.from {
         Some(folder) => {
             let folder = device::model_folder(folder)?;
-            let loaded = device::load_on(device, &folder, Some(dtype), &disk, ranks.virtual_stages)?;
+            let mut loaded = device::load_on(device, &folder, Some(dtype), &disk, ranks.virtual_stages)?;
+            train_experts(recipe, &mut loaded.model.spec)?;
             (loaded.model, loaded.params)
         }
         None => {

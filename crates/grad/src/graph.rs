@@ -72,7 +72,7 @@ impl Graph {
     }
 }
 
-/// How tensor parallel ranks share a segment's work.
+/// How ranks share a segment's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Ranks that have a part of each sub-layer's weights.
@@ -80,11 +80,15 @@ pub struct Spread {
     /// Between sub-layers each of them has a share of the rows (Megatron's sequence parallel), not all: of each tile, or of all
     /// tokens where there are no tiles, the part of its index.
     pub rows: bool,
+    /// Expert parallel ranks: each has some of a layer's experts.
+    pub ep: usize,
+    /// Tensor parallel ranks of an expert: each has a part of its columns inside.
+    pub etp: usize,
 }
 
 impl Spread {
     /// One rank.
-    pub const NONE: Spread = Spread { ranks: 1, rows: false };
+    pub const NONE: Spread = Spread { ranks: 1, rows: false, ep: 1, etp: 1 };
 
     /// Ranks over which rows between sub-layers are shared.
     pub fn share(self) -> usize {

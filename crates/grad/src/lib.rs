@@ -37,6 +37,7 @@ pub use held::Offload;
 pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::balance::RouterCosts;
+pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::ExpertsUse;
 pub use ops::latent::LatentUse;
 pub use ops::rope::RopeUse;

@@ -140,6 +140,8 @@ pub struct Exec<'a> {
     pub head_groups: usize,
     /// What an operation's weight gradient leaves for its input gradient, which follows it.
     pub carry: Option<Tensor>,
+    /// f32 [layers, experts], in a forward pass that trains: routers count what they choose.
+    pub loads: Option<Tensor>,
 }
 
 impl Exec<'_> {

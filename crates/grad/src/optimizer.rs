@@ -289,11 +289,12 @@ impl AdamW {
 
     /// Hands updated elements to the ranks that have the same weights and not their state.
     fn spread(&self, device: &Device, params: &Params) {
-        let replicas = &self.shares.replicas;
         if self.shares.whole {
             return;
         }
-        for (id, param) in params.iter().filter(|(id, _)| self.states[id.index()].is_some()) {
+        let shared = |id: &ParamId| self.states[id.index()].is_some() && self.shares.group(*id).size() > 1;
+        for (id, param) in params.iter().filter(|(id, _)| shared(id)) {
+            let replicas = self.shares.group(id);
             let weight = param.value.flat(0..param.value.len());
             let ranges = &self.shares.params[id.index()].ranges;
             let (me, own) = (replicas.index(), self.shares.own(id));
@@ -312,12 +313,9 @@ impl AdamW {
 
     /// Sums the gradients over the ranks that have the same weights: all of them, or of shared state this rank's part.
     pub fn reduce(&self, device: &Device, grads: &Grads) {
-        let replicas = &self.shares.replicas;
-        if replicas.size() == 1 {
-            return;
-        }
         device.pool.enter("reduce gradients", -1);
-        for (id, grad) in grads.iter() {
+        for (id, grad) in grads.iter().filter(|(id, _)| self.shares.group(*id).size() > 1) {
+            let replicas = self.shares.group(id);
             let flat = grad.reshape(1, grad.len());
             if self.shares.whole {
                 replicas.all_reduce(device, &flat);
@@ -332,6 +330,11 @@ impl AdamW {
                 device.machine.copy(&sum, mine);
             }
         }
+    }
+
+    /// f32 [1, 1]: not zero if the last update left everything as it was.
+    pub fn skip(&self) -> &Tensor {
+        &self.skip
     }
 
     /// Which rank keeps the state of what.

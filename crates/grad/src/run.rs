@@ -16,6 +16,7 @@ use crate::tiles;
 #[derive(Default)]
 pub struct Counters {
     state: RefCell<Counted>,
+    loads: RefCell<Option<Tensor>>,
 }
 
 /// The figures of [`Counters`].
@@ -53,6 +54,16 @@ impl Counters {
     /// Starts anew; `profile` records the time of each operation.
     pub fn reset(&self, profile: bool) {
         *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
+    }
+
+    /// Has routers count from here on: each layer's row of this f32 [layers, experts] gets the slots of its experts.
+    pub fn count_loads(&self, loads: &Tensor) {
+        *self.loads.borrow_mut() = Some(loads.clone());
+    }
+
+    /// Where routers count.
+    pub(crate) fn loads(&self) -> Option<Tensor> {
+        self.loads.borrow().clone()
     }
 
     /// FLOPs of the model, FLOPs that ran, operations replayed.
@@ -245,7 +256,10 @@ impl Runner<'_, '_> {
         };
         let descs: Vec<Desc> = node.ins.iter().map(describe).collect();
         let params: Vec<[usize; 2]> = node.params.iter().map(|id| self.exec.params.shape(*id)).collect();
-        node.op.flops(self.exec.rows.len(), &descs, &params, self.exec.batch)
+        // Where rows are parted or collected, all of them are worked on.
+        let shares = node.ins.iter().chain(&node.outs).map(|val| self.graph.values[val.index()].share);
+        let rows = self.exec.rows.len() / shares.min().unwrap_or(1);
+        node.op.flops(rows, &descs, &params, self.exec.batch)
     }
 
     fn forward(&mut self, index: usize) {

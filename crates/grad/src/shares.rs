@@ -21,6 +21,8 @@ pub struct ParamShares {
     pub ranges: Vec<Range<usize>>,
     /// The slot of its first element; `None` if another rank adds its squares.
     pub slot: Option<usize>,
+    /// It is an expert's: the ranks that have the same are [`Shares::experts`].
+    pub expert: bool,
 }
 
 /// The shares of all weights.
@@ -31,6 +33,8 @@ pub struct Shares {
     pub num_slots: usize,
     /// Ranks with the same weights, which share their state.
     pub replicas: Group,
+    /// Ranks with the same experts, which share theirs.
+    pub experts: Group,
     /// Each has the whole state: nothing is shared.
     pub whole: bool,
     /// Ranks whose slots together are all.
@@ -44,16 +48,22 @@ impl Shares {
         let share = |len: usize| {
             let slot = Some(num_slots);
             num_slots += len.div_ceil(SLOT);
-            ParamShares { ranges: std::iter::once(0..len).collect(), slot }
+            ParamShares { ranges: std::iter::once(0..len).collect(), slot, expert: false }
         };
         let params = params.iter().map(|(_, param)| param.value.len()).map(share).collect();
         let alone = device.mesh.group(&[]);
-        Shares { params, num_slots, replicas: alone.clone(), whole: true, squares: alone }
+        let [replicas, experts, squares] = [alone.clone(), alone.clone(), alone];
+        Shares { params, num_slots, replicas, experts, whole: true, squares }
+    }
+
+    /// The ranks that have the same of a weight.
+    pub fn group(&self, id: ParamId) -> &Group {
+        if self.params[id.index()].expert { &self.experts } else { &self.replicas }
     }
 
     /// The elements whose state this rank keeps.
     pub fn own(&self, id: ParamId) -> Range<usize> {
-        self.params[id.index()].ranges[self.replicas.index()].clone()
+        self.params[id.index()].ranges[self.group(id).index()].clone()
     }
 }
 

@@ -25,10 +25,11 @@ pub struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// How tensor parallel ranks share the work.
+    /// How ranks share the work.
     pub fn spread(&self) -> Spread {
         let grid = self.device.mesh.grid();
-        Spread { ranks: grid.tp, rows: grid.sequence_parallel && grid.tp > 1 }
+        let rows = grid.sequence_parallel && grid.tp > 1;
+        Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp }
     }
 }
 
@@ -101,7 +102,8 @@ fn weights<'a>(
 
 fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
     let Scope { device, params, batch, .. } = *scope;
-    Exec { device, params, batch, kv: None, rows: 0..batch.tokens, layer, head_groups, carry: None }
+    let (rows, kv, carry, loads) = (0..batch.tokens, None, None, None);
+    Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads }
 }
 
 impl<'a> Eval<'a> {
@@ -216,6 +218,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         let input = x.clone().filter(|_| schedule.keeps_input);
         let weights = weights(&self.scope, &graph, &mut self.ahead, true);
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
+        exec.loads = self.scope.counters.loads();
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(val) = graph.input {
             store.values[val.index()] = x;

@@ -118,12 +118,25 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: V
         return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
     }
     let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
-    let q_te = norm(cx, s, ["attn.q.norm", "attn.q.norm.stats"], q_te, p.q_norm);
-    let k_tk = norm(cx, s, ["attn.k.norm", "attn.k.norm.stats"], k_tk, p.k_norm);
+    let q_names = ["attn.q.all", "attn.q.norm", "attn.q.norm.stats", "attn.q.own"];
+    let q_te = heads_norm(cx, s, q_names, q_te, p.q_norm);
+    let k_names = ["attn.k.all", "attn.k.norm", "attn.k.norm.stats", "attn.k.own"];
+    let k_tk = heads_norm(cx, s, k_names, k_tk, p.k_norm);
     match rope {
         Some(rope) => [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk],
         None => [q_te, k_tk, v_tk],
     }
+}
+
+/// Normalises each head, or all heads together, which tensor parallel ranks collect for that.
+fn heads_norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 4], x: Val, p: Option<NormParams>) -> Val {
+    let [all, out, stats, own] = names;
+    if s.qk_norm == QkNorm::PerHead {
+        return norm(cx, s, [out, stats], x, p);
+    }
+    let x = cx.all_cols(all, x);
+    let x = norm(cx, s, [out, stats], x, p);
+    cx.own_cols(own, x)
 }
 
 /// What attention made, without the zeros that values were filled up with.

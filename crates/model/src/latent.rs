@@ -67,12 +67,13 @@ pub(crate) fn latent_heads(
         }
         None => h_td,
     };
-    let q_te = cx.linear("attn.q.up", c_tc, p.q_up.weight, p.q_up.bias);
+    let q_te = cx.column_parallel("attn.q.up", c_tc, p.q_up.weight, p.q_up.bias);
     let q_te = cx.rope("attn.q", q_te, how.rope());
     let c_tc = cx.linear("attn.kv.down", h_td, p.kv_down.weight, p.kv_down.bias);
     let c_tc = norm(cx, s, ["attn.kv.norm", "attn.kv.norm.stats"], c_tc, Some(p.kv_norm));
-    let u_te = cx.linear("attn.kv.up", c_tc, p.kv_up.weight, p.kv_up.bias);
+    let u_te = cx.column_parallel("attn.kv.up", c_tc, p.kv_up.weight, p.kv_up.bias);
     let r_tr = cx.linear("attn.k.shared", h_td, p.shared.weight, p.shared.bias);
+    let r_tr = cx.enter("attn.k.all", r_tr);
     let [k_te, v_te] = cx.latent(["attn.k", "attn.v"], u_te, r_tr, how);
     [q_te, k_te, v_te]
 }

@@ -32,7 +32,7 @@ pub use files::{
 pub use init::{Init, initialise};
 pub use latent::{Latent, LatentParams};
 pub use model::{EmbedParams, LastParams, Model};
-pub use moe::{ExpertsParams, Moe, Shared, SharedParams};
+pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
 pub use pieces::Piece;
 pub use portion::{Holding, Holdings, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};

@@ -8,7 +8,7 @@ use fathom_tensor::{DType, Device, Tensor};
 use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block, norm};
 use crate::latent::{Latent, LatentParams};
 use crate::moe::{ExpertsParams, Moe, SharedParams};
-use crate::portion::{Cut, Holding, Holdings, Portion, Shard, Weight};
+use crate::portion::{Cut, Holding, Holdings, Inside, Portion, Weight};
 use crate::spec::{QkNorm, Spec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
@@ -87,34 +87,29 @@ impl Declare<'_> {
         kind: Kind,
     ) -> ParamId {
         let number = self.weights.len() as u32;
-        self.weights.push(Weight { shape, parted: !matches!(cut, Cut::Whole) });
+        self.weights.push(Weight::of(shape, cut, self.portion));
         if !self.here {
             return ParamId(u32::MAX);
         }
         let Kind { dtype, decays, trainable } = kind;
-        let shard = Shard::of(shape, cut, self.portion);
-        let value = self.params.room(self.device, shard.local(), dtype, self.layer);
-        let partial = partial && self.portion.tp > 1;
-        self.holdings.push(Holding { number, shard, partial });
+        let mut holding = Holding::of(number, shape, cut, self.portion);
+        holding.partial |= partial && self.portion.tp > 1;
+        let value = self.params.room(self.device, holding.shard.local(), dtype, self.layer);
+        self.holdings.push(holding);
         self.params.push(Param { name, value, decays, trainable })
     }
 
-    /// A weight that every rank has all of.
-    fn whole(&mut self, name: String, shape: [usize; 2], decays: bool) -> ParamId {
-        let kind = Kind { dtype: self.dtype, decays, trainable: true };
-        self.push_as(name, shape, Cut::Whole, false, kind)
-    }
-
-    /// A vector that is f32 whatever the others are, whole.
-    fn wide(&mut self, name: String, cols: usize, trainable: bool) -> ParamId {
+    /// A vector that is f32 whatever the others are.
+    fn wide(&mut self, name: String, cols: usize, cut: Cut<'_>, trainable: bool) -> ParamId {
         let kind = Kind { dtype: DType::F32, decays: false, trainable };
-        self.push_as(name, [1, cols], Cut::Whole, false, kind)
+        self.push_as(name, [1, cols], cut, false, kind)
     }
 
-    /// A projection that every rank has all of.
+    /// A projection that every rank has all of, of the rows between sub-layers.
     fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
-        let weight = self.whole(format!("{name}.weight"), [out, inner], true);
-        let bias = bias.then(|| self.whole(format!("{name}.bias"), [1, out], false));
+        let partial = self.portion.shared_rows;
+        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Whole, partial);
+        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Whole, partial));
         LinearParams { weight, bias }
     }
 
@@ -140,6 +135,13 @@ impl Declare<'_> {
         let weight = self.push(format!("{name}.weight"), [1, width], Cut::Whole, partial);
         let bias = bias.then(|| self.push(format!("{name}.bias"), [1, width], Cut::Whole, partial));
         NormParams { weight, bias }
+    }
+
+    /// A norm of queries or keys: every tensor parallel rank normalises its own heads, or all of them do the same with all.
+    fn heads_norm(&mut self, s: &Spec, name: &str, width: usize) -> NormParams {
+        let partial = s.qk_norm == QkNorm::PerHead;
+        let weight = self.push(format!("{name}.weight"), [1, width], Cut::Whole, partial);
+        NormParams { weight, bias: None }
     }
 
     fn embed(&mut self, s: &Spec) -> EmbedParams {
@@ -169,9 +171,9 @@ impl Declare<'_> {
                 Some(latent) => QkvParams::Latent(self.latent(s, latent, index)),
                 None => QkvParams::Fused(self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv)),
             },
-            q_norm: qk.then(|| self.norm(&at("q_norm"), q_width, false, true)),
-            k_norm: qk.then(|| self.norm(&at("k_norm"), k_width, false, true)),
-            sinks: s.sinks.then(|| self.wide(at("sinks"), s.heads, true)),
+            q_norm: qk.then(|| self.heads_norm(s, &at("q_norm"), q_width)),
+            k_norm: qk.then(|| self.heads_norm(s, &at("k_norm"), k_width)),
+            sinks: s.sinks.then(|| self.wide(at("sinks"), s.heads, Cut::Rows(&[s.heads]), true)),
             attn_out: self.row_parallel(&at("attn_out"), hidden, s.attention_cols(), s.bias.attn_out),
             attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias, false)),
             mlp_norm: before.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
@@ -201,37 +203,83 @@ impl Declare<'_> {
                 let down = self.linear(&at("q_down"), cols, s.hidden, s.bias.qkv);
                 (down, self.norm(&at("q_latent_norm"), cols, false, false))
             }),
-            q_up: self.linear(&at("q_up"), s.q_cols(), l.query.unwrap_or(s.hidden), false),
+            q_up: self.column_parallel(&at("q_up"), &[s.q_cols()], l.query.unwrap_or(s.hidden), false),
             kv_down: self.linear(&at("kv_down"), l.key_value, s.hidden, s.bias.qkv),
             kv_norm: self.norm(&at("kv_latent_norm"), l.key_value, false, false),
             shared: self.linear(&at("k_shared"), layout.rotated, s.hidden, s.bias.qkv),
-            kv_up: self.linear(&at("kv_up"), s.heads * (layout.own + l.value), l.key_value, false),
+            kv_up: self.column_parallel(
+                &at("kv_up"),
+                &[s.heads * (layout.own + l.value)],
+                l.key_value,
+                false,
+            ),
         }
     }
 
     fn experts(&mut self, s: &Spec, m: &Moe, index: usize) -> ExpertsParams {
         let at = format!("blocks.{index}.experts");
         let router = format!("blocks.{index}.router");
+        // Tensor parallel ranks route some of the tokens each, whether they share rows between sub-layers or not.
+        let weight = self.push(format!("{router}.weight"), [m.experts, s.hidden], Cut::Whole, true);
+        let bias =
+            m.router_bias.then(|| self.push(format!("{router}.bias"), [1, m.experts], Cut::Whole, true));
         ExpertsParams {
-            router: self.linear(&router, m.experts, s.hidden, m.router_bias),
-            choice_bias: m.choice_bias.then(|| self.wide(format!("{router}.choice_bias"), m.experts, false)),
-            up: self.stacked(&format!("{at}.up"), m, [2 * m.ffn, s.hidden]),
-            down: self.stacked(&format!("{at}.down"), m, [s.hidden, m.ffn]),
+            layer: index,
+            router: LinearParams { weight, bias },
+            choice_bias: m
+                .choice_bias
+                .then(|| self.wide(format!("{router}.choice_bias"), m.experts, Cut::Whole, false)),
+            up: self.expert_up(&format!("{at}.up"), s, m),
+            down: self.expert_down(&format!("{at}.down"), s, m),
             shared: m.shared.map(|shared| SharedParams {
                 mlp: self.mlp(s, &format!("blocks.{index}.shared"), shared.ffn),
-                gate: shared
-                    .gated
-                    .then(|| self.whole(format!("blocks.{index}.shared.gate.weight"), [1, s.hidden], true)),
+                gate: shared.gated.then(|| self.shared_gate(s, index)),
             }),
         }
     }
 
-    /// The weights of all experts on top of each other.
-    fn stacked(&mut self, name: &str, m: &Moe, [out, inner]: [usize; 2]) -> LinearParams {
-        let [rows, cols] = if m.transposed { [inner, out] } else { [out, inner] };
-        let weight = self.whole(format!("{name}.weight"), [m.experts * rows, cols], true);
-        let bias = m.expert_bias.then(|| self.whole(format!("{name}.bias"), [m.experts, out], false));
+    /// The gate of the shared experts; it is a matrix of one row.
+    fn shared_gate(&mut self, s: &Spec, index: usize) -> ParamId {
+        let kind = Kind { dtype: self.dtype, decays: true, trainable: true };
+        let name = format!("blocks.{index}.shared.gate.weight");
+        self.push_as(name, [1, s.hidden], Cut::Whole, self.portion.shared_rows, kind)
+    }
+
+    /// The way into all experts, on top of each other; parts of a transposed one are pairs of gate and up.
+    fn expert_up(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
+        let halves = [m.ffn; 2];
+        let (rows, cols, inside) = match m.transposed {
+            true => (s.hidden, 2 * m.ffn, Inside::Cols),
+            false => (2 * m.ffn, s.hidden, Inside::Rows(&halves)),
+        };
+        let cut = Cut::Experts(m.experts, inside);
+        let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);
+        let bias = m.expert_bias.then(|| {
+            let cut = Cut::Experts(m.experts, Inside::Cols);
+            self.expert_bias(name, [m.experts, 2 * m.ffn], cut)
+        });
         LinearParams { weight, bias }
+    }
+
+    /// The way out of them: ranks that share an expert make terms of a sum, to which one of them adds the bias.
+    fn expert_down(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
+        let all = [m.ffn];
+        let (rows, cols, inside) = match m.transposed {
+            true => (m.ffn, s.hidden, Inside::Rows(&all)),
+            false => (s.hidden, m.ffn, Inside::Cols),
+        };
+        let cut = Cut::Experts(m.experts, inside);
+        let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);
+        let bias = m.expert_bias.then(|| {
+            let cut = Cut::Experts(m.experts, Inside::Whole);
+            self.expert_bias(name, [m.experts, s.hidden], cut)
+        });
+        LinearParams { weight, bias }
+    }
+
+    fn expert_bias(&mut self, name: &str, shape: [usize; 2], cut: Cut<'_>) -> ParamId {
+        let kind = Kind { dtype: self.dtype, decays: false, trainable: true };
+        self.push_as(format!("{name}.bias"), shape, cut, false, kind)
     }
 }
 
@@ -374,6 +422,14 @@ impl Model {
             block.sinks.into_iter().chain(bias)
         };
         self.blocks.iter().flat_map(of_block).collect()
+    }
+
+    /// The biases that join the choice of experts, with the layers that they belong to.
+    pub fn choice_biases(&self) -> impl Iterator<Item = (usize, ParamId)> + '_ {
+        self.blocks.iter().filter_map(|block| match &block.ffn {
+            FfnParams::Experts(experts) => experts.choice_bias.map(|bias| (experts.layer, bias)),
+            FfnParams::Dense(_) => None,
+        })
     }
 
     /// The output projection, with the given weight of the z-loss.

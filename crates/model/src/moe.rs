@@ -2,8 +2,8 @@
 //!
 //! Legend of shapes: t tokens, d hidden, n experts, k experts of a token, f ffn of one expert.
 
-use fathom_grad::{Ctx, ExpertsUse, ParamId, RouterCosts, Val};
-use fathom_tensor::{Routing, Scores};
+use fathom_grad::{Ctx, ExpertMlp, ExpertsUse, ParamId, RouterCosts, Val};
+use fathom_tensor::{Activation, Routing, Scores};
 
 use crate::block::{DenseParams, LinearParams, mlp};
 use crate::spec::Spec;
@@ -31,9 +31,29 @@ pub struct Moe {
     pub transposed: bool,
     /// Losses of routers, for training.
     pub costs: RouterCosts,
-    /// For training: an expert takes at most this many times its even share of a micro batch's slots, the others are
-    /// dropped by position; none are dropped without.
-    pub capacity: Option<f32>,
+    /// For training: most slots of an expert; none are dropped without.
+    pub capacity: Option<Capacity>,
+    /// For training: how far a step moves each bias of the choice towards even loads (Megatron's
+    /// `moe_router_bias_update_rate`).
+    pub bias_rate: f32,
+}
+
+/// Most slots of an expert, of those of one rank's tokens of a micro batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// In even shares (Megatron's `moe_expert_capacity_factor`).
+    pub factor: f32,
+    /// Which slots are dropped (Megatron's `moe_token_drop_policy`).
+    pub drops: Drops,
+}
+
+/// Which slots an expert does without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drops {
+    /// Those with the smallest weights.
+    Lightest,
+    /// Those that come last.
+    Last,
 }
 
 /// Experts that every token goes through, as one MLP.
@@ -48,6 +68,8 @@ pub struct Shared {
 /// Weights of the experts of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertsParams {
+    /// The layer's index in the model.
+    pub layer: usize,
     /// [n, d].
     pub router: LinearParams,
     /// f32 [1, n]: joins the choice.
@@ -70,22 +92,38 @@ pub struct SharedParams {
 }
 
 impl Moe {
-    /// How weights of experts lie.
-    fn layout(&self) -> ExpertsUse {
-        ExpertsUse { experts: self.experts, trans: !self.transposed }
+    /// So many experts of `ffn` columns, of which a token goes through `top_k`: softmax, weights normalised, in every layer.
+    pub fn new(experts: usize, top_k: usize, ffn: usize) -> Moe {
+        Moe {
+            experts,
+            routing: Routing { top_k, scores: Scores::Softmax, groups: None, normalise: true, scale: 1.0 },
+            ffn,
+            shared: None,
+            dense_layers: Vec::new(),
+            router_bias: false,
+            choice_bias: false,
+            expert_bias: false,
+            transposed: false,
+            costs: RouterCosts::default(),
+            capacity: None,
+            bias_rate: 0.0,
+        }
+    }
+
+    /// Without what training adds, which no configuration of a family says.
+    pub(crate) fn untrained(self) -> Moe {
+        Moe { costs: RouterCosts::default(), capacity: None, bias_rate: 0.0, ..self }
+    }
+
+    /// What its experts are.
+    fn mlp(&self, activation: Activation) -> ExpertMlp {
+        ExpertMlp { layout: ExpertsUse { experts: self.experts, trans: !self.transposed }, activation }
     }
 }
 
 /// The experts of one layer: `h_td` to what they add.
 pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> Val {
-    let l_tn = cx.linear_wide("moe.logits", h_td, p.router.weight, p.router.bias);
-    let [w_tk, i_tk] = cx.route(["moe.weights", "moe.index"], l_tn, m.routing, p.choice_bias);
-    let w_tk = balance(cx, m, [w_tk, i_tk, l_tn]);
-    let i_tk = limit(cx, m, i_tk);
-    let u_tkf = cx.experts("moe.up", [h_td, i_tk], m.layout(), p.up.weight, p.up.bias);
-    let a_tkf = cx.gate_each("moe.act", s.mlp.activation, u_tkf, m.routing.top_k);
-    let y_tkd = cx.experts("moe.down", [a_tkf, i_tk], m.layout(), p.down.weight, p.down.bias);
-    let y_td = cx.combine("moe.out", y_tkd, w_tk);
+    let y_td = routed(cx, s, m, p, h_td);
     match &p.shared {
         Some(p) => {
             let s_td = shared(cx, s, p, h_td);
@@ -93,6 +131,21 @@ pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_
         }
         None => y_td,
     }
+}
+
+/// What a token's own experts make of it. Tensor parallel ranks do this for some tokens each.
+fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> Val {
+    let h_td = cx.own_rows("moe.in", h_td);
+    let l_tn = cx.linear_wide("moe.logits", h_td, p.router.weight, p.router.bias);
+    let how = (m.routing, p.layer);
+    let [w_tk, i_tk] = cx.route_counted(["moe.weights", "moe.index"], l_tn, how, p.choice_bias);
+    let w_tk = balance(cx, m, [w_tk, i_tk, l_tn]);
+    let i_tk = limit(cx, m, [i_tk, w_tk]);
+    let (up, down) = ((p.up.weight, p.up.bias), (p.down.weight, p.down.bias));
+    let names = ["moe.up", "moe.act", "moe.down"];
+    let y_tkd = cx.expert_mlp(names, [h_td, i_tk], m.mlp(s.mlp.activation), up, down);
+    let y_td = cx.combine("moe.out", y_tkd, w_tk);
+    cx.all_rows("moe.rows", y_td)
 }
 
 /// What every token goes through, weighed by the sigmoid of its gate if it has one.
@@ -115,9 +168,8 @@ fn balance(cx: &mut Ctx<'_>, m: &Moe, [w_tk, i_tk, l_tn]: [Val; 3]) -> Val {
 }
 
 /// Slots within the capacity of experts.
-fn limit(cx: &mut Ctx<'_>, m: &Moe, i_tk: Val) -> Val {
-    match m.capacity {
-        Some(factor) => cx.whole(|cx| cx.limit("moe.index.limited", i_tk, m.experts, factor)),
-        None => i_tk,
-    }
+fn limit(cx: &mut Ctx<'_>, m: &Moe, [i_tk, w_tk]: [Val; 2]) -> Val {
+    let Some(Capacity { factor, drops }) = m.capacity else { return i_tk };
+    let weights = (drops == Drops::Lightest).then_some(w_tk);
+    cx.whole(|cx| cx.limit("moe.index.limited", i_tk, weights, m.experts, factor))
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use fathom_tensor::mesh::{Axis, Mesh};
 
-use crate::spec::{QkNorm, Spec};
+use crate::spec::Spec;
 
-/// The layers of one rank, and its place among the tensor parallel ranks.
+/// The layers of one rank, and its place among the ranks that part weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portion {
     /// Runs of layers, one for each of the rank's stages in the pipeline, ascending.
@@ -21,6 +21,14 @@ pub struct Portion {
     pub shared_rows: bool,
     /// Which of them this is.
     pub tp_index: usize,
+    /// Expert parallel ranks.
+    pub ep: usize,
+    /// Which of them this is.
+    pub ep_index: usize,
+    /// Tensor parallel ranks of each expert.
+    pub etp: usize,
+    /// Which of them this is.
+    pub etp_index: usize,
 }
 
 impl Portion {
@@ -37,13 +45,17 @@ impl Portion {
         let layers = spec.layers.len();
         let start = |stage: usize| stage * (layers / stages) + stage.min(layers % stages);
         let chunks = (index..stages).step_by(pp).map(|stage| start(stage)..start(stage + 1)).collect();
-        let (tp, tp_index) = (mesh.size(Axis::Tp), mesh.index(Axis::Tp));
+        let [(tp, tp_index), (ep, ep_index), (etp, etp_index)] =
+            [Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| (mesh.size(axis), mesh.index(axis)));
         let shared_rows = tp > 1 && mesh.grid().sequence_parallel;
-        Portion { tp, tp_index, shared_rows, ..Portion::new(chunks, index == 0, index + 1 == pp) }
+        let part = Portion::new(chunks, index == 0, index + 1 == pp);
+        Portion { tp, tp_index, shared_rows, ep, ep_index, etp, etp_index, ..part }
     }
 
     fn new(chunks: Vec<Range<usize>>, first: bool, last: bool) -> Portion {
-        Portion { chunks, first, last, tp: 1, tp_index: 0, shared_rows: false }
+        let (tp, ep, etp) = (1, 1, 1);
+        let (tp_index, ep_index, etp_index, shared_rows) = (0, 0, 0, false);
+        Portion { chunks, first, last, tp, shared_rows, tp_index, ep, ep_index, etp, etp_index }
     }
 
     /// The layers, ascending.
@@ -57,21 +69,13 @@ impl Portion {
     /// What does not divide, and which sizes would.
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
         let tp = self.tp;
-        if tp > 1 && spec.qk_norm == QkNorm::Full {
-            return Err(format!(
-                "{} normalises q and k over all heads together, which tp={tp} would part",
-                spec.family
-            ));
-        }
-        if tp > 1 && (spec.moe.is_some() || spec.latent.is_some() || spec.sinks) {
-            return Err(format!(
-                "{} has experts, latents or sinks, which tensor parallel ranks cannot part: mesh.tp={tp} must be 1",
-                spec.family
-            ));
-        }
-        let sizes = [("heads", spec.heads), ("kv_heads", spec.kv_heads), ("ffn", spec.ffn)];
+        self.check_experts(spec)?;
+        let mut sizes = vec![("heads", spec.heads), ("kv_heads", spec.kv_heads)];
+        sizes.extend(spec.has_dense_ffn().then_some(("ffn", spec.ffn)));
+        let shared = spec.moe.as_ref().and_then(|moe| moe.shared);
+        sizes.extend(shared.map(|shared| ("ffn of shared experts", shared.ffn)));
         let fits = |tp: usize| sizes.iter().all(|(_, size)| size.is_multiple_of(tp));
-        for (name, size) in sizes {
+        for (name, size) in &sizes {
             if !size.is_multiple_of(tp) {
                 let good: Vec<String> =
                     (1..=spec.kv_heads).filter(|tp| fits(*tp)).map(|tp| tp.to_string()).collect();
@@ -82,6 +86,38 @@ impl Portion {
             }
         }
         Ok(())
+    }
+
+    /// Whether experts can be dealt out like this.
+    fn check_experts(&self, spec: &Spec) -> Result<(), String> {
+        let Portion { ep, etp, .. } = *self;
+        let Some(moe) = &spec.moe else {
+            return match ep * etp {
+                1 => Ok(()),
+                _ => {
+                    Err(format!("{} has no experts: mesh.ep={ep} and mesh.etp={etp} must be 1", spec.family))
+                }
+            };
+        };
+        for (axis, size, name, of) in
+            [("ep", ep, "experts", moe.experts), ("etp", etp, "columns of an expert", moe.ffn)]
+        {
+            if !of.is_multiple_of(size) {
+                let good = (1..=of.min(64)).filter(|size| of.is_multiple_of(*size));
+                let good: Vec<String> = good.map(|size| size.to_string()).collect();
+                return Err(format!(
+                    "mesh.{axis}={size} does not divide {of} {name}; {axis} may be {}",
+                    good.join(", ")
+                ));
+            }
+        }
+        match etp > 1 && moe.expert_bias && !moe.transposed {
+            true => Err(format!(
+                "{}: biases of experts [gate | up] cannot be parted by mesh.etp={etp}",
+                spec.family
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The specification of the part that this rank computes in its blocks: fewer heads and columns.
@@ -95,9 +131,14 @@ impl Portion {
     pub(crate) fn share(&self, len: usize) -> Range<usize> {
         len * self.tp_index / self.tp..len * (self.tp_index + 1) / self.tp
     }
+
+    /// As [`Portion::share`], among the ranks that share an expert.
+    fn expert_share(&self, len: usize) -> Range<usize> {
+        len * self.etp_index / self.etp..len * (self.etp_index + 1) / self.etp
+    }
 }
 
-/// How tensor parallel ranks part a weight.
+/// How ranks part a weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut<'a> {
     /// Not at all.
@@ -106,6 +147,41 @@ pub(crate) enum Cut<'a> {
     Rows(&'a [usize]),
     /// The columns of a matrix that many are summed by.
     Cols,
+    /// Some of this many experts, whose rows lie on top of each other.
+    Experts(usize, Inside<'a>),
+}
+
+/// How ranks part what they have of an expert.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Inside<'a> {
+    /// Not at all.
+    Whole,
+    /// Groups of its rows.
+    Rows(&'a [usize]),
+    /// Columns.
+    Cols,
+}
+
+impl Cut<'_> {
+    /// How many different parts there are, and the number of a rank's.
+    fn parts(self, portion: &Portion) -> (usize, usize) {
+        let Portion { tp, tp_index, ep, ep_index, etp, etp_index, .. } = *portion;
+        match self {
+            Cut::Whole => (1, 0),
+            Cut::Rows(_) | Cut::Cols => (tp, tp_index),
+            Cut::Experts(_, Inside::Whole) => (ep, ep_index),
+            Cut::Experts(..) => (ep * etp, ep_index * etp + etp_index),
+        }
+    }
+
+    /// The ranks that hold the same part and are no replicas of each other in data begin with this one.
+    fn leads(self, portion: &Portion) -> bool {
+        match self {
+            Cut::Whole => portion.tp_index == 0,
+            Cut::Experts(_, Inside::Whole) => portion.etp_index == 0,
+            _ => true,
+        }
+    }
 }
 
 /// The part of a weight that a rank holds.
@@ -132,21 +208,45 @@ impl Shard {
             Cut::Whole => {}
             Cut::Cols => shard.cols = portion.share(shape[1]),
             Cut::Rows(groups) => {
+                assert_eq!(groups.iter().sum::<usize>(), shape[0], "groups {groups:?} of a weight {shape:?}");
                 shard.rows.clear();
-                let mut start = 0;
-                for group in groups {
-                    let share = portion.share(*group);
-                    let (from, to) = (start + share.start, start + share.end);
-                    match shard.rows.last_mut() {
-                        Some(last) if last.end == from => last.end = to,
-                        _ => shard.rows.push(from..to),
-                    }
-                    start += group;
-                }
-                assert_eq!(start, shape[0], "groups {groups:?} of a weight {shape:?}");
+                shard.push_groups(0, groups, &|len| portion.share(len));
             }
+            Cut::Experts(experts, inside) => shard.keep_experts(experts, inside, portion),
         }
         shard
+    }
+
+    /// Keeps a share of each of some groups of rows that follow each other.
+    fn push_groups(&mut self, first: usize, groups: &[usize], share: &dyn Fn(usize) -> Range<usize>) {
+        let mut start = first;
+        for group in groups {
+            let share = share(*group);
+            let (from, to) = (start + share.start, start + share.end);
+            match self.rows.last_mut() {
+                Some(last) if last.end == from => last.end = to,
+                _ => self.rows.push(from..to),
+            }
+            start += group;
+        }
+    }
+
+    fn keep_experts(&mut self, experts: usize, inside: Inside<'_>, portion: &Portion) {
+        let [rows, cols] = self.shape;
+        let (each, own) = (rows / experts, experts / portion.ep);
+        self.rows.clear();
+        for expert in portion.ep_index * own..(portion.ep_index + 1) * own {
+            match inside {
+                Inside::Rows(groups) => {
+                    assert_eq!(groups.iter().sum::<usize>(), each, "groups {groups:?} of an expert");
+                    self.push_groups(expert * each, groups, &|len| portion.expert_share(len));
+                }
+                _ => self.push_groups(expert * each, &[each], &|len| 0..len),
+            }
+        }
+        if let Inside::Cols = inside {
+            self.cols = portion.expert_share(cols);
+        }
     }
 
     /// Rows x columns that are here, as they are in memory.
@@ -182,8 +282,8 @@ impl Shard {
 pub struct Weight {
     /// Rows x columns; [1, n] for a vector.
     pub shape: [usize; 2],
-    /// Tensor parallel ranks have a part of it each.
-    pub parted: bool,
+    /// Into how many parts ranks cut it.
+    pub parts: usize,
 }
 
 /// What a rank holds of one weight.
@@ -193,8 +293,32 @@ pub struct Holding {
     pub number: u32,
     /// Which part of it.
     pub shard: Shard,
-    /// Every tensor parallel rank has all of the weight and a part of its gradient.
+    /// The part's number among [`Weight::parts`].
+    pub part: usize,
+    /// Of the ranks that hold the same part and are no replicas of each other in data this is the first.
+    pub leads: bool,
+    /// Those ranks have a part of its gradient each: tensor parallel ones, or of an expert's those that share the expert.
     pub partial: bool,
+    /// It is an expert's: its replicas are the ranks along `edp`, not those along `dp` and `cp`.
+    pub expert: bool,
+}
+
+impl Holding {
+    /// A rank's part of a weight.
+    pub(crate) fn of(number: u32, shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Holding {
+        let (shard, expert) = (Shard::of(shape, cut, portion), matches!(cut, Cut::Experts(..)));
+        let (part, leads) = (cut.parts(portion).1, cut.leads(portion));
+        // Whether tensor parallel ranks add up is said by who declares it.
+        let partial = matches!(cut, Cut::Experts(_, Inside::Whole)) && portion.etp > 1;
+        Holding { number, shard, part, leads, partial, expert }
+    }
+}
+
+impl Weight {
+    /// A weight that is cut like this.
+    pub(crate) fn of(shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Weight {
+        Weight { shape, parts: cut.parts(portion).0 }
+    }
 }
 
 /// By [`fathom_grad::ParamId`].
@@ -211,19 +335,38 @@ mod tests {
     /// All ranks' runs together are every element once, in the order of each rank's part.
     #[test]
     fn shards_are_the_whole() {
-        let cases: [([usize; 2], Cut<'_>); 6] = [
+        let cases: [([usize; 2], Cut<'_>); 10] = [
             ([8, 3], Cut::Rows(&[4, 2, 2])),
             ([12, 5], Cut::Rows(&[6, 6])),
             ([7, 2], Cut::Rows(&[7])),
             ([3, 8], Cut::Cols),
             ([1, 8], Cut::Rows(&[4, 2, 2])),
             ([1, 8], Cut::Whole),
+            ([4 * 8, 3], Cut::Experts(4, Inside::Rows(&[4, 4]))),
+            ([4 * 3, 8], Cut::Experts(4, Inside::Cols)),
+            ([4 * 3, 8], Cut::Experts(4, Inside::Whole)),
+            ([4, 6], Cut::Experts(4, Inside::Cols)),
         ];
         for (shape, cut) in cases {
-            for tp in [1, 2] {
+            for (tp, etp) in [(1, 1), (2, 1), (2, 2)] {
                 let mut seen = vec![0; shape[0] * shape[1]];
+                let mut numbers = std::collections::BTreeSet::new();
                 for index in 0..tp {
-                    let shard = Shard::of(shape, cut, &portion(tp, index));
+                    let one = portion(tp, index);
+                    // The ranks of the other grid, one after the other.
+                    let one = match cut {
+                        Cut::Experts(..) => Portion {
+                            ep: tp / etp,
+                            ep_index: index / etp,
+                            etp,
+                            etp_index: index % etp,
+                            ..one
+                        },
+                        _ => one,
+                    };
+                    numbers.insert(Holding::of(0, shape, cut, &one).part);
+                    assert!(numbers.iter().all(|part| *part < Weight::of(shape, cut, &one).parts));
+                    let shard = Shard::of(shape, cut, &one);
                     let mut here = 0;
                     for (start, at, len) in shard.runs() {
                         assert_eq!(start, here);
@@ -233,7 +376,11 @@ mod tests {
                     let [rows, cols] = shard.local();
                     assert_eq!(here, rows * cols, "{shard:?}");
                 }
-                let copies = if matches!(cut, Cut::Whole) { tp } else { 1 };
+                let copies = match cut {
+                    Cut::Whole => tp,
+                    Cut::Experts(_, Inside::Whole) => etp,
+                    _ => 1,
+                };
                 assert!(seen.iter().all(|seen| *seen == copies), "{shape:?} {cut:?} {seen:?}");
             }
         }

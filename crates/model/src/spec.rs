@@ -1,6 +1,6 @@
 //! An architecture as data: the switches over the one block that serve every family.
 
-use fathom_tensor::{Activation, NormKind};
+use fathom_tensor::{Activation, NormKind, Scores};
 
 use crate::latent::Latent;
 use crate::moe::Moe;
@@ -156,6 +156,11 @@ impl Spec {
         }
     }
 
+    /// Some layer has an ordinary MLP.
+    pub fn has_dense_ffn(&self) -> bool {
+        self.moe.as_ref().is_none_or(|moe| !moe.dense_layers.is_empty())
+    }
+
     /// The experts of a layer, unless it has an ordinary MLP.
     pub fn experts_of(&self, layer: usize) -> Option<&Moe> {
         self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))
@@ -272,5 +277,27 @@ impl Spec {
     /// A Llama's sizes as Qwen 3: q and k normalised per head.
     pub fn into_qwen3(self) -> Spec {
         Spec { family: "qwen3", qk_norm: QkNorm::PerHead, ..self }
+    }
+
+    /// A Llama's sizes as Mixtral: experts in every layer, whose columns are those of the MLP.
+    pub fn into_mixtral(self, moe: Moe) -> Spec {
+        Spec { family: "mixtral", ffn: moe.ffn, moe: Some(moe), ..self }
+    }
+
+    /// A Llama's sizes as Qwen 3 with experts.
+    pub fn into_qwen3_moe(self, moe: Moe) -> Spec {
+        Spec { family: "qwen3_moe", moe: Some(moe), ..self.into_qwen3() }
+    }
+
+    /// A Llama's sizes as DeepSeek-V3: of each head's columns `rotated` are rotated and the same for all keys, the others come
+    /// from a latent of `key_value` columns; sigmoids weigh experts, and biases join their choice.
+    pub fn into_deepseek_v3(self, mut moe: Moe, rotated: usize, key_value: usize) -> Spec {
+        moe.routing.scores = Scores::Sigmoid;
+        moe.choice_bias = true;
+        let value = self.head_dim - rotated;
+        let ropes = self.ropes.iter().cloned();
+        let ropes = ropes.map(|rope| RopeSpec { rot_dim: rotated, interleaved: true, ..rope }).collect();
+        let latent = Some(Latent { query: None, key_value, value });
+        Spec { family: "deepseek_v3", kv_heads: self.heads, ropes, latent, moe: Some(moe), ..self }
     }
 }

@@ -138,6 +138,7 @@ impl EventFile {
             ("perf/model_tflops", step.model_tflops),
             ("perf/step_s", step.step_s),
             ("perf/data_wait_s", step.data_wait_s),
+            ("train/expert_load", step.expert_load),
             ("mem/pool_peak_bytes", step.pool_peak_bytes as f64),
             ("mem/rss_bytes", step.rss_bytes as f64),
         ];

@@ -7,6 +7,55 @@
 
 use crate::{DType, OpDesc, Tensor};
 
+/// Empties the slots of each expert beyond `capacity` of them.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitExperts<'a> {
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// f32 [t, k]: the heaviest slots stay, of equals the first; without, the first slots.
+    pub weights: Option<&'a Tensor>,
+    /// How many there are.
+    pub experts: usize,
+    /// Slots that an expert takes.
+    pub capacity: usize,
+    /// i32 [t, k]: `index` or -1.
+    pub out: &'a Tensor,
+}
+
+/// The rule that keeps experts busy without a loss: `bias += rate x sign(mean load - load)` (Wang et al., 2024, algorithm 1;
+/// DeepSeek-V3, section 2.1.2).
+#[derive(Clone, Copy, Debug)]
+pub struct BalanceBias<'a> {
+    /// f32 [1, experts]: joins the choice of experts.
+    pub bias: &'a Tensor,
+    /// f32 [1, experts]: slots of each expert in the step.
+    pub load: &'a Tensor,
+    /// How far a step goes.
+    pub rate: f32,
+    /// f32 [1, 1]: not zero leaves everything as it is.
+    pub skip: &'a Tensor,
+}
+
+/// Which slots go to which owner of experts in one round. Owner o has the experts `o x own .. (o + 1) x own`; of its slots,
+/// ascending, the round takes numbers `round x cap .. (round + 1) x cap`.
+#[derive(Clone, Copy, Debug)]
+pub struct Dispatch<'a> {
+    /// i32 [t, k].
+    pub index: &'a Tensor,
+    /// Experts of an owner.
+    pub own: usize,
+    /// Which round.
+    pub round: usize,
+    /// i32 [owners, cap]: the slot in each place, `token x k + slot`; -1 in empty places, as in the next two.
+    pub slots: &'a Tensor,
+    /// Like `slots`: its token.
+    pub tokens: &'a Tensor,
+    /// Like `slots`: the number of its expert among its owner's.
+    pub experts: &'a Tensor,
+    /// i32 [t, k]: the place of each slot, `owner x cap + place`; -1 if it is empty or of another round.
+    pub places: &'a Tensor,
+}
+
 /// From a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {

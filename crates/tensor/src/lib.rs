@@ -26,8 +26,8 @@ mod tensor;
 pub use clock::{Clock, Times, Way};
 pub use dtype::DType;
 pub use experts::{
-    Combine, CombineBackward, GroupedMatMul, GroupedWeight, Groups, Route, RouteBackward, RouterLosses,
-    Routing, Scores,
+    BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
+    Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 pub use loan::Lent;
 pub use machine::{

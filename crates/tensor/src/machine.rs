@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::experts::{
-    Combine, CombineBackward, GroupedMatMul, GroupedWeight, Route, RouteBackward, RouterLosses,
+    BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
+    RouteBackward, RouterLosses,
 };
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
@@ -416,7 +417,7 @@ pub trait Machine: Send + Sync {
     fn share(&self, src: &Tensor) -> (Share, Reader);
     /// All bits zero.
     fn zero(&self, dst: &Tensor);
-    /// `dst = src`, converting between float types; strides may differ.
+    /// `dst = src`, converting between float types, or i32 as it is; strides may differ.
     fn copy(&self, src: &Tensor, dst: &Tensor);
     /// `out = a + b`; `out` may be `a`, float types may differ.
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
@@ -457,8 +458,12 @@ pub trait Machine: Send + Sync {
     fn router_losses(&self, op: &RouterLosses<'_>);
     /// `load[e] +=` slots whose expert is e; i32 [t, k] to f32 [1, experts].
     fn count_experts(&self, index: &Tensor, load: &Tensor);
-    /// Empties the slots of each expert beyond the first `capacity`, tokens ascending: `out` is `index` or -1.
-    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor);
+    /// Empties slots beyond the capacity of experts.
+    fn limit_experts(&self, op: &LimitExperts<'_>);
+    /// Moves the biases of a router's choice towards even loads.
+    fn balance_bias(&self, op: &BalanceBias<'_>);
+    /// Sorts slots by the owners of their experts.
+    fn dispatch(&self, op: &Dispatch<'_>);
     /// Products by expert.
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor);
     /// The gradient of experts' weights.

@@ -150,8 +150,14 @@ impl Machine for Meta {
     fn count_experts(&self, index: &Tensor, _: &Tensor) {
         self.moves(&[index]);
     }
-    fn limit_experts(&self, index: &Tensor, _: usize, _: usize, out: &Tensor) {
-        self.moves(&[index, out]);
+    fn limit_experts(&self, op: &LimitExperts<'_>) {
+        self.moves(&[op.index, op.out]);
+    }
+    fn balance_bias(&self, op: &BalanceBias<'_>) {
+        self.moves(&[op.load, op.bias, op.bias]);
+    }
+    fn dispatch(&self, op: &Dispatch<'_>) {
+        self.moves(&[op.index, op.slots, op.tokens, op.experts, op.places]);
     }
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, _: &Tensor) {
         let (t, k, inner, out) = op.sizes();

@@ -10,6 +10,7 @@ pub mod activations;
 mod blend;
 mod checkpoint;
 mod error;
+mod new_model;
 pub mod offload;
 pub mod parallel;
 mod picture;
@@ -26,6 +27,7 @@ mod timeline;
 pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
+pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
 pub use plan::{
     Budgets, Change, Draft, Edit, Growth, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,

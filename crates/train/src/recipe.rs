@@ -28,6 +28,12 @@ choice! {
         Qwen3 = "qwen3",
         /// SmolLM 3: Llama in which some layers do not rotate.
         Smollm3 = "smollm3",
+        /// Mixtral: Llama with experts in every layer.
+        Mixtral = "mixtral",
+        /// Qwen 3 with experts.
+        Qwen3Moe = "qwen3_moe",
+        /// DeepSeek-V3: latent attention, experts that are weighed by sigmoids and chosen with biases.
+        DeepseekV3 = "deepseek_v3",
     }
 }
 
@@ -124,6 +130,16 @@ choice! {
 }
 
 choice! {
+    /// Which slots an expert beyond its capacity does without (Megatron's `moe_token_drop_policy`).
+    pub enum DropPolicy {
+        /// Those with the smallest weights.
+        Probs = "probs",
+        /// Those that come last.
+        Position = "position",
+    }
+}
+
+choice! {
     /// How documents are laid into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
@@ -164,6 +180,8 @@ recipe! {
         pub mesh: MeshTable,
         /// What it trains.
         pub model: ModelTable,
+        /// Its experts.
+        pub moe: MoeTable,
         /// What it trains on.
         pub data: Data,
         /// The update.
@@ -237,6 +255,10 @@ recipe! {
         pub dp: usize = 1,
         /// Pipeline parallel: each rank has some of the layers.
         pub pp: usize = 1,
+        /// Expert parallel: each rank has some of the experts; folded, with `etp`, over the ranks of `dp`, `cp` and `tp`.
+        pub ep: usize = 1,
+        /// Tensor parallel inside an expert: each rank has a part of an expert's columns.
+        pub etp: usize = 1,
         /// Stages of the pipeline on each rank (interleaved schedule); the step's micro batches are then a multiple of `pp`.
         pub virtual_stages: usize = 1,
         /// Tensor parallel ranks share the rows of what lies between their sub-layers.
@@ -275,8 +297,36 @@ recipe! {
         pub rope_theta: f64 = 10000.0,
         /// The head is the embedding.
         pub tied: bool = true,
+        /// For `deepseek_v3`: columns of a head that are rotated, and the same for all keys.
+        pub rope_dim: usize = 16,
+        /// For `deepseek_v3`: columns of the latent of keys and values.
+        pub kv_latent: usize = 128,
         /// Deviation of the first weights.
         pub init_std: f64 = 0.02,
+    }
+
+    /// Experts: their sizes in a model from nothing, and what training adds to those of any model.
+    pub struct MoeTable {
+        /// Experts of a layer.
+        pub experts: usize = 8,
+        /// Experts of a token.
+        pub top_k: usize = 2,
+        /// Columns inside one expert; none for `model.ffn`.
+        pub ffn: Option<usize>,
+        /// For `deepseek_v3`: experts that every token goes through as well.
+        pub shared: usize = 0,
+        /// Layers at the beginning that have an ordinary MLP.
+        pub dense_layers: usize = 0,
+        /// Weight of the loss that balances experts over each micro batch (Megatron's `moe_aux_loss_coeff`).
+        pub aux_loss: f64 = 0.0,
+        /// Weight of the routers' z-loss.
+        pub z_loss: f64 = 0.0,
+        /// How far a step moves each bias of the choice of experts towards even loads, without a loss.
+        pub bias_update_rate: f64 = 0.0,
+        /// Most slots of an expert, in even shares of a rank's tokens of a micro batch; none drops nothing.
+        pub capacity_factor: Option<f64>,
+        /// Which slots are dropped.
+        pub drop_policy: DropPolicy = DropPolicy::Probs,
     }
 
     /// What a run trains on.

@@ -136,9 +136,9 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
 pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     let table = &recipe.mesh;
     let say = |key: &str, message: String| Error::Recipe { key: format!("mesh.{key}"), message };
-    let MeshTable { tp, cp, dp, pp, sequence_parallel, .. } = *table;
-    let grid = Grid { tp, cp, dp, pp, sequence_parallel, ..Grid::default() };
-    grid.check().map_err(|message| say("tp", message))?;
+    let MeshTable { tp, cp, dp, pp, ep, etp, sequence_parallel, .. } = *table;
+    let grid = Grid { tp, cp, dp, pp, ep, etp, sequence_parallel };
+    grid.check().map_err(|message| say(if ep * etp > 1 { "ep" } else { "tp" }, message))?;
     let stage = &recipe.stage[index];
     let micro_batches = stage.micro_batches.max(1);
     if !micro_batches.is_multiple_of(dp) {

@@ -9,7 +9,7 @@ use fathom_grad::{
 use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
-use fathom_tensor::{Category, DType, Device, InFlight, Tensor};
+use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
 use crate::parallel::pipeline::{Loaded, Pipeline};
@@ -65,6 +65,8 @@ pub struct Trainer {
     optimizer: AdamW,
     loss: Tensor,
     count: Tensor,
+    /// f32 [layers, experts]: what routers chose in the step.
+    loads: Option<Tensor>,
 }
 
 /// How a step is run; a stage's settings.
@@ -97,6 +99,8 @@ pub struct StepResult {
     pub count: InFlight,
     /// Tokens that went through this rank.
     pub tokens: u64,
+    /// f32 [layers, experts]: slots of each expert, of all ranks; none without experts.
+    pub loads: Option<InFlight>,
 }
 
 impl Trainer {
@@ -111,8 +115,13 @@ impl Trainer {
         let optimizer = AdamW::shared(device, &params, shares(device, &model, &params, sharding));
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
         let (loss, count, counters) = (scalar(), scalar(), Counters::default());
+        let loads = model.spec.moe.as_ref().map(|moe| {
+            let loads = device.zeros(model.spec.layers.len(), moe.experts, DType::F32, Category::Optimizer);
+            counters.count_loads(&loads);
+            loads
+        });
         let device = device.clone();
-        Trainer { device, model, params, counters, offload: None, grads, optimizer, loss, count }
+        Trainer { device, model, params, counters, offload: None, grads, optimizer, loss, count, loads }
     }
 
     /// The optimizer's state.
@@ -135,6 +144,7 @@ impl Trainer {
     pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
+        self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
         match self.device.mesh.size(Axis::Pp) {
             // A micro batch's tables go before those of the next come.
             1 => micro_batches.iter().for_each(|micro| self.run(std::slice::from_ref(micro), how)),
@@ -171,6 +181,8 @@ impl Trainer {
         self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
         parallel::complete(&self.device, &self.model, &self.optimizer, &self.grads);
         parallel::sums(&self.device, &self.loss, &self.count);
+        // Every rank counted the tokens that it had, of its layers.
+        self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
         self.device.mesh.check()?;
         if let Some(offload) = &self.offload {
             offload.check()?;
@@ -182,10 +194,27 @@ impl Trainer {
         let report = self.counters.span("adamw", "", -1, || {
             self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
         });
+        self.balance();
         self.check_state()?;
         self.device.mesh.check()?;
         let (loss, count) = (self.device.machine.read(&self.loss), self.device.machine.read(&self.count));
-        Ok(StepResult { loss, count, norm: report.norm, skipped: report.skipped, tokens })
+        let loads = self.loads.as_ref().map(|loads| self.device.machine.read(loads));
+        Ok(StepResult { loss, count, norm: report.norm, skipped: report.skipped, tokens, loads })
+    }
+
+    /// Moves the biases of the choice of experts towards even loads, if the model's experts say how far.
+    fn balance(&self) {
+        let rate = self.model.spec.moe.as_ref().map_or(0.0, |moe| moe.bias_rate);
+        let Some(loads) = self.loads.as_ref().filter(|_| rate != 0.0) else { return };
+        self.device.pool.enter("balance experts", -1);
+        for (layer, id) in self.model.choice_biases() {
+            self.device.machine.balance_bias(&BalanceBias {
+                bias: &self.params.tensor(id),
+                load: &loads.view_rows(layer..layer + 1),
+                rate,
+                skip: self.optimizer.skip(),
+            });
+        }
     }
 
     /// The engines behind activations, and behind weights and optimizer state.
@@ -238,7 +267,7 @@ fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how
     let ids = match model.last.filter(|_| shared) {
         None => device.from_i32(&labels, Category::Data),
         Some(last) => {
-            let spread = Spread { ranks: grid.tp, rows: true };
+            let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
             let vocab = params.shape(last.head)[0];
             let order = Head::order(vocab, model.dtype(params), batch.tokens, spread, how.places.tile_rows);
             let labels: Vec<i32> = order.into_iter().map(|token| labels[token]).collect();

@@ -13,6 +13,7 @@
 mod activate;
 mod clamped;
 mod combine;
+mod dispatch;
 mod embed;
 mod level;
 mod loss;
@@ -30,6 +31,7 @@ mod tests;
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use clamped::{clamped, clamped_backward};
 pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
+pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};
 pub use loss::{CrossEntropy, Spread, cross_entropy};
 pub use norm::{Norm, norm};
@@ -37,8 +39,7 @@ pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight}
 pub use optimizer::{AdamW, StepScale, adamw, step_scale};
 pub use rope::{Rope, RopeTable, rope, rope_table};
 pub use route::{
-    MOST_EXPERTS, Route, RouteBackward, RouterLosses, count_experts, limit_experts, route, route_backward,
-    router_losses,
+    MOST_EXPERTS, Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses,
 };
 pub use simple::{add, add_bias, copy, scale, softcap, zero};
 pub use sums::{bias_backward, sum, sum_squares};

@@ -294,22 +294,3 @@ pub fn count_experts(index: &[i32], load: &mut [f32]) {
         load[*expert as usize] += 1.0;
     }
 }
-
-/// `out` is `index`, with -1 for the slots of an expert beyond its first `capacity`.
-///
-/// # Panics
-/// If an expert does not exist.
-pub fn limit_experts(index: &[i32], experts: usize, capacity: usize, out: &mut [i32]) {
-    let mut counts = [0usize; MOST_EXPERTS];
-    assert!(experts <= MOST_EXPERTS && index.len() == out.len(), "limit experts: {experts} experts");
-    for (out, expert) in out.iter_mut().zip(index) {
-        *out = *expert;
-        if let Ok(expert) = usize::try_from(*expert) {
-            assert!(expert < experts, "limit experts: {expert} of {experts}");
-            counts[expert] += 1;
-            if counts[expert] > capacity {
-                *out = -1;
-            }
-        }
-    }
-}

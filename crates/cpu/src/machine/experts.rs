@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use fathom_tensor::{
-    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, Route, RouteBackward, RouterLosses, Tensor,
+    BalanceBias, Combine, CombineBackward, DType, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts,
+    Route, RouteBackward, RouterLosses, Tensor,
 };
 
-use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scratch, start_mut};
+use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, scratch, start_mut};
 use super::{Cpu, expect};
 use crate::elementwise;
 use crate::grouped;
@@ -88,11 +89,48 @@ pub fn count_experts(index: &Tensor, load: &Tensor) {
     elementwise::count_experts(i32s(index), counts);
 }
 
-pub fn limit_experts(index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
-    expect("limit_experts", "out", out, index.shape());
-    // SAFETY: as in `count_experts`; the result is a tensor of its own.
-    let limited = unsafe { std::slice::from_raw_parts_mut(i32s_mut("limit_experts", out), out.len()) };
-    elementwise::limit_experts(i32s(index), experts, capacity, limited);
+/// The elements of an i32 tensor that is written.
+#[track_caller]
+fn i32_slots<'a>(op: &str, tensor: &'a Tensor) -> &'a mut [i32] {
+    // SAFETY: as in `count_experts`; results are tensors of their own.
+    unsafe { std::slice::from_raw_parts_mut(i32s_mut(op, tensor), tensor.len()) }
+}
+
+pub fn limit_experts(op: &LimitExperts<'_>) {
+    let shape = op.index.shape();
+    expect("limit_experts", "out", op.out, shape);
+    op.weights.iter().for_each(|weights| expect("limit_experts", "weights", weights, shape));
+    let (weights, out) = (op.weights.map(f32s), i32_slots("limit_experts", op.out));
+    elementwise::limit_experts(i32s(op.index), weights, (op.experts, op.capacity), out);
+}
+
+pub fn balance_bias(op: &BalanceBias<'_>) {
+    let experts = op.bias.len();
+    expect("balance_bias", "load", op.load, [1, experts]);
+    if scalar(op.skip) != 0.0 {
+        return;
+    }
+    // SAFETY: as in `count_experts`.
+    let bias = unsafe { std::slice::from_raw_parts_mut(f32s_mut(op.bias), experts) };
+    elementwise::balance_bias(bias, f32s(op.load), op.rate);
+}
+
+pub fn dispatch(op: &Dispatch<'_>) {
+    let [owners, cap] = op.slots.shape();
+    expect("dispatch", "tokens", op.tokens, [owners, cap]);
+    expect("dispatch", "experts", op.experts, [owners, cap]);
+    expect("dispatch", "places", op.places, op.index.shape());
+    elementwise::dispatch(elementwise::Dispatch {
+        index: i32s(op.index),
+        top_k: op.index.cols(),
+        own: op.own,
+        first: op.round * cap,
+        cap,
+        slots: i32_slots("dispatch", op.slots),
+        tokens: i32_slots("dispatch", op.tokens),
+        experts: i32_slots("dispatch", op.experts),
+        places: i32_slots("dispatch", op.places),
+    });
 }
 
 pub fn grouped_matmul(cpu: &Cpu, op: &GroupedMatMul<'_>, ws: &Tensor) {

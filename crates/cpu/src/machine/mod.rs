@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, Combine,
-    CombineBackward, CrossEntropy, DType, Embed, GroupedMatMul, GroupedWeight, InFlight, Machine, MatMul,
-    Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses,
-    Share, StepScale, Tensor,
+    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
+    CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight,
+    LimitExperts, Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable,
+    Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -28,7 +28,7 @@ use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use crate::{attention, gemm};
-use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar};
+use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
 pub use packed::Packed;
 
 /// Processor cores with one thread pool.
@@ -162,6 +162,11 @@ impl Machine for Cpu {
 
     fn copy(&self, src: &Tensor, dst: &Tensor) {
         expect("copy", "dst", dst, src.shape());
+        if [src.dtype(), dst.dtype()] == [DType::I32; 2] {
+            let (from, to) = (operands::i32_words(src), words(dst));
+            // SAFETY: see the module; words are copied as they are.
+            return unsafe { elementwise::copy(self.place(), to.rows, to.cols, from, to.mat) };
+        }
         // SAFETY: see the module.
         unsafe { elementwise::copy(self.place(), src.rows(), src.cols(), mat(src), mat_mut(dst)) }
     }
@@ -355,8 +360,16 @@ impl Machine for Cpu {
         experts::count_experts(index, load);
     }
 
-    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
-        experts::limit_experts(index, experts, capacity, out);
+    fn limit_experts(&self, op: &LimitExperts<'_>) {
+        experts::limit_experts(op);
+    }
+
+    fn balance_bias(&self, op: &BalanceBias<'_>) {
+        experts::balance_bias(op);
+    }
+
+    fn dispatch(&self, op: &Dispatch<'_>) {
+        experts::dispatch(op);
     }
 
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {

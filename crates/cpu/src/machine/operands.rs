@@ -124,6 +124,11 @@ pub fn words(tensor: &Tensor) -> Words {
     Words { rows: tensor.rows(), cols: tensor.cols() * per, mat }
 }
 
+/// The words of an i32 tensor that is read; others may be reading it too.
+pub fn i32_words(tensor: &Tensor) -> Mat {
+    Mat { ptr: start(tensor), elem: Elem::F32, stride: tensor.stride() }
+}
+
 fn row_bytes(tensor: &Tensor) -> (usize, usize) {
     let size = tensor.dtype().bytes();
     (tensor.cols() * size, tensor.stride() * size)

@@ -1,12 +1,14 @@
-//! gpt-oss: experts with biases and a clamped gate, sinks, every second layer slides. Weights in f32, bf16 or f16; the
-//! published MXFP4 blocks have to be converted first.
+//! gpt-oss: experts with biases and a clamped gate, sinks, every second layer slides. Weights in f32, bf16 or f16, or the
+//! published MXFP4 blocks, which become bf16 when they are read; what is written is bf16 or f32.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::common::{Dialect, HeadDim, KvHeads};
 use super::names::{Experts, MoeNames, Names};
 use super::{Family, common, moe, names};
+use crate::config::Config;
 use crate::config_rope::RopeKeys;
+use crate::error::Result;
 use crate::spec::{Mlp, Spec};
 use fathom_tensor::{Activation, NormKind};
 
@@ -31,6 +33,7 @@ pub(super) static FAMILY: Family = Family {
         // Copies of other keys in the published files.
         let _: Option<usize> = c.nullable("experts_per_token", None)?;
         let _: Option<usize> = c.nullable("initial_context_length", None)?;
+        read_quantization(c)?;
         common::read_layer_types(c, &mut spec, Some(128), |layer| layer % 2 == 0)?;
         let with_biases: bool = c.or("attention_bias", true)?;
         (spec.bias.qkv, spec.bias.attn_out) = (with_biases, with_biases);
@@ -61,3 +64,13 @@ pub(super) static FAMILY: Family = Family {
         ..names::LLAMA
     },
 };
+
+/// Weights in MXFP4 say what they are by their names; which other weights are not has been told by their types.
+fn read_quantization(c: &Config<'_>) -> Result<()> {
+    const KEY: &str = "quantization_config";
+    let Some(config) = c.raw(KEY).filter(|value| !value.is_null()) else { return Ok(()) };
+    match config.get("quant_method").and_then(Value::as_str) {
+        Some("mxfp4") => Ok(()),
+        _ => Err(c.refuse(KEY, format!("is {config}; only quant_method mxfp4 is supported"))),
+    }
+}

@@ -33,6 +33,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::moe::Moe;
 use crate::spec::Spec;
 
 pub use names::{Experts, LatentNames, MoeNames, Names, Qkv, Up};
@@ -123,8 +124,9 @@ impl Family {
         map.insert("architectures".into(), json!([family.architecture]));
         map.insert("model_type".into(), json!(family.model_type));
         (family.write)(spec, &mut map);
+        let wanted = Spec { moe: spec.moe.clone().map(Moe::untrained), ..spec.clone() };
         match Family::read(file, &map) {
-            Ok(read) if read == *spec => Ok(map),
+            Ok(read) if read == wanted => Ok(map),
             Ok(read) => {
                 let what = format!(
                     "a {} configuration cannot express {spec:?}; it would be read as {read:?}",

@@ -1,7 +1,5 @@
 //! What the configurations of families with experts share.
 
-use fathom_grad::RouterCosts;
-use fathom_tensor::{Routing, Scores};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
@@ -27,25 +25,9 @@ pub(super) fn read(
     }
     let _: bool = c.or("output_router_logits", false)?;
     let _: f64 = c.or("router_aux_loss_coef", 0.0)?;
-    Ok(Moe {
-        experts: number,
-        routing: Routing {
-            top_k: chosen,
-            scores: Scores::Softmax,
-            groups: None,
-            normalise: false,
-            scale: 1.0,
-        },
-        ffn: c.size_or(ffn.0, Some(ffn.1))?,
-        shared: None,
-        dense_layers: Vec::new(),
-        router_bias: false,
-        choice_bias: false,
-        expert_bias: false,
-        transposed: false,
-        costs: RouterCosts::default(),
-        capacity: None,
-    })
+    let mut moe = Moe::new(number, chosen, c.size_or(ffn.0, Some(ffn.1))?);
+    moe.routing.normalise = false;
+    Ok(moe)
 }
 
 /// What machines support.

@@ -6,6 +6,7 @@ mod header;
 pub(crate) mod json;
 mod load;
 mod load_chunks;
+mod mxfp4;
 mod save;
 mod source;
 mod values;

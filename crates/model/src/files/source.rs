@@ -1,6 +1,6 @@
 //! Named tensors that are read row by row: one safetensors file, or a folder of shards with an index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use fathom_tensor::DType;
 
 use super::header::{Stored, header_bytes, parse_header};
 use super::json;
+use super::mxfp4::{self, Cache, Packed};
 use crate::error::{Error, Result};
 
 /// Where weights come from. A row is one step of a tensor's first dimension.
@@ -47,6 +48,8 @@ pub struct SafeTensors {
     path: PathBuf,
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, (usize, Stored)>,
+    /// Tensors that are read out of two others, which are not told of.
+    packed: BTreeMap<String, Packed>,
 }
 
 /// Name of the only weight file of a folder.
@@ -60,10 +63,19 @@ impl SafeTensors {
     /// # Errors
     /// If it cannot be read or is not a sound safetensors file.
     pub fn open_file(path: &Path) -> Result<SafeTensors> {
-        let mut opened =
-            SafeTensors { path: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        let mut opened = SafeTensors::nothing(path);
         opened.add(path)?;
+        opened.find_packed();
         Ok(opened)
+    }
+
+    fn nothing(path: &Path) -> SafeTensors {
+        let path = path.to_path_buf();
+        SafeTensors { path, files: Vec::new(), tensors: BTreeMap::new(), packed: BTreeMap::new() }
+    }
+
+    fn find_packed(&mut self) {
+        self.packed = mxfp4::find(self.tensors.iter().map(|(name, (_, stored))| (name, stored)));
     }
 
     /// Opens `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` lists.
@@ -80,13 +92,13 @@ impl SafeTensors {
             return Err(Error::file(folder, what));
         }
         let map = weight_map(&index)?;
-        let mut opened =
-            SafeTensors { path: folder.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        let mut opened = SafeTensors::nothing(folder);
         let shards: std::collections::BTreeSet<&String> = map.values().collect();
         for shard in shards {
             opened.add(&folder.join(shard))?;
         }
         opened.check_index(&index, &map)?;
+        opened.find_packed();
         Ok(opened)
     }
 
@@ -162,18 +174,33 @@ impl Source for SafeTensors {
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.tensors.iter().collect();
         names.sort_by_key(|(_, (file, stored))| (*file, stored.start, stored.bytes));
-        names.into_iter().map(|(name, _)| name.as_str()).collect()
+        let blocks: BTreeMap<&str, &str> =
+            self.packed.iter().map(|(name, packed)| (packed.blocks.as_str(), name.as_str())).collect();
+        let scales: BTreeSet<&str> = self.packed.values().map(|packed| packed.scales.as_str()).collect();
+        let names = names.into_iter().map(|(name, _)| name.as_str()).filter(|name| !scales.contains(name));
+        names.map(|name| blocks.get(name).copied().unwrap_or(name)).collect()
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
+        if let Some(packed) = self.packed.get(name) {
+            return Some(&packed.shape);
+        }
         self.stored(name).map(|stored| stored.shape.as_slice())
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
+        if self.packed.contains_key(name) {
+            return Some(DType::Bf16);
+        }
         self.stored(name)?.dtype()
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        if let Some(packed) = self.packed.get(name) {
+            let row: usize = 2 * packed.shape[1..].iter().product::<usize>();
+            out.resize(rows.len() * row, 0);
+            return self.stream().read(name, (rows.start * row) as u64, out);
+        }
         let (index, stored) = self.find(name)?;
         let (path, file) = &self.files[index];
         if rows.start > rows.end || rows.end > stored.rows() {
@@ -186,10 +213,11 @@ impl Source for SafeTensors {
     }
 
     fn stream(&self) -> Box<dyn Stream + '_> {
-        Box::new(FileStream { source: self, open: None })
+        Box::new(FileStream { source: self, open: None, cache: Cache::default() })
     }
 
     fn place(&self, name: &str) -> &Path {
+        let name = self.packed.get(name).map_or(name, |packed| packed.blocks.as_str());
         self.tensors.get(name).map_or(&self.path, |(file, _)| &self.files[*file].0)
     }
 }
@@ -201,10 +229,18 @@ const READ_BYTES: usize = 512 << 10;
 struct FileStream<'a> {
     source: &'a SafeTensors,
     open: Option<(usize, File)>,
+    /// Of packed tensors.
+    cache: Cache,
 }
 
 impl Stream for FileStream<'_> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        if let Some(packed) = self.source.packed.get(name) {
+            let mut cache = std::mem::take(&mut self.cache);
+            let read = cache.read(packed, start, out, self);
+            self.cache = cache;
+            return read;
+        }
         let (index, stored) = self.source.find(name)?;
         let path = &self.source.files[index].0;
         if start.checked_add(out.len() as u64).is_none_or(|end| end > stored.bytes) {

@@ -7,5 +7,6 @@ mod config;
 mod golden;
 mod golden_files;
 mod moe;
+mod mxfp4;
 mod pieces;
 mod round_trip;

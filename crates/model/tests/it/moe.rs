@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, RouterCosts, Scope, Tape};
-use fathom_model::{Caps, Init, Model, Moe, Packed, Spec, initialise, open};
+use fathom_model::{Capacity, Caps, Drops, Init, Model, Moe, Packed, Spec, initialise, open};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
 use crate::golden_files::root;
@@ -59,7 +59,8 @@ fn cpu(threads: usize) -> Arc<dyn Machine> {
 /// Losses of routers, and a limit that empties slots.
 fn with_losses(moe: &mut Moe) {
     moe.costs = RouterCosts { aux: 0.05, z: 0.01 };
-    moe.capacity = (!moe.expert_bias).then_some(0.7);
+    let drops = if moe.transposed { Drops::Last } else { Drops::Lightest };
+    moe.capacity = Some(Capacity { factor: 0.7, drops });
 }
 
 #[test]

@@ -17,11 +17,10 @@ pub(crate) type Pick<'a> = &'a dyn Fn(&Trainer, ParamId) -> (Value, Range<usize>
 /// Where one rank's parts lie.
 struct Layout {
     holdings: Holdings,
-    /// By [`ParamId`]: the elements whose state the rank keeps.
-    own: Vec<Range<usize>>,
-    /// Among the ranks with the same weights.
-    replica: usize,
-    portion: Portion,
+    /// By [`ParamId`]: the elements whose state the rank keeps; none of a weight that has no state.
+    own: Vec<Option<Range<usize>>>,
+    /// Among the ranks with the same weights, and among those with the same experts.
+    replica: [usize; 2],
     /// The copy of a tied embedding on the last stage.
     copy: Option<ParamId>,
 }
@@ -46,10 +45,10 @@ fn layouts(trainer: &Trainer) -> Vec<Layout> {
         let portion = Portion::of(&model.spec, &device.mesh, virtual_stages);
         let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
         let shares = shares(&device, &part, &params, sharding);
-        let own = params.iter().map(|(id, _)| shares.own(id)).collect();
-        let replica = device.mesh.group(&[Axis::Cp, Axis::Dp]).index();
+        let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
+        let replica = [&[Axis::Cp, Axis::Dp][..], &[Axis::Edp]].map(|axes| device.mesh.group(axes).index());
         let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
-        Layout { holdings: part.holdings, own, replica, portion, copy }
+        Layout { holdings: part.holdings, own, replica, copy }
     };
     (0..mesh.grid().ranks()).map(layout).collect()
 }
@@ -59,8 +58,7 @@ impl Layout {
     fn gives(&self, number: u32) -> Option<ParamId> {
         let index = self.holdings.iter().position(|held| held.number == number)?;
         let id = ParamId(index as u32);
-        let once = self.holdings[index].shard.is_parted() || self.portion.tp_index == 0;
-        (once && self.copy != Some(id)).then_some(id)
+        (self.holdings[index].leads && self.copy != Some(id)).then_some(id)
     }
 }
 
@@ -77,11 +75,14 @@ pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'
         let all = (mesh.rank() == 0).then(|| device.empty(rows, cols, dtype, Category::Snapshot));
         for (rank, layout) in layouts.iter().enumerate() {
             let Some(id) = layout.gives(number as u32) else { continue };
-            let shard = &layout.holdings[id.index()].shard;
+            let held = &layout.holdings[id.index()];
+            let (shard, replica) = (&held.shard, layout.replica[usize::from(held.expert)]);
             let [rows, cols] = shard.local();
-            let range = if state { layout.own[id.index()].clone() } else { 0..rows * cols };
+            let own = layout.own[id.index()].clone().filter(|_| state);
             // Of several that have the same elements the first hands them over.
-            if range.is_empty() || (layout.replica > 0 && !(state && shared)) {
+            let again = replica > 0 && !(own.is_some() && shared);
+            let range = own.unwrap_or(0..rows * cols);
+            if range.is_empty() || again {
                 continue;
             }
             let mine = (rank == mesh.rank()).then(|| {

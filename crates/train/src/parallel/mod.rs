@@ -77,13 +77,13 @@ impl Ranks {
 }
 
 /// Elements of a rank's part of a weight, at most.
-fn local_len(weight: &Weight, tp: usize) -> usize {
-    let [rows, cols] = weight.shape;
-    if !weight.parted {
-        return rows * cols;
-    }
+fn local_len(weight: &Weight) -> usize {
+    let ([rows, cols], parts) = (weight.shape, weight.parts);
     // A vocabulary need not divide; everything else that is parted does.
-    (rows * cols).div_ceil(tp).max(rows.div_ceil(tp) * cols)
+    match parts {
+        1 => rows * cols,
+        _ => (rows * cols).div_ceil(parts).max(rows.div_ceil(parts) * cols),
+    }
 }
 
 /// The whole model with its weights on the first rank, nothing on the others: for an export. All ranks call this together.
@@ -104,42 +104,48 @@ pub fn whole(trainer: &Trainer) -> Option<(Model, Params)> {
 
 /// Who keeps the optimizer's state of what.
 pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Sharding) -> Shares {
-    let (mesh, tp) = (&device.mesh, model.portion.tp);
-    let replicas = mesh.group(&[Axis::Cp, Axis::Dp]);
+    let mesh = &device.mesh;
+    let (replicas, experts) = (mesh.group(&[Axis::Cp, Axis::Dp]), mesh.group(&[Axis::Edp]));
     // Every rank numbers the slots of the whole model in the same way.
     let mut first = Vec::new();
     let mut num_slots = 0;
     for weight in &model.weights {
         first.push(num_slots);
-        num_slots += local_len(weight, tp).div_ceil(SLOT) * if weight.parted { tp } else { 1 };
+        num_slots += local_len(weight).div_ceil(SLOT) * weight.parts;
     }
+    let whole = sharding == Sharding::NoShard || (replicas.size() == 1 && experts.size() == 1);
     let slot = |id: ParamId| {
         let held = &model.holdings[id.index()];
-        let weight = &model.weights[held.number as usize];
+        let at = held.number as usize;
         // The copy of a tied embedding on the last stage is counted on the first.
         let copy = !model.portion.first && model.embed.is_some_and(|embed| embed.tokens == id);
-        match weight.parted {
-            _ if copy => None,
-            true => Some(
-                first[held.number as usize] + model.portion.tp_index * local_len(weight, tp).div_ceil(SLOT),
-            ),
-            false => (model.portion.tp_index == 0).then_some(first[held.number as usize]),
+        // What several have all of the first of them counts.
+        let same = if held.expert { &experts } else { &replicas };
+        let counts = held.leads && !copy && !(whole && same.index() > 0);
+        counts.then(|| first[at] + held.part * local_len(&model.weights[at]).div_ceil(SLOT))
+    };
+    let is_expert = |id: ParamId| model.holdings[id.index()].expert;
+    // Experts have replicas of their own, and are dealt to them by themselves.
+    let lens = |experts: bool| -> Vec<usize> {
+        params
+            .iter()
+            .map(|(id, param)| if is_expert(id) == experts { param.value.len() } else { 0 })
+            .collect()
+    };
+    let ranges = |of_experts: bool, members: usize| -> Vec<Vec<Range<usize>>> {
+        match whole {
+            true => lens(of_experts).iter().map(|len| vec![0..*len; members]).collect(),
+            false => deal(&lens(of_experts), members),
         }
     };
-    let lens: Vec<usize> = params.iter().map(|(_, param)| param.value.len()).collect();
-    let whole = sharding == Sharding::NoShard || replicas.size() == 1;
-    let ranges: Vec<Vec<Range<usize>>> = match whole {
-        true => lens.iter().map(|len| vec![0..*len; replicas.size()]).collect(),
-        false => deal(&lens, replicas.size()),
+    let both = ranges(false, replicas.size()).into_iter().zip(ranges(true, experts.size()));
+    let share = |((id, _), (dense, of_expert))| {
+        let expert = is_expert(id);
+        ParamShares { ranges: if expert { of_expert } else { dense }, slot: slot(id), expert }
     };
-    let shares = ranges.into_iter().zip(params.iter());
-    let params = shares.map(|(ranges, (id, _))| ParamShares { ranges, slot: slot(id) }).collect();
-    // Ranks whose shares do not overlap: all, or those that differ in their weights.
-    let squares = match whole {
-        true => mesh.group(&[Axis::Tp, Axis::Pp]),
-        false => mesh.everybody(),
-    };
-    Shares { params, num_slots, replicas, whole, squares }
+    let params = params.iter().zip(both).map(share).collect();
+    let squares = mesh.everybody();
+    Shares { params, num_slots, replicas, experts, whole, squares }
 }
 
 /// Completes the gradients of the sum over all micro batches of all ranks: the parts of weights that every tensor parallel
@@ -147,9 +153,14 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
 pub(crate) fn complete(device: &Device, model: &Model, optimizer: &AdamW, grads: &Grads) {
     let mesh = &device.mesh;
     device.pool.enter("reduce gradients", -1);
-    let tp = mesh.group(&[Axis::Tp]);
-    let partial = grads.iter().filter(|(id, _)| model.holdings[id.index()].partial);
-    partial.for_each(|(_, grad)| tp.all_reduce(device, grad));
+    let (tp, etp) = (mesh.group(&[Axis::Tp]), mesh.group(&[Axis::Etp]));
+    for (id, grad) in grads.iter() {
+        let held = &model.holdings[id.index()];
+        let ranks = if held.expert { &etp } else { &tp };
+        if held.partial {
+            ranks.all_reduce(device, grad);
+        }
+    }
     let pp = mesh.group(&[Axis::Pp]);
     if model.spec.tied
         && pp.size() > 1

@@ -17,7 +17,7 @@ const fn unit(name: &'static str, names: &'static [&'static str]) -> Unit {
     Unit { name, names }
 }
 
-/// The units of a block, in the order of its forward pass.
+/// The units of a block, in the order of its forward pass; what experts make goes with the MLP's.
 pub const UNITS: [Unit; 8] = [
     unit("block.in", &["block.in"]),
     unit("attn.norm", &["attn.norm*"]),
@@ -25,8 +25,8 @@ pub const UNITS: [Unit; 8] = [
     unit("attn.out", &["attn.out", "attn.lse"]),
     unit("block.mid", &["block.mid", "attn.*"]),
     unit("mlp.norm", &["mlp.norm*"]),
-    unit("mlp.up", &["mlp.up"]),
-    unit("mlp.act", &["mlp.*"]),
+    unit("mlp.up", &["mlp.up", "moe.up", "moe.shared.up"]),
+    unit("mlp.act", &["mlp.*", "moe.*"]),
 ];
 
 /// Heights of tiles, the lowest last; the first stands for none.
@@ -153,6 +153,8 @@ mod tests {
             ("attn.post_norm", Place::Recompute),
             ("block.in", Place::Keep),
             ("mlp.scaled", Place::Recompute),
+            ("moe.up", Place::Recompute),
+            ("moe.shared.act", Place::Recompute),
         ] {
             assert_eq!(places.place(1, name), expected, "{name}");
             assert_eq!(places.place(2, name), Place::Keep, "{name}");

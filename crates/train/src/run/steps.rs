@@ -139,12 +139,27 @@ impl Run<'_> {
         self.report(running, last, hooks)
     }
 
+    /// Slots of the busiest expert over its layer's mean, of the worst layer, from the f32 counts of all layers.
+    fn worst_load(&self, loads: &[u8]) -> f64 {
+        let experts = self.trainer.model.spec.moe.as_ref().map_or(1, |moe| moe.experts);
+        let load = |bytes: &[u8]| {
+            bytes.first_chunk::<4>().map_or(0.0, |bytes| f64::from(f32::from_le_bytes(*bytes)))
+        };
+        let worst = |layer: &[u8]| {
+            let loads: Vec<f64> = layer.chunks_exact(4).map(load).collect();
+            let sum: f64 = loads.iter().sum();
+            loads.iter().copied().fold(0.0, f64::max) * experts as f64 / sum.max(1.0)
+        };
+        loads.chunks(4 * experts).map(worst).fold(0.0, f64::max)
+    }
+
     fn report(&mut self, running: &Running, pending: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(Pending { result, mut event }) = pending else { return Ok(()) };
         let valid = f64::from(result.count.wait_f32()).max(1.0);
         let mean = (f64::from(result.loss.wait_f32()) / valid) as f32;
         let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());
         (event.loss, event.loss_bits, event.grad_norm) = (f64::from(mean), mean.to_bits(), f64::from(norm));
+        event.expert_load = result.loads.map_or(0.0, |loads| self.worst_load(&loads.wait()));
         self.metrics.write(&Event::Step(event.clone()))?;
         // A step without a token to train on is skipped too, and finite.
         if skipped != 0.0 && !(mean.is_finite() && norm.is_finite()) {

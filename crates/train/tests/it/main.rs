@@ -3,7 +3,9 @@
 
 mod checkpoint;
 mod draft;
+mod experts;
 mod mesh;
+mod mesh_experts;
 mod plan;
 mod published;
 mod state;

@@ -13,9 +13,9 @@ use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
-const STEPS: usize = 20;
+pub const STEPS: usize = 20;
 
-fn spec(tied: bool) -> Spec {
+pub fn spec(tied: bool) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 64,
         layers: 4,
@@ -63,18 +63,21 @@ struct Seen {
 }
 
 #[derive(Clone, Copy)]
-struct Case {
-    grid: Grid,
-    chunks: usize,
-    sharding: Sharding,
-    cp_comm: CpComm,
-    dtype: DType,
-    tied: bool,
-    tile_rows: Option<usize>,
-    chaos: Option<u64>,
+pub struct Case {
+    pub grid: Grid,
+    /// The model, by whether its head is its embedding.
+    pub spec: fn(bool) -> Spec,
+    pub chunks: usize,
+    pub sharding: Sharding,
+    pub cp_comm: CpComm,
+    pub dtype: DType,
+    pub tied: bool,
+    pub tile_rows: Option<usize>,
+    pub chaos: Option<u64>,
 }
 
-const ONE: Case = Case {
+pub const ONE: Case = Case {
+    spec,
     grid: Grid { tp: 1, cp: 1, dp: 1, pp: 1, etp: 1, ep: 1, sequence_parallel: false },
     chunks: 1,
     sharding: Sharding::Optim,
@@ -96,8 +99,8 @@ fn in_step(case: &Case) -> InStep {
     }
 }
 
-fn trainer(device: &Device, case: &Case) -> Trainer {
-    let spec = spec(case.tied);
+pub fn trainer(device: &Device, case: &Case) -> Trainer {
+    let spec = (case.spec)(case.tied);
     let portion = fathom_model::Portion::of(&spec, &device.mesh, case.chunks);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
@@ -142,7 +145,7 @@ fn world(case: Case, steps: usize) -> Vec<Seen> {
     every_rank(case, &|device| train(device, &case, steps))
 }
 
-fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> Vec<T> {
+pub fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> Vec<T> {
     let options = ThreadsOptions { chaos: case.chaos, ..ThreadsOptions::default() };
     std::thread::scope(|scope| {
         let rank = |seat: Seat| {
@@ -175,7 +178,7 @@ fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
 }
 
 #[track_caller]
-fn check(case: Case, exact: bool) {
+pub fn check(case: Case, exact: bool) {
     let Case { grid, chunks, .. } = case;
     let what = format!("{grid}, {chunks} stages on a rank");
     let one = &world(Case { grid: ONE.grid, chunks: 1, chaos: None, ..case }, STEPS)[0];
@@ -209,7 +212,11 @@ fn check(case: Case, exact: bool) {
         let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
         let planned =
             train(&Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link))), &case, STEPS);
-        assert_eq!((planned.peak, &planned.wires), (rank.peak, &rank.wires), "{what}: rank {index}");
+        assert_eq!(planned.peak, rank.peak, "{what}: rank {index}");
+        // How often owners of experts are sent something depends on what tokens choose.
+        if grid.ep == 1 {
+            assert_eq!(planned.wires, rank.wires, "{what}: rank {index}");
+        }
     }
 }
 
@@ -270,7 +277,7 @@ fn axes_combine() {
 }
 
 /// Losses of some steps, from the checkpoint in a folder if there is one, and a checkpoint after them.
-fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64) -> Vec<f32> {
+pub fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64) -> Vec<f32> {
     let mut trainer = trainer(device, case);
     let checkpoints = Checkpoints::new(folder, 1);
     let before = checkpoints.load_latest(&mut trainer).unwrap().unwrap_or_default();

@@ -196,6 +196,9 @@ events! {
         /// Part of it spent waiting for the disk behind memory.
         #[serde(with = "nullable")]
         stall_s: f64,
+        /// Slots of the busiest expert over those of its layer's mean, of the layer where that is worst; 0 without experts.
+        #[serde(with = "nullable")]
+        expert_load: f64,
         /// Bytes written to that disk and read from it.
         spill_bytes: u64,
         /// The pool's highest live bytes in the step.

@@ -2,9 +2,11 @@
 //! no result: their gradients join the logits' in the backward pass, which knows the load of the whole micro batch.
 //!
 //! Gradients are of sums over tokens: `T x aux x experts x sum over e of f_e P_e` with the share `f_e` of all slots and
-//! the mean probability `P_e`, and `z x sum over t of logsumexp(logits_t)^2`. The load counts as a constant.
+//! the mean probability `P_e`, and `z x sum over t of logsumexp(logits_t)^2`. The load counts as a constant. The T tokens are
+//! those of one micro batch, on all ranks that have some of them (Megatron's `aux_loss`); data parallel ranks balance apart.
 
-use fathom_tensor::{DType, RouterLosses, Scores, Tensor};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, RouterLosses, Scores, Tensor};
 
 use super::only;
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
@@ -54,6 +56,18 @@ impl Ctx<'_> {
         let load = only(self.apply(Load { name: names[1], experts }, &[index], &[]));
         only(self.apply(Balance { name: names[0], scores, costs }, &[weights, logits, load], &[]))
     }
+}
+
+/// The load of the whole micro batch, of which tensor and context parallel ranks have some tokens each.
+fn total(x: &Exec<'_>, load: &Tensor) -> Tensor {
+    let ranks = x.device.mesh.group(&[Axis::Tp, Axis::Cp]);
+    if ranks.size() == 1 {
+        return load.clone();
+    }
+    let sum = x.device.empty(1, load.cols(), DType::F32, Category::Comm);
+    x.device.machine.copy(load, &sum);
+    ranks.all_reduce(x.device, &sum);
+    sum
 }
 
 impl Op for Load {
@@ -126,8 +140,8 @@ impl Op for Balance {
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dweights), Some(dx)) = (&dy[0], &dx[1]) {
-            let (logits, load) = (saved.input(1), saved.input(2));
-            let slots = (x.batch.tokens * dweights.cols()) as f32;
+            let (logits, load) = (saved.input(1), &total(x, saved.input(2)));
+            let slots = (x.batch.tokens * x.device.mesh.size(Axis::Cp) * dweights.cols()) as f32;
             x.device.machine.router_losses(&RouterLosses {
                 scores: self.scores,
                 logits,

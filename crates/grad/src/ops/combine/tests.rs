@@ -31,7 +31,7 @@ fn record(cx: &mut Ctx<'_>, layer: Layer, x: Val, p: &[ParamId]) -> Val {
         let logits = cx.linear_wide("moe.logits", x, p[0], None);
         let [weights, mut index] = cx.route(["moe.weights", "moe.index"], logits, routing, None);
         if let Some(factor) = limit {
-            index = cx.whole(|cx| cx.limit("moe.limited", index, experts, factor));
+            index = cx.whole(|cx| cx.limit("moe.limited", index, None, experts, factor));
         }
         let up = cx.experts("moe.up", [x, index], how, p[1], None);
         let act = cx.gate_each("moe.act", Activation::Silu, up, top_k);

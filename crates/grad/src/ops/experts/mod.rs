@@ -28,7 +28,7 @@ struct Experts {
 
 impl Ctx<'_> {
     /// `y = x W_e^T + b_e` for each slot: x [t, in], which a token's slots share, or [t, k x in]; index i32 [t, k]; W
-    /// [experts x out, in]; b [experts, out]; y [t, k x out]. An empty slot gives zeros; with biases there may be none.
+    /// [experts x out, in]; b [experts, out]; y [t, k x out]. An empty slot gives zeros.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -60,7 +60,7 @@ impl Experts {
 }
 
 /// A token's slots as rows; of a tensor with gaps, a copy.
-fn by_slot(x: &Exec<'_>, tensor: &Tensor, slots: usize) -> Tensor {
+pub(super) fn by_slot(x: &Exec<'_>, tensor: &Tensor, slots: usize) -> Tensor {
     let mut plain = tensor.clone();
     if !tensor.is_contiguous() {
         plain = x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Workspace);
@@ -120,7 +120,7 @@ impl Op for Experts {
                 scale: 1.0,
                 out: &out,
                 accumulate: true,
-                first: None,
+                first: Some(0),
             });
         }
     }
@@ -152,7 +152,7 @@ impl Op for Experts {
         }
         if let Some(Some(dbias)) = dw.get(1) {
             let (ids, dy) = (index.reshape(1, index.len()), by_slot(x, dy, index.cols()));
-            x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, None);
+            x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, Some(0));
         }
     }
 }

@@ -109,6 +109,7 @@ fn gradient(x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
     x.matmul(MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true });
 }
 
+mod pieces;
 #[cfg(test)]
 pub(crate) mod reference;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A router: which experts a token goes to, and with which weights. What was chosen is data on the device.
 
-use fathom_tensor::{DType, Route as Call, RouteBackward, Routing, Tensor};
+use fathom_tensor::{DType, LimitExperts, Route as Call, RouteBackward, Routing, Tensor};
 
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
@@ -13,6 +13,8 @@ mod tests;
 struct Route {
     names: [&'static str; 2],
     routing: Routing,
+    /// The row of [`Exec::loads`] where it counts.
+    layer: Option<usize>,
 }
 
 impl Ctx<'_> {
@@ -30,15 +32,38 @@ impl Ctx<'_> {
         bias: Option<ParamId>,
     ) -> [Val; 2] {
         let params: Vec<ParamId> = bias.into_iter().collect();
-        let outs = self.apply(Route { names, routing }, &[logits], &params);
+        let outs = self.apply(Route { names, routing, layer: None }, &[logits], &params);
         [outs[0], outs[1]]
     }
 
-    /// Empties the slots of each expert beyond the first `ceil(factor x tokens x k / experts)` of the micro batch, by
-    /// position. Needs all tokens at once: inside a rows region, wrap it in [`Ctx::whole`].
+    /// As [`Ctx::route`], counting how often each expert is chosen as the model's layer `layer`, where a step asks for it.
     #[track_caller]
-    pub fn limit(&mut self, name: &'static str, index: Val, experts: usize, factor: f32) -> Val {
-        self.apply(Limit { name, experts, factor }, &[index], &[])[0]
+    pub fn route_counted(
+        &mut self,
+        names: [&'static str; 2],
+        logits: Val,
+        (routing, layer): (Routing, usize),
+        bias: Option<ParamId>,
+    ) -> [Val; 2] {
+        let params: Vec<ParamId> = bias.into_iter().collect();
+        let outs = self.apply(Route { names, routing, layer: Some(layer) }, &[logits], &params);
+        [outs[0], outs[1]]
+    }
+
+    /// Empties the slots of each expert beyond `ceil(factor x tokens x k / experts)` of the tokens that this rank has of the
+    /// micro batch (as Megatron's `moe_expert_capacity_factor`): with `weights` the lightest, else the last. Needs all tokens
+    /// at once: inside a rows region, wrap it in [`Ctx::whole`].
+    #[track_caller]
+    pub fn limit(
+        &mut self,
+        name: &'static str,
+        index: Val,
+        weights: Option<Val>,
+        experts: usize,
+        factor: f32,
+    ) -> Val {
+        let ins: Vec<Val> = [index].into_iter().chain(weights).collect();
+        self.apply(Limit { name, experts, factor }, &ins, &[])[0]
     }
 }
 
@@ -79,6 +104,9 @@ impl Op for Route {
         let routing = self.routing;
         let (weights, index) = (&outs[0], &outs[1]);
         x.device.machine.route(&Call { routing, logits: &ins[0], bias: params.first(), index, weights });
+        if let (Some(loads), Some(layer)) = (&x.loads, self.layer) {
+            x.device.machine.count_experts(index, &loads.view_rows(layer..layer + 1));
+        }
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
@@ -133,7 +161,14 @@ impl Op for Limit {
         assert_eq!(x.rows, 0..x.batch.tokens, "limit experts {}: runs over all tokens", self.name);
         let slots = ins[0].len() as f64;
         let capacity = (f64::from(self.factor) * slots / self.experts as f64).ceil() as usize;
-        x.device.machine.limit_experts(&ins[0], self.experts, capacity, &outs[0]);
+        let (index, weights, out) = (&ins[0], ins.get(1), &outs[0]);
+        x.device.machine.limit_experts(&LimitExperts {
+            index,
+            weights,
+            experts: self.experts,
+            capacity,
+            out,
+        });
     }
 
     fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}

@@ -154,7 +154,9 @@ impl Machine for Plain {
     fn route_backward(&self, _: &RouteBackward<'_>) {}
     fn router_losses(&self, _: &RouterLosses<'_>) {}
     fn count_experts(&self, _: &Tensor, _: &Tensor) {}
-    fn limit_experts(&self, _: &Tensor, _: usize, _: usize, _: &Tensor) {}
+    fn limit_experts(&self, _: &LimitExperts<'_>) {}
+    fn balance_bias(&self, _: &BalanceBias<'_>) {}
+    fn dispatch(&self, _: &Dispatch<'_>) {}
     fn grouped_matmul(&self, _: &GroupedMatMul<'_>, _: &Tensor) {}
     fn grouped_weight(&self, _: &GroupedWeight<'_>, _: &Tensor) {}
     fn combine(&self, _: &Combine<'_>) {}

@@ -1,0 +1,194 @@
+//! Which slots experts take, and where they go: lists of slots, made by one thread and without memory of their own.
+
+use super::MOST_EXPERTS;
+
+/// Where the slots of a round go; see [`fathom_tensor::Dispatch`].
+#[derive(Debug)]
+pub struct Dispatch<'a> {
+    /// The expert of each slot.
+    pub index: &'a [i32],
+    /// Slots of a token.
+    pub top_k: usize,
+    /// Experts of an owner.
+    pub own: usize,
+    /// An owner's slots before this round.
+    pub first: usize,
+    /// Slots that the round takes of an owner's.
+    pub cap: usize,
+    /// For each owner and place, the slot or -1.
+    pub slots: &'a mut [i32],
+    /// Its token.
+    pub tokens: &'a mut [i32],
+    /// Its expert among the owner's.
+    pub experts: &'a mut [i32],
+    /// For each slot, its place or -1.
+    pub places: &'a mut [i32],
+}
+
+/// Fills the lists.
+///
+/// # Panics
+/// If an expert has no owner.
+pub fn dispatch(op: Dispatch<'_>) {
+    let Dispatch { index, top_k, own, first, cap, slots, tokens, experts, places } = op;
+    let owners = slots.len() / cap.max(1);
+    assert!(owners <= MOST_EXPERTS && own > 0, "dispatch: {owners} owners of {own} experts");
+    let mut counts = [0usize; MOST_EXPERTS];
+    [&mut *slots, &mut *tokens, &mut *experts].into_iter().for_each(|list| list.fill(-1));
+    for (slot, (expert, place)) in index.iter().zip(places).enumerate() {
+        *place = -1;
+        let Ok(expert) = usize::try_from(*expert) else { continue };
+        let owner = expert / own;
+        assert!(owner < owners, "dispatch: expert {expert} of {owners} x {own}");
+        let number = counts[owner];
+        counts[owner] += 1;
+        if (first..first + cap).contains(&number) {
+            let at = owner * cap + number - first;
+            *place = at as i32;
+            (slots[at], tokens[at]) = (slot as i32, (slot / top_k) as i32);
+            experts[at] = (expert % own) as i32;
+        }
+    }
+}
+
+/// `bias += rate x sign(mean load - load)`; the mean is that of whole numbers, in f64.
+pub fn balance_bias(bias: &mut [f32], load: &[f32], rate: f32) {
+    let mean = load.iter().map(|load| f64::from(*load)).sum::<f64>() / load.len() as f64;
+    for (bias, load) in bias.iter_mut().zip(load) {
+        let short = mean - f64::from(*load);
+        *bias += if short == 0.0 { 0.0 } else { rate.copysign(short as f32) };
+    }
+}
+
+/// `out` is `index`, with -1 for the slots of an expert beyond its `capacity`: the lightest, or without weights the last.
+///
+/// # Panics
+/// If an expert does not exist, or a weight is below zero.
+pub fn limit_experts(
+    index: &[i32],
+    weights: Option<&[f32]>,
+    (experts, capacity): (usize, usize),
+    out: &mut [i32],
+) {
+    assert!(experts <= MOST_EXPERTS && index.len() == out.len(), "limit experts: {experts} experts");
+    let exist = index.iter().all(|expert| *expert < experts as i32);
+    assert!(exist, "limit experts: an index of {experts}");
+    // The bits of positive numbers are ordered as the numbers are.
+    let bits = |slot: usize| {
+        weights.map_or(0, |weights| {
+            assert!(weights[slot] >= 0.0, "limit experts: weight {}", weights[slot]);
+            weights[slot].to_bits()
+        })
+    };
+    // An expert takes what is heavier than its bound, and of what is as heavy the first slots that fit.
+    let bounds = if weights.is_some() { bounds(index, bits, experts, capacity) } else { [0; MOST_EXPERTS] };
+    let mut room = [capacity; MOST_EXPERTS];
+    for (slot, expert) in index.iter().enumerate() {
+        if let Ok(expert) = usize::try_from(*expert)
+            && bits(slot) > bounds[expert]
+        {
+            room[expert] -= 1;
+        }
+    }
+    for (slot, (out, expert)) in out.iter_mut().zip(index).enumerate() {
+        *out = *expert;
+        let Ok(expert) = usize::try_from(*expert) else { continue };
+        let (weight, bound) = (bits(slot), bounds[expert]);
+        if weight == bound && room[expert] > 0 {
+            room[expert] -= 1;
+        } else if weight <= bound {
+            *out = -1;
+        }
+    }
+}
+
+/// For each expert the smallest bound that at most `capacity` slots are heavier than, found bit by bit.
+fn bounds(
+    index: &[i32],
+    bits: impl Fn(usize) -> u32,
+    experts: usize,
+    capacity: usize,
+) -> [u32; MOST_EXPERTS] {
+    let mut bounds = [0u32; MOST_EXPERTS];
+    // The largest value that more than `capacity` slots reach is the bound: built from its highest bit down.
+    for bit in (0..31).rev() {
+        let mut reached = [0usize; MOST_EXPERTS];
+        for (slot, expert) in index.iter().enumerate() {
+            if let Ok(expert) = usize::try_from(*expert)
+                && bits(slot) >= bounds[expert] | 1 << bit
+            {
+                reached[expert] += 1;
+            }
+        }
+        for (bound, reached) in bounds.iter_mut().zip(reached).take(experts) {
+            if reached > capacity {
+                *bound |= 1 << bit;
+            }
+        }
+    }
+    bounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_take_every_slot_once() {
+        let index: Vec<i32> = (0..60).map(|slot| if slot % 7 == 0 { -1 } else { slot * slot % 6 }).collect();
+        let (own, cap) = (2, 9);
+        let mut seen = vec![0; index.len()];
+        for round in 0..4 {
+            let mut lists = [vec![0; 3 * cap], vec![0; 3 * cap], vec![0; 3 * cap]];
+            let mut places = vec![0; index.len()];
+            let [slots, tokens, experts] = &mut lists;
+            let first = round * cap;
+            dispatch(Dispatch {
+                index: &index,
+                top_k: 3,
+                own,
+                first,
+                cap,
+                slots,
+                tokens,
+                experts,
+                places: &mut places,
+            });
+            for (slot, place) in places.iter().enumerate().filter(|(_, place)| **place >= 0) {
+                let at = *place as usize;
+                let expert = lists[2][at] + (at / cap * own) as i32;
+                assert_eq!((lists[0][at], lists[1][at], expert), (slot as i32, slot as i32 / 3, index[slot]));
+                seen[slot] += 1;
+            }
+            let taken =
+                |owner: usize| lists[0][owner * cap..(owner + 1) * cap].iter().filter(|slot| **slot >= 0);
+            for owner in 0..3 {
+                assert!(taken(owner).is_sorted());
+            }
+        }
+        assert!(seen.iter().zip(&index).all(|(seen, expert)| *seen == i32::from(*expert >= 0)));
+    }
+
+    #[test]
+    fn biases_move_towards_even_loads() {
+        let mut bias = [0.5, 0.0, -0.25, 0.0];
+        balance_bias(&mut bias, &[3.0, 9.0, 6.0, 6.0], 0.125);
+        assert_eq!(bias, [0.625, -0.125, -0.25, 0.0]);
+    }
+
+    #[test]
+    fn the_heaviest_stay_and_of_equals_the_first() {
+        let index = [0, 1, 0, 0, 1, 0, -1, 0];
+        let weights = [0.5, 0.1, 0.25, 0.5, 0.2, 0.75, 0.9, 0.25];
+        let limit = |weights, capacity| {
+            let mut out = [0; 8];
+            limit_experts(&index, weights, (2, capacity), &mut out);
+            out
+        };
+        assert_eq!(limit(None, 2), [0, 1, 0, -1, 1, -1, -1, -1]);
+        assert_eq!(limit(Some(&weights), 2), [0, 1, -1, -1, 1, 0, -1, -1]);
+        assert_eq!(limit(Some(&weights), 4), [0, 1, 0, 0, 1, 0, -1, -1]);
+        assert_eq!(limit(Some(&weights), 9), index);
+        assert_eq!(limit(Some(&weights), 1), [-1, -1, -1, -1, 1, 0, -1, -1]);
+    }
+}

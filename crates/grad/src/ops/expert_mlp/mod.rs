@@ -1,0 +1,272 @@
+//! The MLPs of experts that lie on several ranks: a rank sends each of its tokens to the owners of the token's experts and
+//! gets back what they made of it.
+//!
+//! Owners are the ranks along `ep`; of each expert the ranks along `etp` have some columns inside, and what they make is summed
+//! where it came from. Everything that waits for the backward pass stays with the rank that has the token: its input and which
+//! experts it chose. The backward pass sends the input once more, beside the gradient, and owners make the rest again.
+//!
+//! Messages have fixed sizes, so memory does not depend on what tokens choose: a rank has [`Exchange::cap`] places at each owner,
+//! an eighth of the rank's slots' even share more than that, and what does not fit goes in another round. An expert sees its tokens
+//! rank by rank, ascending. One rank alone records the plain operations.
+
+use fathom_tensor::{
+    Activate, ActivateBackward, Activation, Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight,
+    Tensor,
+};
+
+use super::experts::by_slot;
+use super::only;
+use crate::graph::Spread;
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::ops::experts::ExpertsUse;
+use crate::{Batch, Ctx, ParamId, Val};
+
+mod exchange;
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
+use exchange::{Exchange, Round};
+
+/// What each expert is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertMlp {
+    /// How many there are, and how their weights lie.
+    pub layout: ExpertsUse,
+    /// The function of `act(gate) up`.
+    pub activation: Activation,
+}
+
+struct Spreads {
+    name: &'static str,
+    how: ExpertMlp,
+    spread: Spread,
+}
+
+/// Weights of the rank's experts: up and its bias, down and its bias.
+struct Weights<'a> {
+    up: &'a Tensor,
+    down: &'a Tensor,
+    up_bias: Option<&'a Tensor>,
+    down_bias: Option<&'a Tensor>,
+}
+
+impl<'a> Weights<'a> {
+    fn of(params: &'a [Tensor]) -> Weights<'a> {
+        Weights { up: &params[0], down: &params[1], up_bias: params.get(2), down_bias: params.get(3) }
+    }
+}
+
+impl Ctx<'_> {
+    /// `W_down (act(gate) up) + b_down` with `[gate, up] = W_up x + b_up`, for each of a token's slots: x [t, d] and index i32
+    /// [t, k] to [t, k x d]. Weights as in [`Ctx::experts`], both with biases or both without; of weights that are spread this
+    /// rank's. `names` are those of what is inside, on one rank, and of the result.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn expert_mlp(
+        &mut self,
+        names: [&'static str; 3],
+        [x, index]: [Val; 2],
+        how: ExpertMlp,
+        up: (ParamId, Option<ParamId>),
+        down: (ParamId, Option<ParamId>),
+    ) -> Val {
+        let [up_name, act, name] = names;
+        if self.spread.ep * self.spread.etp == 1 {
+            let slots = self.desc(index).cols;
+            let u = self.experts(up_name, [x, index], how.layout, up.0, up.1);
+            let a = self.gate_each(act, how.activation, u, slots);
+            return self.experts(name, [a, index], how.layout, down.0, down.1);
+        }
+        let params: Vec<ParamId> = [up.0, down.0].into_iter().chain(up.1).chain(down.1).collect();
+        only(self.apply(Spreads { name, how, spread: self.spread }, &[x, index], &params))
+    }
+}
+
+/// A tensor that lives for one round.
+fn scratch(x: &Exec<'_>, rows: usize, cols: usize, like: &Tensor) -> Tensor {
+    x.device.empty(rows, cols, like.dtype(), Category::Workspace)
+}
+
+/// Adds its expert's bias to each row.
+fn add_bias(x: &Exec<'_>, index: &Tensor, table: Option<&Tensor>, out: &Tensor) {
+    let Some(table) = table else { return };
+    let (ids, first) = (&index.reshape(1, index.len()), Some(0));
+    x.device.machine.embed(&Embed { ids, table, scale: 1.0, out, accumulate: true, first });
+}
+
+/// Rows times the weights of their experts.
+fn multiply(x: &Exec<'_>, op: &GroupedMatMul<'_>) {
+    let ws = x.workspace(x.device.machine.profile().workspace(&op.desc()));
+    x.device.machine.grouped_matmul(op, &ws);
+}
+
+impl Spreads {
+    /// Experts of an owner.
+    fn own(&self) -> usize {
+        self.how.layout.experts / self.spread.ep
+    }
+
+    /// (d, columns of gate and up here, columns of the activation here).
+    fn widths(&self, params: &[[usize; 2]]) -> (usize, usize, usize) {
+        let ([up, down], own) = ([params[0], params[1]], self.own().max(1));
+        match self.how.layout.trans {
+            true => (up[1], up[0] / own, down[1]),
+            false => (up[0] / own, up[1], down[0] / own),
+        }
+    }
+
+    /// `c = a W^T`, or `a W` for gradients.
+    fn product(&self, x: &Exec<'_>, [a, weights, index, c]: [&Tensor; 4], forward: bool) {
+        let ExpertsUse { trans, .. } = self.how.layout;
+        multiply(x, &GroupedMatMul { a, weights, experts: self.own(), trans: trans == forward, index, c });
+    }
+
+    /// The weights' gradient of `y = a W^T`.
+    fn gradient(&self, x: &Exec<'_>, [a, dy, index, c]: [&Tensor; 4]) {
+        let [a, b] = if self.how.layout.trans { [dy, a] } else { [a, dy] };
+        let op = GroupedWeight { a, b, index, experts: self.own(), c };
+        let ws = x.workspace(x.device.machine.profile().workspace(&op.desc()));
+        x.device.machine.grouped_weight(&op, &ws);
+    }
+
+    /// Gate and up of the rows that came, and the activation.
+    fn inside(&self, x: &Exec<'_>, w: &Weights<'_>, rows: &Tensor, index: &Tensor) -> [Tensor; 2] {
+        let (_, wide, narrow) = self.widths(&[w.up.shape(), w.down.shape()]);
+        let u = scratch(x, rows.rows(), wide, rows);
+        self.product(x, [rows, w.up, index, &u], true);
+        add_bias(x, index, w.up_bias, &u);
+        let a = scratch(x, rows.rows(), narrow, rows);
+        let kind = self.how.activation;
+        x.device.machine.activate(&Activate { kind, gated: true, x: &u, out: &a });
+        [u, a]
+    }
+
+    /// The backward pass: adds to the gradients of weights that are there, and returns the gradient of x for each slot.
+    fn backward(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor, dw: &[Option<Tensor>]) -> Tensor {
+        let (input, index) = (saved.input(0), saved.input(1));
+        let w = Weights::of(&saved.params);
+        let grad = |at: usize| dw.get(at).and_then(Option::as_ref);
+        let slots = index.cols();
+        let dx = x.device.empty(index.rows(), slots * input.cols(), input.dtype(), Category::Comm);
+        let (dy, each) = (by_slot(x, dy, slots), dx.reshape(index.len(), input.cols()));
+        let exchange = Exchange::new(x, index, self.spread, self.own());
+        for round in 0..exchange.rounds {
+            let at = Round::new(&exchange, x, index, round);
+            let rows = at.send(x, input, true);
+            let [u, a] = self.inside(x, &w, &rows, &at.index);
+            let dy = at.send(x, &dy, false);
+            if let Some(dw) = grad(1) {
+                self.gradient(x, [&a, &dy, &at.index, dw]);
+            }
+            if let (Some(dbias), true) = (grad(3), exchange.adds_bias) {
+                let ids = at.index.reshape(1, at.index.len());
+                x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, Some(0));
+            }
+            // In the place of the activation.
+            self.product(x, [&dy, w.down, &at.index, &a], false);
+            drop(dy);
+            let du = scratch(x, u.rows(), u.cols(), &u);
+            let kind = self.how.activation;
+            x.device.machine.activate_backward(&ActivateBackward {
+                kind,
+                gated: true,
+                x: &u,
+                dy: &a,
+                dx: &du,
+            });
+            drop((u, a));
+            if let Some(dw) = grad(0) {
+                self.gradient(x, [&rows, &du, &at.index, dw]);
+            }
+            if let Some(dbias) = grad(2) {
+                let ids = at.index.reshape(1, at.index.len());
+                x.device.machine.embed_backward(&ids, &du, 1.0, dbias, Some(0));
+            }
+            // In the place of the rows.
+            self.product(x, [&du, w.up, &at.index, &rows], false);
+            drop(du);
+            at.give_back(x, rows, &each);
+        }
+        dx
+    }
+}
+
+impl Op for Spreads {
+    fn name(&self) -> &'static str {
+        "experts"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let (ExpertsUse { experts, trans }, own) = (self.how.layout, self.own());
+        let whole = experts.is_multiple_of(self.spread.ep) && own > 0 && params.len().is_multiple_of(2);
+        assert!(whole, "experts {}: {experts} on {} ranks, {params:?}", self.name, self.spread.ep);
+        let (d, wide, narrow) = self.widths(params);
+        let down = if trans { [own * d, narrow] } else { [own * narrow, d] };
+        let fits = ins[0].cols == d
+            && ins[1].dtype == DType::I32
+            && wide == 2 * narrow
+            && params[1] == down
+            && params.get(2).is_none_or(|_| params[2..] == [[own, wide], [own, d]]);
+        assert!(
+            fits,
+            "experts {}: x [t, {}], {own} of weights and biases {params:?}",
+            self.name, ins[0].cols
+        );
+        vec![Out::new(self.name, ins[1].cols * d, ins[0].dtype)]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves { ins: vec![0, 1], outs: vec![] }
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    /// With tokens spread evenly over owners: what a rank sends away others send to it.
+    fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        let (d, wide, narrow) = self.widths(params);
+        let row = 2 * (rows * ins[1].cols * self.spread.etp) as u64 * d as u64;
+        let (up, down) = (row * wide as u64, row * narrow as u64);
+        Flops { forward: up + down, input: up + down, weight: up + down, extra: up }
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let (input, index, w) = (&ins[0], &ins[1], Weights::of(params));
+        let out = outs[0].reshape(index.len(), input.cols());
+        let exchange = Exchange::new(x, index, self.spread, self.own());
+        for round in 0..exchange.rounds {
+            let at = Round::new(&exchange, x, index, round);
+            let rows = at.send(x, input, true);
+            let [u, a] = self.inside(x, &w, &rows, &at.index);
+            drop(u);
+            // In the place of the rows.
+            self.product(x, [&a, w.down, &at.index, &rows], true);
+            drop(a);
+            if exchange.adds_bias {
+                add_bias(x, &at.index, w.down_bias, &rows);
+            }
+            at.give_back(x, rows, &out);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
+        let each = x.carry.take().unwrap_or_else(|| self.backward(x, saved, dy, &[]));
+        x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
+        x.carry = Some(self.backward(x, saved, dy, dw));
+    }
+}

@@ -1,0 +1,189 @@
+//! What tensor parallel ranks do between their products: a rank's share of the tokens or columns that all have, all of those that
+//! each has a share of, and what all need whole although each works on a part.
+
+use fathom_tensor::{Category, Tensor};
+
+use super::{collect, group, parts, summed};
+use crate::graph::Spread;
+use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::ops::only;
+use crate::{Batch, Ctx, Val};
+
+impl Ctx<'_> {
+    /// This rank's share of the rows, for what tensor parallel ranks do for some tokens each although they have all of them:
+    /// x itself where they share the rows already.
+    pub fn own_rows(&mut self, name: &'static str, x: Val) -> Val {
+        match self.spread.rows {
+            true => x,
+            false => self.piece(name, x, [Kind::Own, Kind::Rows], self.spread.ranks),
+        }
+    }
+
+    /// All rows of what [`Ctx::own_rows`] gave each rank a share of, where all ranks have them.
+    pub fn all_rows(&mut self, name: &'static str, x: Val) -> Val {
+        match self.spread.rows {
+            true => x,
+            false => self.piece(name, x, [Kind::All, Kind::Rows], 1),
+        }
+    }
+
+    /// The columns of x that are this rank's of those that all have.
+    pub fn own_cols(&mut self, name: &'static str, x: Val) -> Val {
+        self.piece(name, x, [Kind::Own, Kind::Cols], 1)
+    }
+
+    /// The columns of all ranks, side by side: all of them then do the same with it.
+    pub fn all_cols(&mut self, name: &'static str, x: Val) -> Val {
+        self.piece(name, x, [Kind::All, Kind::Cols], 1)
+    }
+
+    /// All rows of x for ranks that each do something else with it (Megatron's f): the gradient is the sum of theirs.
+    pub fn enter(&mut self, name: &'static str, x: Val) -> Val {
+        let spread = self.spread;
+        match spread.ranks {
+            1 => x,
+            _ => only(self.apply_to(1, Enter { name, spread }, &[x], &[])),
+        }
+    }
+
+    fn piece(&mut self, name: &'static str, x: Val, kind: [Kind; 2], share: usize) -> Val {
+        match self.spread.ranks {
+            1 => x,
+            ranks => only(self.apply_to(share, Piece { name, ranks, kind }, &[x], &[])),
+        }
+    }
+}
+
+/// Which way, and along what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Own,
+    All,
+    Rows,
+    Cols,
+}
+
+/// A rank's share of what all have, or all of what each has a share of; the gradient does the other.
+struct Piece {
+    name: &'static str,
+    ranks: usize,
+    kind: [Kind; 2],
+}
+
+impl Piece {
+    fn run(&self, x: &Exec<'_>, from: &Tensor, to: &Tensor, back: bool) {
+        let (ranks, device) = (group(x), x.device);
+        let all = (self.kind[0] == Kind::All) != back;
+        let cols = |wide: &Tensor, rank: usize| {
+            let cols = wide.cols() / self.ranks;
+            wide.view_cols(rank * cols..(rank + 1) * cols)
+        };
+        match (all, self.kind[1]) {
+            (true, Kind::Cols) => {
+                let each = device.empty(self.ranks * from.rows(), from.cols(), from.dtype(), Category::Comm);
+                let stacked = parts(&each, self.ranks);
+                ranks.all_gather(device, from, &stacked).wait();
+                for (rank, part) in stacked.iter().enumerate() {
+                    device.machine.copy(part, &cols(to, rank));
+                }
+            }
+            (false, Kind::Cols) => device.machine.copy(&cols(from, ranks.index()), to),
+            (true, _) => ranks.all_gather(device, from, &parts(to, self.ranks)).wait(),
+            (false, _) => device.machine.copy(&parts(from, self.ranks)[ranks.index()], to),
+        }
+    }
+}
+
+impl Op for Piece {
+    fn name(&self) -> &'static str {
+        "piece of ranks"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        let Desc { cols, dtype } = ins[0];
+        let cols = match self.kind {
+            [Kind::Own, Kind::Cols] => {
+                assert_eq!(cols % self.ranks, 0, "{}: {cols} columns on {} ranks", self.name, self.ranks);
+                cols / self.ranks
+            }
+            [_, Kind::Cols] => cols * self.ranks,
+            _ => cols,
+        };
+        vec![Out::new(self.name, cols, dtype)]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        self.run(x, &ins[0], &outs[0], false);
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            self.run(x, dy, &dx.tensor, true);
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}
+
+struct Enter {
+    name: &'static str,
+    spread: Spread,
+}
+
+impl Op for Enter {
+    fn name(&self) -> &'static str {
+        "enter"
+    }
+
+    fn outputs(&self, ins: &[Desc], _: &[[usize; 2]]) -> Vec<Out> {
+        vec![Out::new(self.name, ins[0].cols, ins[0].dtype)]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
+
+    fn passes(&self) -> &'static [usize] {
+        &[]
+    }
+
+    fn accumulates(&self) -> bool {
+        false
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
+        match self.spread.rows {
+            true => group(x).all_gather(x.device, &ins[0], &parts(&outs[0], self.spread.ranks)).wait(),
+            false => x.device.machine.copy(&collect(x, &ins[0], self.spread), &outs[0]),
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            summed(x, &dx.tensor, self.spread, |all| x.device.machine.copy(dy, all));
+        }
+    }
+
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+}

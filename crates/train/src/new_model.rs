@@ -1,0 +1,115 @@
+//! From a recipe to the specification of a model made from nothing, and what training adds to experts.
+
+use fathom_grad::RouterCosts;
+use fathom_model::{Capacity, Drops, LlamaSizes, Moe, Shared, Spec};
+
+use crate::error::{Error, Result};
+use crate::recipe::{DropPolicy, FamilyName, MoeTable, Recipe};
+
+fn refuse(key: &str, message: impl Into<String>) -> Error {
+    Error::Recipe { key: key.into(), message: message.into() }
+}
+
+/// The specification of `[model]` and `[moe]`.
+///
+/// # Errors
+/// Sizes that do not fit each other, by key.
+pub fn new_model(recipe: &Recipe) -> Result<Spec> {
+    let table = &recipe.model;
+    let llama = Spec::llama(LlamaSizes {
+        hidden: table.hidden,
+        layers: table.layers,
+        heads: table.heads,
+        kv_heads: table.kv_heads,
+        head_dim: table.head_dim,
+        ffn: table.ffn,
+        vocab: table.vocab,
+        rope_theta: table.rope_theta,
+        max_positions: recipe.stage.first().map_or(2048, |stage| stage.seq_tokens),
+        tied: table.tied,
+    });
+    let moe = || experts(&recipe.moe, table.family, &llama);
+    Ok(match table.family {
+        FamilyName::Llama => llama,
+        FamilyName::Qwen2 => llama.into_qwen2(),
+        FamilyName::Qwen3 => llama.into_qwen3(),
+        FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
+        FamilyName::Mixtral => {
+            let moe = moe()?;
+            llama.into_mixtral(moe)
+        }
+        FamilyName::Qwen3Moe => {
+            let moe = moe()?;
+            llama.into_qwen3_moe(moe)
+        }
+        FamilyName::DeepseekV3 => {
+            let (moe, rotated) = (moe()?, table.rope_dim);
+            if rotated == 0 || !rotated.is_multiple_of(2) || rotated * 2 > table.head_dim {
+                let message =
+                    format!("is {rotated}: an even number up to half of model.head_dim={}", table.head_dim);
+                return Err(refuse("model.rope_dim", message));
+            }
+            llama.into_deepseek_v3(moe, rotated, table.kv_latent)
+        }
+    })
+}
+
+fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {
+    if !(1..=table.experts).contains(&table.top_k) {
+        return Err(refuse("moe.top_k", format!("is {} of moe.experts={}", table.top_k, table.experts)));
+    }
+    let mut moe = Moe::new(table.experts, table.top_k, table.ffn.unwrap_or(llama.ffn));
+    if table.shared > 0 && family != FamilyName::DeepseekV3 {
+        return Err(refuse(
+            "moe.shared",
+            "only family deepseek_v3 has experts that every token goes through",
+        ));
+    }
+    if table.dense_layers > 0 && family == FamilyName::Mixtral {
+        return Err(refuse("moe.dense_layers", "family mixtral has experts in every layer"));
+    }
+    moe.shared = (table.shared > 0).then_some(Shared { ffn: table.shared * moe.ffn, gated: false });
+    moe.dense_layers = (0..table.dense_layers.min(llama.layers.len())).collect();
+    Ok(moe)
+}
+
+/// Gives the experts of a model what training adds to them: costs, capacity and the rule of the choice's biases.
+///
+/// # Errors
+/// Keys of `[moe]` that the model has no use for.
+pub fn train_experts(recipe: &Recipe, spec: &mut Spec) -> Result<()> {
+    let table = &recipe.moe;
+    let capacity = table.capacity_factor.map(|factor| Capacity {
+        factor: factor as f32,
+        drops: match table.drop_policy {
+            DropPolicy::Probs => Drops::Lightest,
+            DropPolicy::Position => Drops::Last,
+        },
+    });
+    if let Some(Capacity { factor, .. }) = capacity
+        && !(factor.is_finite() && factor > 0.0)
+    {
+        return Err(refuse("moe.capacity_factor", format!("is {factor}; it must be above 0")));
+    }
+    let Some(moe) = &mut spec.moe else {
+        let set = [
+            ("moe.aux_loss", table.aux_loss != 0.0),
+            ("moe.z_loss", table.z_loss != 0.0),
+            ("moe.bias_update_rate", table.bias_update_rate != 0.0),
+            ("moe.capacity_factor", capacity.is_some()),
+        ];
+        return match set.iter().find(|(_, set)| *set) {
+            Some((key, _)) => Err(refuse(key, format!("a {} model has no experts", spec.family))),
+            None => Ok(()),
+        };
+    };
+    if table.bias_update_rate != 0.0 && !moe.choice_bias {
+        let message =
+            format!("routers of family {} have no biases of the choice; take moe.aux_loss", spec.family);
+        return Err(refuse("moe.bias_update_rate", message));
+    }
+    moe.costs = RouterCosts { aux: table.aux_loss as f32, z: table.z_loss as f32 };
+    moe.capacity = capacity;
+    moe.bias_rate = table.bias_update_rate as f32;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Experts over ranks against one rank, as in `mesh.rs`.
+
+use fathom_grad::RouterCosts;
+use fathom_model::{Biases, Mlp, Moe, QkNorm, Residual, Shared, Spec};
+use fathom_tensor::mesh::Grid;
+use fathom_tensor::{Activation, DType};
+use fathom_train::parallel::Sharding;
+
+use crate::mesh::{Case, ONE, check, every_rank, resume, spec};
+
+fn moe() -> Moe {
+    Moe { dense_layers: vec![0], costs: RouterCosts { aux: 1e-2, z: 1e-3 }, ..Moe::new(4, 2, 48) }
+}
+
+/// Qwen 3's, with an ordinary MLP first.
+fn experts(tied: bool) -> Spec {
+    Spec { family: "qwen3_moe", moe: Some(moe()), ..spec(tied) }
+}
+
+/// With an expert that every token goes through.
+fn shared(tied: bool) -> Spec {
+    let moe = Moe { shared: Some(Shared { ffn: 32, gated: true }), ..moe() };
+    Spec { family: "qwen2_moe", moe: Some(moe), ..spec(tied) }
+}
+
+/// DeepSeek-V3's: latents, sigmoids and biases that join the choice.
+fn latents(tied: bool) -> Spec {
+    let moe = Moe { shared: Some(Shared { ffn: 48, gated: false }), bias_rate: 1e-3, ..moe() };
+    let mut spec = spec(tied).into_deepseek_v3(moe, 8, 24);
+    spec.latent.iter_mut().for_each(|latent| latent.query = Some(20));
+    spec
+}
+
+/// gpt-oss's: sinks, biases everywhere, experts with clamped gates.
+fn sinks(tied: bool) -> Spec {
+    let moe = Moe { router_bias: true, expert_bias: true, transposed: true, dense_layers: vec![], ..moe() };
+    let mlp = Mlp { activation: Activation::ClampedSwiglu, gated: true };
+    let bias = Biases { qkv: true, attn_out: true, mlp: false };
+    Spec { family: "gpt_oss", sinks: true, mlp, bias, moe: Some(moe), ..spec(tied) }
+}
+
+/// OLMo 2's: q and k normalised over all heads, norms after sub-layers.
+fn olmo2(tied: bool) -> Spec {
+    Spec { family: "olmo2", qk_norm: QkNorm::Full, residual: Residual::Post, ..spec(tied) }
+}
+
+const EXPERTS: Case = Case { spec: experts, ..ONE };
+const GRID: Grid = ONE.grid;
+
+#[test]
+fn expert_parallel_ranks_compute_the_same_step() {
+    for sharding in [Sharding::Optim, Sharding::NoShard] {
+        check(Case { grid: Grid { dp: 2, ep: 2, ..GRID }, sharding, ..EXPERTS }, false);
+    }
+    check(Case { grid: Grid { dp: 4, ep: 4, ..GRID }, tile_rows: Some(128), ..EXPERTS }, false);
+    check(Case { grid: Grid { cp: 2, ep: 2, ..GRID }, ..EXPERTS }, false);
+    check(Case { grid: Grid { dp: 2, ep: 2, ..GRID }, dtype: DType::Bf16, ..EXPERTS }, false);
+}
+
+#[test]
+fn parts_of_experts_compute_the_same_step() {
+    check(Case { grid: Grid { dp: 2, etp: 2, ..GRID }, ..EXPERTS }, false);
+    check(Case { grid: Grid { dp: 4, ep: 2, etp: 2, ..GRID }, spec: shared, ..EXPERTS }, false);
+}
+
+#[test]
+fn tensor_parallel_ranks_route_some_tokens_each() {
+    for sequence_parallel in [false, true] {
+        let grid = Grid { tp: 2, sequence_parallel, ..GRID };
+        check(Case { grid, ..EXPERTS }, false);
+        check(Case { grid: Grid { ep: 2, ..grid }, spec: shared, tile_rows: Some(128), ..EXPERTS }, false);
+        check(Case { grid: Grid { etp: 2, ..grid }, spec: shared, ..EXPERTS }, false);
+    }
+}
+
+#[test]
+fn both_grids_fold_over_the_same_ranks() {
+    check(Case { grid: Grid { pp: 2, dp: 2, cp: 2, ep: 2, ..GRID }, ..EXPERTS }, false);
+    let grid = Grid { tp: 2, dp: 2, ep: 4, sequence_parallel: true, ..GRID };
+    check(Case { grid, spec: shared, ..EXPERTS }, false);
+}
+
+#[test]
+fn tensor_parallel_ranks_part_latents_sinks_and_norms_of_all_heads() {
+    for sequence_parallel in [false, true] {
+        let grid = Grid { tp: 2, sequence_parallel, ..GRID };
+        for spec in [latents as fn(bool) -> Spec, sinks, olmo2] {
+            check(Case { grid, spec, tile_rows: Some(128), ..ONE }, false);
+        }
+        check(Case { grid: Grid { cp: 2, ep: 2, etp: 2, ..grid }, spec: sinks, ..ONE }, false);
+    }
+    check(
+        Case { grid: Grid { tp: 2, cp: 2, ep: 2, sequence_parallel: true, ..GRID }, spec: latents, ..ONE },
+        false,
+    );
+}
+
+/// What is saved with experts on some ranks is the same with experts on others.
+#[test]
+fn checkpoints_of_experts_do_not_know_their_mesh() {
+    let grids = [
+        Grid { dp: 2, ep: 2, ..GRID },
+        Grid { dp: 4, ep: 2, etp: 2, ..GRID },
+        Grid { tp: 2, pp: 2, sequence_parallel: true, ..GRID },
+        Grid { pp: 2, dp: 2, ep: 2, ..GRID },
+    ];
+    for spec in [shared as fn(bool) -> Spec, latents] {
+        changing_mesh(&grids, Case { spec, tied: true, ..ONE });
+    }
+}
+
+fn changing_mesh(grids: &[Grid], one: Case) {
+    let (changing, steady) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut losses, mut expected) = (Vec::new(), Vec::new());
+    for grid in grids {
+        let case = Case { grid: *grid, ..one };
+        losses.extend(every_rank(case, &|device| resume(device, &case, changing.path(), 2)).swap_remove(0));
+        expected.extend(every_rank(one, &|device| resume(device, &one, steady.path(), 2)).swap_remove(0));
+    }
+    let apart = |(a, b): (&f32, &f32)| (a / b - 1.0).abs() <= 1e-5;
+    assert!(losses.iter().zip(&expected).all(apart), "{losses:?} {expected:?}");
+}
