@@ -138,11 +138,14 @@ impl EventFile {
             ("perf/model_tflops", step.model_tflops),
             ("perf/step_s", step.step_s),
             ("perf/data_wait_s", step.data_wait_s),
-            ("train/expert_load", step.expert_load),
             ("mem/pool_peak_bytes", step.pool_peak_bytes as f64),
             ("mem/rss_bytes", step.rss_bytes as f64),
         ];
-        self.scalars(step.step, wall_s, &scalars)
+        self.scalars(step.step, wall_s, &scalars)?;
+        match step.expert_load > 0.0 {
+            true => self.scalars(step.step, wall_s, &[("train/expert_load", step.expert_load)]),
+            false => Ok(()),
+        }
     }
 
     /// Writes bits per byte of a text under a tag with its name. `wall_s` is seconds since 1970.

@@ -38,6 +38,7 @@ pub fn step(i: u64, stage: u64, seed: u64) -> ev::Step {
         step_s,
         data_wait_s: 0.0004,
         stall_s: if long { 0.01 * noise(i, seed + 4).abs() } else { 0.0 },
+        expert_load: 0.0,
         spill_bytes: if long { 96 << 20 } else { 0 },
         pool_peak_bytes: peak(long),
         rss_bytes: peak(long) + (21 << 20),
