@@ -131,7 +131,8 @@ impl<'a> Analysis<'a> {
         for (index, node) in graph.nodes.iter().enumerate() {
             let inputs = node.ins.iter().any(|val| wants[val.index()]);
             let weights = node.params.iter().any(|id| params.get(*id).trainable);
-            let active = (inputs || weights) && node.outs.iter().any(|out| reaches[out.index()]);
+            let flows = |out: &Val| reaches[out.index()] && graph.values[out.index()].differentiable;
+            let active = (inputs || weights) && node.outs.iter().any(flows);
             node_wants.push(active.then_some(Want { inputs, weights }));
             for out in &node.outs {
                 wants[out.index()] = active && graph.values[out.index()].differentiable;
