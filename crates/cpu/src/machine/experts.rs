@@ -91,16 +91,16 @@ pub fn count_experts(index: &Tensor, load: &Tensor) {
 
 /// The elements of an i32 tensor that is written.
 #[track_caller]
-fn i32_slots<'a>(op: &str, tensor: &'a Tensor) -> &'a mut [i32] {
-    // SAFETY: as in `count_experts`; results are tensors of their own.
-    unsafe { std::slice::from_raw_parts_mut(i32s_mut(op, tensor), tensor.len()) }
+fn i32_list(op: &str, tensor: &Tensor) -> *mut [i32] {
+    std::ptr::slice_from_raw_parts_mut(i32s_mut(op, tensor), tensor.len())
 }
 
 pub fn limit_experts(op: &LimitExperts<'_>) {
     let shape = op.index.shape();
     expect("limit_experts", "out", op.out, shape);
     op.weights.iter().for_each(|weights| expect("limit_experts", "weights", weights, shape));
-    let (weights, out) = (op.weights.map(f32s), i32_slots("limit_experts", op.out));
+    // SAFETY: as in `count_experts`; the result is a tensor of its own.
+    let (weights, out) = (op.weights.map(f32s), unsafe { &mut *i32_list("limit_experts", op.out) });
     elementwise::limit_experts(i32s(op.index), weights, (op.experts, op.capacity), out);
 }
 
@@ -120,16 +120,19 @@ pub fn dispatch(op: &Dispatch<'_>) {
     expect("dispatch", "tokens", op.tokens, [owners, cap]);
     expect("dispatch", "experts", op.experts, [owners, cap]);
     expect("dispatch", "places", op.places, op.index.shape());
+    let lists = [op.slots, op.tokens, op.experts, op.places].map(|list| i32_list("dispatch", list));
+    // SAFETY: as in `count_experts`; the lists are tensors of their own.
+    let [slots, tokens, experts, places] = lists.map(|list| unsafe { &mut *list });
     elementwise::dispatch(elementwise::Dispatch {
         index: i32s(op.index),
         top_k: op.index.cols(),
         own: op.own,
         first: op.round * cap,
         cap,
-        slots: i32_slots("dispatch", op.slots),
-        tokens: i32_slots("dispatch", op.tokens),
-        experts: i32_slots("dispatch", op.experts),
-        places: i32_slots("dispatch", op.places),
+        slots,
+        tokens,
+        experts,
+        places,
     });
 }
 
