@@ -180,7 +180,7 @@ fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
 #[track_caller]
 pub fn check(case: Case, exact: bool) {
     let Case { grid, chunks, .. } = case;
-    let what = format!("{grid}, {chunks} stages on a rank");
+    let what = format!("{}, {grid}, {chunks} stages on a rank", (case.spec)(case.tied).family);
     let one = &world(Case { grid: ONE.grid, chunks: 1, chaos: None, ..case }, STEPS)[0];
     assert!(one.losses[0] - one.losses[STEPS - 1] > 1.0, "it learns: {:?}", one.losses);
     let ranks = world(case, STEPS);
@@ -194,7 +194,12 @@ pub fn check(case: Case, exact: bool) {
     } else {
         let (first, last) = if case.dtype == DType::F32 { (1e-6, 1e-5) } else { (2e-3, 2e-2) };
         let apart = |step: usize| (ranks[0].losses[step] / one.losses[step] - 1.0).abs();
-        assert!(apart(1) <= first && apart(STEPS - 1) <= last, "{what}: {} {}", apart(1), apart(STEPS - 1));
+        assert!(
+            apart(1) <= first && apart(STEPS - 1) <= last,
+            "{what}: {} {}, gradients {error}",
+            apart(1),
+            apart(STEPS - 1)
+        );
         assert!(
             error <= if case.dtype == DType::F32 { 1e-5 } else { 2e-2 },
             "{what}: gradients differ by {error}"

@@ -38,9 +38,16 @@ fn latents(tied: bool) -> Spec {
     spec
 }
 
-/// gpt-oss's: sinks, biases everywhere, experts with clamped gates.
+/// gpt-oss's: sinks, biases everywhere, experts with clamped gates. Tokens go through all experts, so that none is sent
+/// elsewhere by rounding.
 fn sinks(tied: bool) -> Spec {
-    let moe = Moe { router_bias: true, expert_bias: true, transposed: true, dense_layers: vec![], ..moe() };
+    let moe = Moe {
+        router_bias: true,
+        expert_bias: true,
+        transposed: true,
+        dense_layers: vec![],
+        ..Moe::new(4, 4, 48)
+    };
     let mlp = Mlp { activation: Activation::ClampedSwiglu, gated: true };
     let bias = Biases { qkv: true, attn_out: true, mlp: false };
     Spec { family: "gpt_oss", sinks: true, mlp, bias, moe: Some(moe), ..spec(tied) }
