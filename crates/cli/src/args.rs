@@ -491,6 +491,9 @@ pub struct Bench {
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,
+    /// step: over several ranks, threads that share the cores: keys of a recipe's `mesh`, as `cp=2,cp_comm_type=a2a`.
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub mesh: Vec<String>,
     /// step: a single step, neither warmed up nor repeated: for those that take an hour.
     #[arg(long)]
     pub once: bool,

@@ -12,6 +12,7 @@ use fathom_model::{Model, Portion, SafeTensors, Source, Spec};
 use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
+use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{Machine, Precision};
 
 use crate::profiles;
@@ -105,33 +106,32 @@ pub struct Loaded {
 
 /// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
 pub fn load(device: &Device, folder: &Path, dtype: Option<DType>) -> Result<Loaded> {
-    load_on(device, folder, dtype, &|_, _| Ok(None), 1)
+    load_on(device, folder, dtype, &|_, _| Ok(None), &Ranks::default())
 }
 
 /// Opens the disk behind the weights of a model.
 pub type OpenDisk<'a> = dyn Fn(&Spec, DType) -> Result<Option<Rc<StateDisk>>> + 'a;
 
-/// As [`load`], with disk behind the weights where `disk` gives one; the rank's part, with so many stages of a pipeline on each
-/// rank.
+/// As [`load`], with disk behind the weights where `disk` gives one; the rank's part, as `ranks` share it.
 pub fn load_on(
     device: &Device,
     folder: &Path,
     dtype: Option<DType>,
     disk: &OpenDisk<'_>,
-    virtual_stages: usize,
+    ranks: &Ranks,
 ) -> Result<Loaded> {
     let opened = fathom_model::open(folder)?;
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let disk = disk(&opened.spec, dtype)?;
-    let portion = portion(device, &opened.spec, virtual_stages)?;
+    let portion = portion(device, &opened.spec, ranks)?;
     let (model, mut params) = Model::declare_part(device, &opened.spec, dtype, disk, portion);
     fathom_model::load(device, &model, &mut params, &opened.source)?;
     Ok(Loaded { model, params })
 }
 
 /// A rank's part of a model.
-pub fn portion(device: &Device, spec: &Spec, virtual_stages: usize) -> Result<Portion> {
-    let portion = Portion::of(spec, &device.mesh, virtual_stages);
+pub fn portion(device: &Device, spec: &Spec, ranks: &Ranks) -> Result<Portion> {
+    let portion = ranks.portion(spec, &device.mesh);
     portion.check(spec).map_err(anyhow::Error::msg)?;
     Ok(portion)
 }

@@ -10,6 +10,7 @@ const ENTRIES: &[(&str, &str)] = &[
     ("quickstart-128k", include_str!("../../../recipes/quickstart-128k.toml")),
     ("long-1m-cpu", include_str!("../../../recipes/long-1m-cpu.toml")),
     ("extend", include_str!("../../../recipes/extend.toml")),
+    ("mesh-parity", include_str!("../../../recipes/mesh-parity.toml")),
     ("llama3-1b", include_str!("../../../recipes/llama3-1b.toml")),
     ("llama3-1b-16k", include_str!("../../../recipes/llama3-1b-16k.toml")),
     ("llama3-1b-64k", include_str!("../../../recipes/llama3-1b-64k.toml")),

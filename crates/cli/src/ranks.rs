@@ -71,19 +71,21 @@ fn one<T>(recipe: &Recipe, ranks: &Ranks, seat: Seat, body: impl FnOnce(Device) 
 pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) -> Result<Trainer> {
     let dtype = device::precision(recipe.model.precision);
     let spill = recipe.machine.spill.as_deref().unwrap_or(folder);
-    let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, stage::on_disk(recipe), spill)?);
     let ranks = stage::ranks(recipe, 0)?;
+    let (on_disk, moments) = (stage::on_disk(recipe), stage::moments(recipe));
+    let disk =
+        |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, on_disk, (&ranks, moments), spill)?);
     let (model, params) = match &recipe.model.from {
         Some(folder) => {
             let folder = device::model_folder(folder)?;
-            let mut loaded = device::load_on(device, &folder, Some(dtype), &disk, ranks.virtual_stages)?;
+            let mut loaded = device::load_on(device, &folder, Some(dtype), &disk, &ranks)?;
             train_experts(recipe, &mut loaded.model.spec)?;
             (loaded.model, loaded.params)
         }
         None => {
             let mut spec = pipeline::spec(recipe)?;
             spec.vocab = vocab.next_multiple_of(64);
-            let portion = device::portion(device, &spec, ranks.virtual_stages)?;
+            let portion = device::portion(device, &spec, &ranks)?;
             let (model, mut params) = Model::declare_part(device, &spec, dtype, disk(&spec, dtype)?, portion);
             let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
             initialise(device, &model, &mut params, init);
@@ -96,7 +98,7 @@ pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) ->
             "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
         );
     }
-    Ok(Trainer::sharded(device, model, params, ranks.sharding))
+    Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
 }
 
 /// What every rank of a run is given.

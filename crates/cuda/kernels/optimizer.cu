@@ -50,7 +50,7 @@ FN void get_moments(float (&x)[8], Mat from, const float* scales, i64 at, i64 le
   }
 }
 
-// Vectors of n elements; master is null where param itself is updated, m_scales and v_scales where moments have none.
+// Vectors of n elements; v is null for SGD with momentum, master is null where param itself is updated, m_scales and v_scales where moments have none.
 ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
   __shared__ float correction[2];
   if (*skip != 0.f) return;
@@ -64,10 +64,15 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
   load8(w, weight, 0, at, left);
   load8(g, grad, 0, at, left);
   get_moments(first, m, m_scales, at, left, false);
-  get_moments(second, v, v_scales, at, left, true);
+  if (v.ptr) get_moments(second, v, v_scales, at, left, true);
   #pragma unroll
   for (int i = 0; i < 8; i++) {
     const float s = g[i] * by;
+    if (!v.ptr) {
+      first[i] = fmaf(beta1, first[i], s);
+      w[i] = w[i] * keep - lr * first[i];
+      continue;
+    }
     first[i] = fmaf(1.f - beta1, s - first[i], first[i]);
     second[i] = fmaf(beta2, second[i], (1.f - beta2) * s * s);
     w[i] = w[i] * keep - step * (first[i] / (sqrtf(second[i]) / root + eps));
@@ -75,5 +80,5 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
   store8(weight, 0, at, left, w);
   if (master.ptr) store8(param, 0, at, left, w);
   put_moments(m, m_scales, at, left, first, mixed((u64)count, 0), false);
-  put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), true);
+  if (v.ptr) put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), true);
 }

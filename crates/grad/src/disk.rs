@@ -14,6 +14,7 @@ use std::rc::Rc;
 use fathom_tensor::spill::{Codec, Error, Options, Reading, Result, Spill, Stats, Stored, Tag, Writing};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
+use crate::optimizer::Moments;
 use crate::value::Value;
 
 /// Elements that move at once; f32: 4 MiB, one operation of the file.
@@ -63,7 +64,7 @@ pub struct StateDisk {
     spill: Spill,
     what: OnDisk,
     /// Buffers of each slot by role, [1, CHUNK].
-    ring: [[Option<Tensor>; 4]; RING],
+    ring: RefCell<[[Option<Tensor>; 4]; RING]>,
     /// A file without room.
     full: RefCell<Option<Error>>,
 }
@@ -87,14 +88,23 @@ impl StateDisk {
         let spill = Spill::open(device, options)?;
         let buffer = |wanted: bool, dtype| wanted.then(|| device.empty(1, CHUNK, dtype, Category::Staging));
         let slot = || {
-            let state = what.optimizer;
             let weight = buffer(what.weights, dtype);
-            let moments = [0, 1].map(|_| buffer(state, DType::F32));
-            let [moment1, moment2] = moments;
-            [weight, moment1, moment2, buffer(state && dtype != DType::F32, DType::F32)]
+            [weight, None, None, buffer(what.optimizer && dtype != DType::F32, DType::F32)]
         };
-        let ring = [slot(), slot(), slot()];
+        let ring = RefCell::new([slot(), slot(), slot()]);
         Ok(Rc::new(StateDisk { spill, what, ring, full: RefCell::new(None) }))
+    }
+
+    /// Makes the ring of the moments.
+    pub(crate) fn make_moments(&self, device: &Device, moments: Moments) {
+        if !self.what.optimizer {
+            return;
+        }
+        let buffer = || device.empty(1, CHUNK, moments.dtype, Category::Staging);
+        for slot in self.ring.borrow_mut().iter_mut() {
+            slot[Role::Moment1 as usize] = Some(buffer());
+            slot[Role::Moment2 as usize] = moments.second.then(buffer);
+        }
     }
 
     /// What is on it.
@@ -132,7 +142,7 @@ impl StateDisk {
     }
 
     fn buffer(&self, slot: usize, role: Role, len: usize) -> Tensor {
-        match &self.ring[slot][role as usize] {
+        match &self.ring.borrow()[slot][role as usize] {
             Some(buffer) => buffer.view_cols(0..len),
             None => panic!("no ring was made for the {} of a model on disk", role.name()),
         }

@@ -11,8 +11,9 @@ use std::ops::Range;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Spread as Vocabulary, Tensor};
 
+use crate::grads::Grads;
 use crate::graph::Spread;
-use crate::params::{Grads, ParamId, Weights};
+use crate::params::{ParamId, Weights};
 use crate::tape::Scope;
 use crate::tiles;
 
@@ -205,6 +206,8 @@ impl Head {
         let device = scope.device;
         let _weights = self.weight(scope);
         let weight = &scope.params.tensor(self.weight);
+        // The segment before the head leaves its gradient with its own.
+        grads.enter(device, &[self.weight]);
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
         let share = scope.spread().share();

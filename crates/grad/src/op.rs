@@ -108,6 +108,18 @@ impl Saved {
     }
 }
 
+impl Saved {
+    /// What gradients of the weights alone are made from, but for the weights.
+    pub(crate) fn for_weights(&self, op: &dyn Op) -> Saved {
+        let Saves { ins, outs } = op.saves(Want { inputs: false, weights: true });
+        let only = |vals: &[Option<Tensor>], wanted: Vec<usize>| {
+            let of = |(index, val): (usize, &Option<Tensor>)| val.clone().filter(|_| wanted.contains(&index));
+            vals.iter().enumerate().map(of).collect()
+        };
+        Saved { ins: only(&self.ins, ins), outs: only(&self.outs, outs), params: Vec::new() }
+    }
+}
+
 /// Where an input's gradient goes.
 pub struct Dx {
     /// [rows, cols of the input].

@@ -1,15 +1,17 @@
-//! AdamW (Loshchilov and Hutter, 2019) with f32 moments and masters, and clipping by the global norm.
+//! AdamW (Loshchilov and Hutter, 2019), or SGD with momentum, with f32 masters and clipping by the global norm.
 //!
 //! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
 //! over micro batches equals one big batch.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale, Tensor};
 
 use crate::disk::{Part, Role, chunks};
-use crate::params::{Grads, Param, ParamId, Params};
-use crate::shares::{SLOT, Shares};
+use crate::grads::Grads;
+use crate::params::{Param, ParamId, Params};
+use crate::shares::{SLOT, Sharding, Shares};
 use crate::value::Value;
 
 #[cfg(test)]
@@ -30,11 +32,36 @@ pub struct AdamWSettings {
     pub weight_decay: f32,
     /// Clip the global norm to this; 0 for no clipping.
     pub max_norm: f32,
+    /// What is kept of earlier gradients.
+    pub moments: Moments,
+}
+
+/// What an optimizer keeps of earlier gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moments {
+    /// f32, or bf16 (Megatron's precision-aware optimizer).
+    pub dtype: DType,
+    /// Of their squares too; without, the update is SGD with momentum.
+    pub second: bool,
+}
+
+impl Default for Moments {
+    fn default() -> Moments {
+        Moments { dtype: DType::F32, second: true }
+    }
 }
 
 impl Default for AdamWSettings {
     fn default() -> AdamWSettings {
-        AdamWSettings { lr: 3e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, max_norm: 1.0 }
+        AdamWSettings {
+            lr: 3e-4,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            max_norm: 1.0,
+            moments: Moments::default(),
+        }
     }
 }
 
@@ -43,10 +70,10 @@ impl Default for AdamWSettings {
 pub struct State {
     /// Its elements.
     pub range: Range<usize>,
-    /// f32 first moment.
+    /// First moment.
     pub m: Value,
-    /// f32 second moment.
-    pub v: Value,
+    /// Second moment, if there is one.
+    pub v: Option<Value>,
     /// f32 weights.
     pub master: Option<Value>,
 }
@@ -54,7 +81,8 @@ pub struct State {
 /// The optimizer's state.
 pub struct AdamW {
     states: Vec<Option<State>>,
-    shares: Shares,
+    shares: Rc<Shares>,
+    moments: Moments,
     /// f32 [1, slots]: sums of squares.
     slots: Tensor,
     /// i32: updates made. On the device, because only it knows in time whether a step was skipped.
@@ -117,18 +145,21 @@ pub struct StepReport {
 impl AdamW {
     /// Zero moments for every trainable weight; masters copied from the weights.
     pub fn new(device: &Device, params: &Params) -> AdamW {
-        AdamW::shared(device, params, Shares::alone(device, params))
+        AdamW::shared(device, params, Rc::new(Shares::alone(device, params)), Moments::default())
     }
 
-    /// As [`AdamW::new`], for a rank that keeps its share of the state.
+    /// As [`AdamW::new`], for a rank that keeps its share of the state, and of these moments.
     ///
     /// # Panics
     /// If weights are on disk and their state is shared.
-    pub fn shared(device: &Device, params: &Params, shares: Shares) -> AdamW {
+    pub fn shared(device: &Device, params: &Params, shares: Rc<Shares>, moments: Moments) -> AdamW {
         device.pool.enter("optimizer", -1);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Optimizer);
         let (sum_squares, scale, skip, norm) = (scalar(), scalar(), scalar(), scalar());
-        let room = |role: Role, weight: &Value, range: &Range<usize>| {
+        if let Some(disk) = params.disk() {
+            disk.make_moments(device, moments);
+        }
+        let room = |role: Role, weight: &Value, range: &Range<usize>, dtype: DType| {
             let whole = range.len() == weight.len();
             assert!(
                 whole || weight.away().is_none(),
@@ -137,17 +168,18 @@ impl AdamW {
             let [rows, cols] = if whole { weight.shape() } else { [1, range.len()] };
             match params.disk() {
                 Some(disk) if disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty() => {
-                    Value::on_disk(disk, [rows, cols], DType::F32, role, weight.layer())
+                    Value::on_disk(disk, [rows, cols], dtype, role, weight.layer())
                 }
-                _ => device.empty(rows, cols, DType::F32, Category::Optimizer).into(),
+                _ => device.empty(rows, cols, dtype, Category::Optimizer).into(),
             }
         };
         let state = |id: ParamId, weight: &Value| {
             let range = shares.own(id);
             State {
-                m: room(Role::Moment1, weight, &range),
-                v: room(Role::Moment2, weight, &range),
-                master: (weight.dtype() != DType::F32).then(|| room(Role::Master, weight, &range)),
+                m: room(Role::Moment1, weight, &range, moments.dtype),
+                v: moments.second.then(|| room(Role::Moment2, weight, &range, moments.dtype)),
+                master: (weight.dtype() != DType::F32)
+                    .then(|| room(Role::Master, weight, &range, DType::F32)),
                 range,
             }
         };
@@ -155,7 +187,7 @@ impl AdamW {
             params.iter().map(|(id, param)| param.trainable.then(|| state(id, &param.value))).collect();
         let slots = device.zeros(1, shares.num_slots.max(1), DType::F32, Category::Optimizer);
         let updates = device.zeros(1, 1, DType::I32, Category::Optimizer);
-        let adamw = AdamW { states, shares, slots, updates, sum_squares, scale, skip, norm };
+        let adamw = AdamW { states, shares, moments, slots, updates, sum_squares, scale, skip, norm };
         adamw.begin(device, params);
         adamw
     }
@@ -168,14 +200,15 @@ impl AdamW {
             let Item { param, state, range, .. } = &items[item];
             let part = |value, range, read| Part { value, range, read, write: !read };
             let weight = state.master.is_some().then(|| part(&param.value, items[item].of_weight(), true));
-            let state = [Some(&state.m), Some(&state.v), state.master.as_ref()];
+            let state = [Some(&state.m), state.v.as_ref(), state.master.as_ref()];
             state.into_iter().flatten().map(|value| part(value, range.clone(), false)).chain(weight).collect()
         };
-        sweep(params, items.len(), &parts, &mut |_, views| {
-            machine.zero(&views[0]);
-            machine.zero(&views[1]);
-            if let [_, _, master, weight] = views {
-                machine.copy(weight, master);
+        sweep(params, items.len(), &parts, &mut |item, views| {
+            let State { v, master, .. } = items[item].state;
+            let (moments, narrow) = views.split_at(1 + usize::from(v.is_some()));
+            moments.iter().for_each(|moment| machine.zero(moment));
+            if let ([to, weight], Some(_)) = (narrow, master) {
+                machine.copy(weight, to);
             }
         });
     }
@@ -229,6 +262,7 @@ impl AdamW {
         settings: &AdamWSettings,
     ) -> StepReport {
         let machine = &device.machine;
+        params.settle(device);
         device.pool.enter("adamw", -1);
         self.square(device, grads);
         let (sum_squares, scale, skip, norm) = (&self.sum_squares, &self.scale, &self.skip, &self.norm);
@@ -250,21 +284,28 @@ impl AdamW {
             let Item { param, state, range, .. } = &items[item];
             // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
             let part = |value, range| Part { value, range, read: true, write: true };
-            let state = [Some(&state.m), Some(&state.v), state.master.as_ref()];
+            let state = [Some(&state.m), state.v.as_ref(), state.master.as_ref()];
             let state = state.into_iter().flatten().map(|value| part(value, range.clone()));
             std::iter::once(part(&param.value, items[item].of_weight())).chain(state).collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {
-            let Item { id, param, .. } = &items[item];
-            let Some(grad) = grads.get(*id) else { return };
-            let grad = &grad.reshape(1, grad.len()).view_cols(items[item].of_weight());
+            let Item { id, param, state, .. } = &items[item];
+            let Some(grad) = grads.own(*id) else { return };
+            let grad = &grad.view_cols(items[item].range.clone());
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
-            let (param, m, v, master) = (&views[0], &views[1], &views[2], views.get(3));
+            let (param, m) = (&views[0], &views[1]);
+            let (v, master) = match &state.v {
+                Some(_) => (views.get(2), views.get(3)),
+                None => (None, views.get(2)),
+            };
             let call =
                 Call { param, master, m, v, grad, scale, skip, lr, beta1, beta2, eps, weight_decay, updates };
             machine.adamw(&call);
         });
-        self.spread(device, params);
+        // Updated elements go to the ranks that have the same weights and not their state.
+        if matches!(self.shares.sharding, Sharding::Optim | Sharding::OptimGrads) {
+            params.begin_gather(device, &self.shares);
+        }
         StepReport { norm: machine.read(norm), skipped: machine.read(skip) }
     }
 
@@ -272,13 +313,14 @@ impl AdamW {
     fn square(&self, device: &Device, grads: &Grads) {
         let machine = &device.machine;
         machine.zero(&self.slots);
-        for (id, grad) in grads.iter() {
-            let (shares, flat) = (&self.shares.params[id.index()], grad.reshape(1, grad.len()));
-            let Some(first) = shares.slot else { continue };
+        for id in grads.ids() {
+            let (Some(first), Some(grad)) = (self.shares.params[id.index()].slot, grads.own(id)) else {
+                continue;
+            };
             let own = self.shares.own(id);
             for start in own.clone().step_by(SLOT) {
                 let slot = first + start / SLOT;
-                let part = flat.view_cols(start..own.end.min(start + SLOT));
+                let part = grad.view_cols(start - own.start..own.end.min(start + SLOT) - own.start);
                 machine.sum_squares(&part, &self.slots.view_cols(slot..slot + 1));
             }
         }
@@ -287,49 +329,9 @@ impl AdamW {
         machine.sum(&self.slots, &self.sum_squares);
     }
 
-    /// Hands updated elements to the ranks that have the same weights and not their state.
-    fn spread(&self, device: &Device, params: &Params) {
-        if self.shares.whole {
-            return;
-        }
-        let shared = |id: &ParamId| self.states[id.index()].is_some() && self.shares.group(*id).size() > 1;
-        for (id, param) in params.iter().filter(|(id, _)| shared(id)) {
-            let replicas = self.shares.group(id);
-            let weight = param.value.flat(0..param.value.len());
-            let ranges = &self.shares.params[id.index()].ranges;
-            let (me, own) = (replicas.index(), self.shares.own(id));
-            // A copy: the weight is written to while its own part is read.
-            let mine = device.empty(1, own.len(), param.value.dtype(), Category::Comm);
-            if !own.is_empty() {
-                device.machine.copy(&weight.view_cols(own), &mine);
-            }
-            let others = || (0..replicas.size()).filter(|member| *member != me);
-            let views: Vec<Tensor> = ranges.iter().map(|range| weight.view_cols(range.clone())).collect();
-            let sends: Vec<(usize, &Tensor)> = others().map(|member| (member, &mine)).collect();
-            let receives: Vec<(usize, &Tensor)> = others().map(|member| (member, &views[member])).collect();
-            replicas.exchange(device, "gather parameters", &sends, &receives).wait();
-        }
-    }
-
-    /// Sums the gradients over the ranks that have the same weights: all of them, or of shared state this rank's part.
-    pub fn reduce(&self, device: &Device, grads: &Grads) {
-        device.pool.enter("reduce gradients", -1);
-        for (id, grad) in grads.iter().filter(|(id, _)| self.shares.group(*id).size() > 1) {
-            let replicas = self.shares.group(id);
-            let flat = grad.reshape(1, grad.len());
-            if self.shares.whole {
-                replicas.all_reduce(device, &flat);
-                continue;
-            }
-            let ranges = &self.shares.params[id.index()].ranges;
-            let parts: Vec<Tensor> = ranges.iter().map(|range| flat.view_cols(range.clone())).collect();
-            let mine = &parts[replicas.index()];
-            let sum = device.empty(1, mine.cols(), DType::F32, Category::Comm);
-            replicas.reduce_scatter(device, &parts, &sum);
-            if !mine.is_empty() {
-                device.machine.copy(&sum, mine);
-            }
-        }
+    /// What is kept of earlier gradients.
+    pub fn moments(&self) -> Moments {
+        self.moments
     }
 
     /// f32 [1, 1]: not zero if the last update left everything as it was.

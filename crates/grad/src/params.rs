@@ -1,10 +1,14 @@
-//! Weights and their main gradients.
+//! Weights.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use fathom_tensor::mesh::Group;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::disk::{Role, StateDisk};
+use crate::gather::Gathering;
+use crate::shares::{Shares, deal_buckets};
 use crate::value::Value;
 
 /// Index of a weight in [`Params`].
@@ -35,19 +39,28 @@ pub struct Param {
 pub struct Params {
     list: Vec<Param>,
     disk: Option<Rc<StateDisk>>,
-    /// Weights on disk in the order in which a forward pass needs them; the head's are the last.
-    walk: Vec<Vec<ParamId>>,
+    /// Ranks with the same weights keep a part of each.
+    parted: bool,
+    /// Each run of layers' segments, with the weights that they need, in the order of a forward pass.
+    walk: Walk,
+    /// The embedding that is the head too.
+    tied: Option<ParamId>,
+    /// Updated weights that other ranks still owe this one.
+    gathering: RefCell<Option<Gathering>>,
 }
 
+/// By run of layers and segment; the head is the last segment.
+type Walk = Vec<Vec<Vec<ParamId>>>;
+
 /// Weights of a segment, in memory until this is dropped.
-#[must_use = "weights on disk are in memory as long as this lives"]
+#[must_use = "weights that are elsewhere are in memory as long as this lives"]
 pub struct Weights<'a> {
     params: &'a Params,
     ids: Vec<ParamId>,
 }
 
 impl Weights<'_> {
-    /// True if none of them is on disk.
+    /// True if all of them are always in memory.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -70,10 +83,17 @@ impl Params {
         Params { disk, ..Params::default() }
     }
 
+    /// The same, for weights of which ranks that have the same ones keep a part each ([`Params::part`]).
+    pub fn parted(mut self, parted: bool) -> Params {
+        self.parted = parted;
+        self
+    }
+
     /// Room for a weight of `layer` (-1 outside the blocks): on disk if weights are there and it is a matrix, else in
     /// memory. Undefined until it is filled.
     pub fn room(&self, device: &Device, [rows, cols]: [usize; 2], dtype: DType, layer: i32) -> Value {
         match &self.disk {
+            _ if self.parted => Value::parted(device, [rows, cols], dtype),
             Some(disk) if disk.what().weights && Value::moves([rows, cols]) => {
                 Value::on_disk(disk, [rows, cols], dtype, Role::Weight, layer)
             }
@@ -86,32 +106,92 @@ impl Params {
         self.disk.as_ref()
     }
 
-    /// Says in which order a forward pass needs the weights, segment by segment, the head last: what is on disk is
-    /// fetched ahead by it.
-    pub fn set_walk(&mut self, segments: impl IntoIterator<Item = Vec<ParamId>>) {
-        let on_disk = |ids: Vec<ParamId>| -> Vec<ParamId> {
-            ids.into_iter().filter(|id| self.get(*id).value.away().is_some()).collect()
+    /// Says in which order a forward pass needs the weights: of each run of layers the segments, the head the last of all. What
+    /// is elsewhere is fetched ahead by it. `tied` is an embedding that is the head too.
+    pub fn set_walk(&mut self, runs: Vec<Vec<Vec<ParamId>>>, tied: Option<ParamId>) {
+        (self.walk, self.tied) = (runs, tied);
+    }
+
+    /// The embedding that is the head too.
+    pub fn tied(&self) -> Option<ParamId> {
+        self.tied
+    }
+
+    /// All weights by the segment that needs them first, in the order of a forward pass; what none needs with the last.
+    pub fn buckets(&self) -> Vec<Vec<ParamId>> {
+        let mut seen = vec![false; self.list.len()];
+        let mut fresh = |ids: &[ParamId]| -> Vec<ParamId> {
+            ids.iter().copied().filter(|id| !std::mem::replace(&mut seen[id.index()], true)).collect()
         };
-        let walk: Vec<_> = segments.into_iter().map(on_disk).filter(|ids| !ids.is_empty()).collect();
-        self.walk = walk;
+        let mut buckets: Vec<Vec<ParamId>> = self.walk.iter().flatten().map(|ids| fresh(ids)).collect();
+        let all: Vec<ParamId> = self.iter().map(|(id, _)| id).collect();
+        let rest = fresh(&all);
+        match buckets.last_mut() {
+            Some(last) => last.extend(rest),
+            None => buckets.push(rest),
+        }
+        buckets.retain(|bucket| !bucket.is_empty());
+        buckets
     }
 
-    /// Begins to read those weights on disk that the segment after the one with these weights needs. The head counts as
-    /// a segment where it `follows`.
+    /// Gives each of the ranks with the same weights its part of them, where they keep parts: after the last weight. `replicas`
+    /// says who has the same of a weight.
+    pub fn part<'g>(&self, device: &Device, replicas: &dyn Fn(ParamId) -> &'g Group) {
+        if !self.parted {
+            return;
+        }
+        device.pool.enter("weights", -1);
+        let all = deal_buckets(self, &|id| replicas(id).size());
+        for ((id, param), ranges) in self.iter().zip(all) {
+            param.value.part(device, replicas(id), ranges);
+        }
+    }
+
+    /// Begins to fetch those weights that the segment after the one with these weights needs and that are elsewhere. The head
+    /// counts as a segment where it `follows`.
     pub fn fetch_after(&self, device: &Device, ids: &[ParamId], follows: bool) -> Option<Weights<'_>> {
-        let segments = self.walk.len() - usize::from(!follows && !self.walk.is_empty());
-        let at = self.walk.iter().position(|segment| segment.iter().any(|id| ids.contains(id)))?;
-        let next = self.walk[..segments].get(at + 1)?;
-        Some(self.fetch(device, next.iter().copied()))
+        let holds = |segment: &Vec<ParamId>| segment.iter().any(|id| ids.contains(id));
+        let run = self.walk.iter().position(|run| run.iter().any(holds))?;
+        let last_run = run + 1 == self.walk.len();
+        let segments = &self.walk[run][..self.walk[run].len() - usize::from(last_run && !follows)];
+        let mut at = segments.iter().position(holds)?;
+        // A segment may be several of the walk's.
+        while segments.get(at + 1).is_some_and(|next| next.iter().all(|id| ids.contains(id))) {
+            at += 1;
+        }
+        Some(self.fetch(device, segments.get(at + 1)?.iter().copied()))
     }
 
-    /// Begins to read those weights that are on disk; they stay in memory as long as the result lives.
+    /// Begins to fetch those weights that are elsewhere; they stay in memory as long as the result lives. Waits for what other
+    /// ranks owe of the others.
     pub fn fetch(&self, device: &Device, ids: impl IntoIterator<Item = ParamId>) -> Weights<'_> {
-        let on_disk = |id: &ParamId| self.get(*id).value.away().is_some();
-        let ids: Vec<ParamId> = ids.into_iter().filter(on_disk).collect();
+        let all: Vec<ParamId> = ids.into_iter().collect();
+        if let Some(gathering) = self.gathering.borrow_mut().as_mut() {
+            gathering.arrive(device, self, &all);
+        }
+        let ids: Vec<ParamId> = all.into_iter().filter(|id| self.get(*id).value.comes()).collect();
         ids.iter().for_each(|id| self.get(*id).value.fetch(device));
         Weights { params: self, ids }
     }
+
+    /// Begins to hand updated elements to the ranks that have the same weights and not their state; they arrive where a segment
+    /// fetches its weights.
+    pub(crate) fn begin_gather(&self, device: &Device, shares: &Rc<Shares>) {
+        *self.gathering.borrow_mut() = Some(Gathering::begin(device, self, shares));
+    }
+
+    /// Gives up what an update that failed left under way; what the weights are is undefined until they are loaded.
+    pub fn abandon(&mut self) {
+        self.gathering.take();
+    }
+
+    /// Waits for all that other ranks owe: before anybody but a segment reads weights. All ranks call this together.
+    pub fn settle(&self, device: &Device) {
+        if let Some(mut gathering) = self.gathering.borrow_mut().take() {
+            gathering.settle(device, self);
+        }
+    }
+
     /// Adds a weight.
     pub fn push(&mut self, param: Param) -> ParamId {
         self.list.push(param);
@@ -167,37 +247,5 @@ impl Params {
         for index in 0..self.list.len() {
             self.list[index].trainable = trainable(&self.list[index]);
         }
-    }
-}
-
-/// f32 main gradients: of the *sum* of the loss over tokens, added to in place.
-pub struct Grads {
-    list: Vec<Option<Tensor>>,
-}
-
-impl Grads {
-    /// Zeroed gradients for every trainable weight.
-    pub fn zeros(device: &Device, params: &Params) -> Grads {
-        device.pool.enter("grads", -1);
-        let make = |param: &Param| {
-            let [rows, cols] = param.value.shape();
-            param.trainable.then(|| device.zeros(rows, cols, DType::F32, Category::Grads))
-        };
-        Grads { list: params.iter().map(|(_, param)| make(param)).collect() }
-    }
-
-    /// Starts the next step from zero.
-    pub fn clear(&mut self, device: &Device) {
-        self.list.iter().flatten().for_each(|grad| device.machine.zero(grad));
-    }
-
-    /// The gradient of a weight, if it has one.
-    pub fn get(&self, id: ParamId) -> Option<&Tensor> {
-        self.list[id.index()].as_ref()
-    }
-
-    /// All gradients in the order of the weights.
-    pub fn iter(&self) -> impl Iterator<Item = (ParamId, &Tensor)> {
-        self.list.iter().enumerate().filter_map(|(index, grad)| Some((ParamId(index as u32), grad.as_ref()?)))
     }
 }

@@ -1,14 +1,15 @@
 //! Executes a schedule's steps: the same code on every machine.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::time::Instant;
 
 use fathom_tensor::{Category, Tensor};
 
+use crate::grads::Grads;
 use crate::graph::{Graph, Val};
 use crate::held::Far;
 use crate::op::{Desc, Dx, Exec, Flops, Saved};
-use crate::params::Grads;
 use crate::schedule::{Route, Slot, Step};
 use crate::tiles;
 
@@ -49,6 +50,11 @@ impl Counters {
     /// The figures so far.
     pub fn get(&self) -> Counted {
         self.state.borrow().clone()
+    }
+
+    /// FLOPs of the model so far.
+    pub fn model_flops(&self) -> u128 {
+        self.state.borrow().model_flops
     }
 
     /// Starts anew; `profile` records the time of each operation.
@@ -137,6 +143,16 @@ pub(crate) struct Runner<'a, 'x> {
     pub grads: Option<&'a mut Grads>,
     /// Values outside memory.
     pub far: Far<'a>,
+    /// Weight gradients to be made later; `None` if they are made at once.
+    pub due: Option<&'a mut Vec<Due>>,
+}
+
+/// What a node's weight gradients are made from.
+pub(crate) struct Due {
+    pub node: usize,
+    pub saved: Saved,
+    pub dy: Vec<Option<Tensor>>,
+    pub rows: Range<usize>,
 }
 
 impl<'a, 'x> Runner<'a, 'x> {
@@ -148,7 +164,8 @@ impl<'a, 'x> Runner<'a, 'x> {
         tile_rows: Option<usize>,
         store: Store,
     ) -> Runner<'a, 'x> {
-        Runner { graph, exec, counters, tile_rows, store, tile: None, grads: None, far: Far::default() }
+        let far = Far::default();
+        Runner { graph, exec, counters, tile_rows, store, tile: None, grads: None, far, due: None }
     }
 }
 
@@ -189,12 +206,19 @@ impl Runner<'_, '_> {
     fn tiles(&mut self, body: &[Step]) {
         let tokens = self.exec.batch.tokens;
         let (device, counters) = (self.exec.device, self.counters);
-        tiles::each(device, counters, tokens, self.tile_rows.unwrap_or(tokens).max(1), |rows| {
+        let tile_rows = self.tile_rows.unwrap_or(tokens).max(1);
+        let every = self.due.is_some();
+        let work = |rows: Range<usize>| {
             self.exec.rows = rows;
             self.tile = Some(Store::new(self.store.values.len(), self.store.grads.len() as u32));
             self.run(body);
             self.tile = None;
-        });
+        };
+        match every {
+            // What tiles leave for later is in memory at once.
+            true => tiles::all(tokens, tile_rows).for_each(work),
+            false => tiles::each(device, counters, tokens, tile_rows, work),
+        }
         self.exec.rows = 0..tokens;
     }
 
@@ -293,16 +317,13 @@ impl Runner<'_, '_> {
         let flops = self.flops(index);
         let layer = self.exec.layer;
 
-        let grads = self.grads.as_deref();
-        let dw: Vec<Option<Tensor>> =
-            node.params.iter().map(|id| grads.and_then(|grads| grads.get(*id)).cloned()).collect();
-        if dw.iter().any(Option::is_some) {
-            let work = if dw[0].is_some() { flops.weight } else { 0 };
-            self.counters.add(work, work);
-            let exec = &mut *self.exec;
-            self.counters.span(node.op.name(), " backward weight", layer, || {
-                node.op.backward_weight(exec, &saved, &dy, &dw)
-            });
+        match &mut self.due {
+            None => self.backward_weight(index, &saved, &dy),
+            Some(due) if node.params.iter().any(|id| self.exec.params.get(*id).trainable) => {
+                let saved = saved.for_weights(&*node.op);
+                due.push(Due { node: index, saved, dy: dy.clone(), rows: self.exec.rows.clone() });
+            }
+            Some(_) => {}
         }
         if route.dx.iter().all(Option::is_none) {
             self.exec.carry = None;
@@ -329,6 +350,36 @@ impl Runner<'_, '_> {
         self.exec.carry = None;
         for (target, part) in later {
             self.exec.device.machine.add(&target, &part, &target);
+        }
+    }
+
+    /// Adds to the gradients of a node's weights.
+    fn backward_weight(&mut self, index: usize, saved: &Saved, dy: &[Option<Tensor>]) {
+        let node = &self.graph.nodes[index];
+        let grads = self.grads.as_deref();
+        let dw: Vec<Option<Tensor>> =
+            node.params.iter().map(|id| grads.and_then(|grads| grads.get(*id)).cloned()).collect();
+        if dw.iter().all(Option::is_none) {
+            return;
+        }
+        let (layer, flops) = (self.exec.layer, self.flops(index));
+        let work = if dw[0].is_some() { flops.weight } else { 0 };
+        self.counters.add(work, work);
+        let exec = &mut *self.exec;
+        self.counters.span(node.op.name(), " backward weight", layer, || {
+            node.op.backward_weight(exec, saved, dy, &dw)
+        });
+    }
+
+    /// Makes the weight gradients that a backward pass left, in its order.
+    pub fn make_due(&mut self, due: Vec<Due>) {
+        for Due { node: index, mut saved, dy, rows } in due {
+            let node = &self.graph.nodes[index];
+            self.exec.device.pool.enter(node.op.name(), self.exec.layer);
+            saved.params = node.params.iter().map(|id| self.exec.params.tensor(*id)).collect();
+            self.exec.rows = rows;
+            self.backward_weight(index, &saved, &dy);
+            self.exec.carry = None;
         }
     }
 

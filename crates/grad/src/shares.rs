@@ -1,26 +1,47 @@
-//! Which rank keeps the optimizer's state of which elements (the distributed optimizer, ZeRO-1), and where their squares are
-//! added.
+//! Who keeps what of weights, gradients and the optimizer's state among ranks with the same weights (ZeRO, Rajbhandari et al.,
+//! 2020), and where the squares of gradients are added.
 //!
 //! The square of the gradient's norm is added up in slots, one for each [`SLOT`] elements of a weight of the whole model, and
 //! the slots in their order: the norm has the same bits whichever rank computes which slot.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fathom_tensor::Device;
-use fathom_tensor::mesh::Group;
+use fathom_tensor::mesh::{Group, share};
 
 use crate::params::{ParamId, Params};
 
 /// Elements whose squares are added into one slot; ranks part weights at multiples of it.
 pub const SLOT: usize = 1 << 18;
 
-/// The elements of a weight that the members of a data parallel group keep the state of, and its slots.
+/// What ranks with the same weights share (the names are Megatron-FSDP's `data_parallel_sharding_strategy`); each includes those
+/// before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharding {
+    /// Nothing: each has all of everything.
+    NoShard,
+    /// The optimizer's state (ZeRO-1, Megatron's distributed optimizer).
+    #[default]
+    Optim,
+    /// And main gradients, outside the segment that makes them (ZeRO-2).
+    OptimGrads,
+    /// And weights, outside the segments that need them (ZeRO-3).
+    OptimGradsParams,
+}
+
+/// What the members of a group of replicas have of one weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamShares {
-    /// One range for each member, ascending and together all elements; or all elements for each, if none is shared.
+    /// The elements that each member keeps the state of, ascending and together all; or all elements for each, if none is
+    /// shared.
     pub ranges: Vec<Range<usize>>,
     /// The slot of its first element; `None` if another rank adds its squares.
     pub slot: Option<usize>,
+    /// Every tensor parallel rank has all of the weight and a part of its gradient.
+    pub partial: bool,
+    /// A tied embedding whose other copy is on the pipeline's other end.
+    pub twice: bool,
     /// It is an expert's: the ranks that have the same are [`Shares::experts`].
     pub expert: bool,
 }
@@ -29,16 +50,26 @@ pub struct ParamShares {
 pub struct Shares {
     /// By [`ParamId`].
     pub params: Vec<ParamShares>,
+    /// Weights whose gradients are summed together, in the order in which a forward pass needs them.
+    pub buckets: Vec<Vec<ParamId>>,
     /// Slots of the whole model.
     pub num_slots: usize,
-    /// Ranks with the same weights, which share their state.
+    /// Ranks with the same weights.
     pub replicas: Group,
-    /// Ranks with the same experts, which share theirs.
+    /// Ranks with the same experts.
     pub experts: Group,
+    /// What they share; nothing if there is but one.
+    pub sharding: Sharding,
     /// Each has the whole state: nothing is shared.
     pub whole: bool,
     /// Ranks whose slots together are all.
     pub squares: Group,
+    /// Ranks that have parts of the same weights.
+    pub tp: Group,
+    /// Ranks that have parts of the same experts.
+    pub etp: Group,
+    /// Ranks that have the two copies of a tied embedding.
+    pub ends: Group,
 }
 
 impl Shares {
@@ -48,12 +79,24 @@ impl Shares {
         let share = |len: usize| {
             let slot = Some(num_slots);
             num_slots += len.div_ceil(SLOT);
-            ParamShares { ranges: std::iter::once(0..len).collect(), slot, expert: false }
+            let ranges = std::iter::once(0..len).collect();
+            ParamShares { ranges, slot, partial: false, twice: false, expert: false }
         };
         let params = params.iter().map(|(_, param)| param.value.len()).map(share).collect();
         let alone = device.mesh.group(&[]);
-        let [replicas, experts, squares] = [alone.clone(), alone.clone(), alone];
-        Shares { params, num_slots, replicas, experts, whole: true, squares }
+        Shares {
+            params,
+            buckets: Vec::new(),
+            num_slots,
+            replicas: alone.clone(),
+            experts: alone.clone(),
+            sharding: Sharding::NoShard,
+            whole: true,
+            squares: alone.clone(),
+            tp: alone.clone(),
+            etp: alone.clone(),
+            ends: alone,
+        }
     }
 
     /// The ranks that have the same of a weight.
@@ -61,9 +104,41 @@ impl Shares {
         if self.params[id.index()].expert { &self.experts } else { &self.replicas }
     }
 
+    /// The ranks that have other parts of it.
+    pub(crate) fn other_parts(&self, id: ParamId) -> &Group {
+        if self.params[id.index()].expert { &self.etp } else { &self.tp }
+    }
+
+    /// Some weights by the group that has the same of them.
+    pub(crate) fn by_group(&self, ids: &[ParamId]) -> [(&Group, Vec<ParamId>); 2] {
+        let (experts, others) = ids.iter().copied().partition(|id| self.params[id.index()].expert);
+        [(&self.replicas, others), (&self.experts, experts)]
+    }
+
     /// The elements whose state this rank keeps.
     pub fn own(&self, id: ParamId) -> Range<usize> {
         self.params[id.index()].ranges[self.group(id).index()].clone()
+    }
+
+    /// The elements of a weight of `len` that each member has the sum of the gradients of: those whose state it keeps, or of
+    /// whole state equal parts, which then go round.
+    pub(crate) fn summed(&self, id: ParamId, len: usize) -> Vec<Range<usize>> {
+        let members = self.group(id).size();
+        match self.whole {
+            true => (0..members).map(|member| share(len, members, member)).collect(),
+            false => self.params[id.index()].ranges.clone(),
+        }
+    }
+
+    /// Buckets that some weights are in, the last first.
+    pub(crate) fn buckets_of(&self, ids: &[ParamId]) -> Vec<usize> {
+        let holds = |bucket: &usize| self.buckets[*bucket].iter().any(|id| ids.contains(id));
+        (0..self.buckets.len()).rev().filter(holds).collect()
+    }
+
+    /// Nothing is to be summed with anybody.
+    pub(crate) fn is_alone(&self) -> bool {
+        [&self.replicas, &self.experts, &self.tp, &self.etp, &self.ends].iter().all(|group| group.size() == 1)
     }
 }
 
@@ -84,6 +159,25 @@ pub fn deal(lens: &[usize], members: usize) -> Vec<Vec<Range<usize>>> {
         cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
     };
     lens.iter().map(ranges).collect()
+}
+
+/// Deals the weights of each bucket on their own, so that every one of a weight's `members` has a part of every segment; by
+/// [`ParamId`]. A tied embedding is dealt by itself: the ranks that have its other copy deal it among other weights.
+pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
+    let mut all = vec![Vec::new(); params.len()];
+    for bucket in params.buckets() {
+        let mut together: BTreeMap<(bool, usize), Vec<ParamId>> = BTreeMap::new();
+        for id in bucket {
+            together.entry((params.tied() == Some(id), members(id))).or_default().push(id);
+        }
+        for ((_, members), ids) in together {
+            let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.len()).collect();
+            for (id, ranges) in ids.iter().zip(deal(&lens, members)) {
+                all[id.index()] = ranges;
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]

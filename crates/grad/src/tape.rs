@@ -4,15 +4,17 @@ use fathom_tensor::spill::Tag;
 use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Batch;
+use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, Held, Holding, Leaving, Offload};
 use crate::op::{Desc, Exec, KvMemory};
-use crate::params::{Grads, ParamId, Params, Weights};
+use crate::params::{ParamId, Params, Weights};
 use crate::places::Places;
-use crate::run::{Counters, Runner, Store};
+use crate::run::{Counters, Due, Runner, Store};
 use crate::schedule::{At, Schedule};
 
-/// What a forward pass runs with. Borrowing the weights here means that they cannot change while a tape lives.
+/// What a forward pass runs with; cheap to copy. Borrowing the weights here means that they cannot change while a tape lives.
+#[derive(Clone, Copy)]
 pub struct Scope<'a> {
     /// Compute and memory.
     pub device: &'a Device,
@@ -67,6 +69,43 @@ pub struct Tape<'a> {
     ahead: Option<Weights<'a>>,
     /// The values flowing out of the last segment depend on something trainable.
     input_grad: bool,
+    /// Weight gradients are made after the backward pass.
+    split: bool,
+}
+
+/// Weight gradients that a backward pass left to be made ([`Tape::backward_input`]).
+#[must_use = "weight gradients are made where they are added"]
+pub struct Owed<'a> {
+    scope: Scope<'a>,
+    head_groups: usize,
+    /// In the order of the backward pass.
+    segments: Vec<Debt>,
+}
+
+/// Of one segment.
+struct Debt {
+    layer: i32,
+    graph: Graph,
+    due: Vec<Due>,
+}
+
+impl Owed<'_> {
+    /// Adds them to the main gradients.
+    pub fn add(self, grads: &mut Grads) {
+        let Owed { scope, head_groups, segments } = self;
+        for Debt { layer, graph, due } in segments {
+            let named = graph.weights();
+            let weights = scope.params.fetch(scope.device, named.iter().copied());
+            weights.wait();
+            grads.enter(scope.device, &named);
+            let mut exec = exec(&scope, layer, head_groups);
+            let mut runner = Runner::new(&graph, &mut exec, scope.counters, None, Store::new(0, 0));
+            runner.grads = Some(&mut *grads);
+            runner.make_due(due);
+            drop(runner);
+            grads.leave(scope.device, &named);
+        }
+    }
 }
 
 /// Runs a model's segments, recording or not: the model's forward function is written once over this.
@@ -138,7 +177,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 impl<'a> Tape<'a> {
     /// A tape for one micro batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
-        Tape { scope, places, offload: None, done: Vec::new(), ahead: None, input_grad: false }
+        Tape { scope, places, offload: None, done: Vec::new(), ahead: None, input_grad: false, split: false }
     }
 
     /// What the tape runs with.
@@ -152,6 +191,12 @@ impl<'a> Tape<'a> {
         self
     }
 
+    /// The same tape, whose reverse pass is [`Tape::backward_input`].
+    pub fn with_split_backward(mut self, split: bool) -> Tape<'a> {
+        self.split = split;
+        self
+    }
+
     /// The same tape, with memory behind it for what [`Place::Host`](crate::Place::Host) and
     /// [`Place::Disk`](crate::Place::Disk) name; without it such values stay. After a failed transfer the step goes on
     /// with values that mean nothing: ask [`Offload::check`] before the update.
@@ -162,7 +207,25 @@ impl<'a> Tape<'a> {
 
     /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
     /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
-    pub fn backward(mut self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+    pub fn backward(self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+        self.reverse(dy, grads, None)
+    }
+
+    /// As [`Tape::backward`], leaving the gradients of weights to be made later: what they are made from stays in memory. They have
+    /// the same bits if those of every tape are added in the order of the micro batches. For tapes
+    /// [`with_split_backward`](Tape::with_split_backward).
+    ///
+    /// # Panics
+    /// If the tape is not one of those.
+    #[track_caller]
+    pub fn backward_input(self, dy: Tensor, grads: &mut Grads) -> (Option<Tensor>, Owed<'a>) {
+        assert!(self.split, "backward_input: the tape was not made to be split");
+        let (scope, head_groups, mut segments) = (self.scope, self.places.head_groups, Vec::new());
+        let dx = self.reverse(dy, grads, Some(&mut segments));
+        (dx, Owed { scope, head_groups, segments })
+    }
+
+    fn reverse(mut self, dy: Tensor, grads: &mut Grads, mut debts: Option<&mut Vec<Debt>>) -> Option<Tensor> {
         if let Some(top) = self.done.last_mut() {
             top.holding.fetch_first(self.scope.device);
         }
@@ -173,12 +236,25 @@ impl<'a> Tape<'a> {
             let below = self.done.last().map(Done::weights).unwrap_or_default();
             self.ahead = Some(self.scope.params.fetch(self.scope.device, below));
             weights.wait();
-            dy = self.backward_segment(done, dy?, grads);
+            let named = if done.schedule.backward.is_empty() { Vec::new() } else { done.graph.weights() };
+            if debts.is_none() {
+                grads.enter(self.scope.device, &named);
+            }
+            dy = self.backward_segment(done, dy?, grads, debts.as_deref_mut());
+            if debts.is_none() {
+                grads.leave(self.scope.device, &named);
+            }
         }
         dy
     }
 
-    fn backward_segment(&mut self, done: Done, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
+    fn backward_segment(
+        &mut self,
+        done: Done,
+        dy: Tensor,
+        grads: &mut Grads,
+        debts: Option<&mut Vec<Debt>>,
+    ) -> Option<Tensor> {
         let Done { layer, graph, schedule, mut holding } = done;
         if schedule.backward.is_empty() {
             return None;
@@ -193,12 +269,18 @@ impl<'a> Tape<'a> {
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let (own, below) = (Some(&mut holding), self.done.last_mut().map(|done| &mut done.holding));
+        let mut due = Vec::new();
         let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
         runner.grads = Some(grads);
         runner.far = Far { own, below };
+        runner.due = debts.is_some().then_some(&mut due);
         runner.run(&schedule.backward);
-        let dx = schedule.dx?;
-        runner.store.grads[dx as usize].take()
+        let dx = schedule.dx.and_then(|dx| runner.store.grads[dx as usize].take());
+        drop(runner);
+        if let Some(debts) = debts {
+            debts.push(Debt { layer, graph, due });
+        }
+        dx
     }
 }
 
@@ -211,7 +293,8 @@ impl<'a> Segments<'a> for Tape<'a> {
         let graph = record(&self.scope, x.as_ref(), body);
         let offload = self.offload;
         let reaches = |place| offload.is_some_and(|offload| offload.engine(place).is_some());
-        let at = At { places: self.places, layer, input_grad: self.input_grad, reaches: &reaches };
+        let (input_grad, split) = (self.input_grad, self.split);
+        let at = At { places: self.places, layer, input_grad, reaches: &reaches, split };
         let schedule = Schedule::new(&graph, self.scope.params, at);
         self.input_grad |=
             graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);

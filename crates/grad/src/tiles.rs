@@ -10,6 +10,11 @@ use crate::run::Counters;
 /// Tiles that run before the rest is counted: the second finds what every later one finds.
 const FIRST: usize = 2;
 
+/// Every tile, ascending.
+pub(crate) fn all(tokens: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
+}
+
 /// Runs `work` for each tile of `rows` rows of `tokens`, ascending.
 pub(crate) fn each(
     device: &Device,

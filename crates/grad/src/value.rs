@@ -1,16 +1,18 @@
-//! A weight, or a part of its optimizer state: a tensor in memory, or chunks on disk.
+//! A weight, or a part of its optimizer state: a tensor in memory, chunks on disk, or a part on each of several ranks.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
+use fathom_tensor::mesh::{Flying, Group};
 use fathom_tensor::spill::{Reading, Stored};
 use fathom_tensor::{Category, DType, Device, Reader, Share, Tensor};
 
 use crate::disk::{Part, Role, StateDisk, chunks};
+use crate::parted::Parted;
 
-/// Rows x columns that are in memory, or on disk and in memory only while somebody needs them. Cheap to clone; clones are
+/// Rows x columns that are in memory, or elsewhere and in memory only while somebody needs them. Cheap to clone; clones are
 /// the same value.
 #[derive(Clone)]
 pub struct Value {
@@ -23,6 +25,7 @@ pub struct Value {
 enum Home {
     Here(Tensor),
     Away(Rc<Away>),
+    Parted(Rc<Parted>),
 }
 
 /// A value on disk.
@@ -36,7 +39,7 @@ pub(crate) struct Away {
 
 /// A value's time in memory.
 #[derive(Default)]
-struct Visit {
+pub(crate) struct Visit {
     users: u32,
     at: At,
 }
@@ -45,8 +48,27 @@ struct Visit {
 enum At {
     #[default]
     Absent,
-    Coming(Tensor, Vec<Reading>),
+    Coming(Tensor, Coming),
     Here(Tensor),
+}
+
+/// How a value comes.
+pub(crate) enum Coming {
+    /// From disk.
+    Disk(Vec<Reading>),
+    /// From other ranks.
+    Ranks(Flying),
+}
+
+impl Coming {
+    /// Waits for it.
+    fn arrive(self) {
+        match self {
+            // A failure is the engine's first error: `StateDisk::check` tells.
+            Coming::Disk(readings) => readings.into_iter().for_each(|reading| drop(reading.retire())),
+            Coming::Ranks(flying) => flying.wait(),
+        }
+    }
 }
 
 impl From<Tensor> for Value {
@@ -58,7 +80,11 @@ impl From<Tensor> for Value {
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, cols] = self.shape;
-        let place = if self.away().is_some() { " on disk" } else { "" };
+        let place = match self.home {
+            Home::Here(_) => "",
+            Home::Away(_) => " on disk",
+            Home::Parted(_) => " on several ranks",
+        };
         write!(f, "{:?}[{rows}, {cols}]{place}", self.dtype)
     }
 }
@@ -82,10 +108,51 @@ impl Value {
         shape[0] > 1
     }
 
+    /// Of which ranks will have a part each, once [`Value::part`] has said which.
+    pub(crate) fn parted(device: &Device, shape: [usize; 2], dtype: DType) -> Value {
+        Value { shape, dtype, home: Home::Parted(Rc::new(Parted::new(device))) }
+    }
+
+    /// Gives every rank its part of a value made by [`Value::parted`]; what it holds is undefined.
+    pub(crate) fn part(&self, device: &Device, group: &Group, ranges: Vec<Range<usize>>) {
+        if let Home::Parted(parted) = &self.home {
+            parted.place(device, self.dtype, group, ranges);
+        }
+    }
+
     pub(crate) fn away(&self) -> Option<&Away> {
         match &self.home {
-            Home::Here(_) => None,
             Home::Away(away) => Some(away),
+            Home::Here(_) | Home::Parted(_) => None,
+        }
+    }
+
+    /// Whether it is in memory only while somebody needs it.
+    pub(crate) fn comes(&self) -> bool {
+        !matches!(self.home, Home::Here(_))
+    }
+
+    fn visit(&self) -> Option<&RefCell<Visit>> {
+        match &self.home {
+            Home::Here(_) => None,
+            Home::Away(away) => Some(&away.visit),
+            Home::Parted(parted) => Some(&parted.visit),
+        }
+    }
+
+    /// The elements that are always here, in memory or on disk.
+    pub fn own(&self) -> Range<usize> {
+        match &self.home {
+            Home::Parted(parted) => parted.own(),
+            Home::Here(_) | Home::Away(_) => 0..self.len(),
+        }
+    }
+
+    /// The same value, of which only [`Value::own`] is: in memory or on disk whatever its ranks do.
+    pub fn own_part(&self) -> Value {
+        match &self.home {
+            Home::Parted(parted) => parted.tensor().clone().into(),
+            Home::Here(_) | Home::Away(_) => self.clone(),
         }
     }
 
@@ -118,55 +185,68 @@ impl Value {
     pub fn resident(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Here(tensor) => Some(tensor),
-            Home::Away(_) => None,
+            Home::Away(_) | Home::Parted(_) => None,
         }
     }
 
     /// The tensor.
     ///
     /// # Panics
-    /// If the value is on disk and nobody has fetched it.
+    /// If the value is elsewhere and nobody has fetched it.
     #[track_caller]
     pub fn tensor(&self) -> Tensor {
-        match &self.home {
-            Home::Here(tensor) => tensor.clone(),
-            Home::Away(away) => match &away.visit.borrow().at {
-                At::Here(tensor) => tensor.clone(),
-                _ => panic!("{self:?} is used and was not fetched"),
-            },
+        if let Home::Here(tensor) = &self.home {
+            return tensor.clone();
         }
+        let here = self.visit().and_then(|visit| match &visit.borrow().at {
+            At::Here(tensor) => Some(tensor.clone()),
+            At::Absent | At::Coming(..) => None,
+        });
+        here.unwrap_or_else(|| panic!("{self:?} is used and was not fetched"))
     }
 
-    /// Elements of a tensor in memory, as one row.
+    /// Elements of a tensor in memory, as one row; of a parted value some of this rank's.
     pub(crate) fn flat(&self, range: Range<usize>) -> Tensor {
+        if let Home::Parted(parted) = &self.home {
+            let own = parted.own();
+            return parted.tensor().view_cols(range.start - own.start..range.end - own.start);
+        }
         self.tensor().reshape(1, self.len()).view_cols(range)
     }
 
-    /// One more user: begins to read the value unless it is there or on its way.
+    /// One more user: the value begins to come unless it is there or on its way.
     pub(crate) fn fetch(&self, device: &Device) {
-        let Some(away) = self.away() else { return };
-        let mut visit = away.visit.borrow_mut();
+        let Some(visit) = self.visit() else { return };
+        let mut visit = visit.borrow_mut();
         visit.users += 1;
         if matches!(visit.at, At::Absent) {
             let [rows, cols] = self.shape;
             let tensor = device.empty(rows, cols, self.dtype, Category::Params);
-            let flat = tensor.reshape(1, self.len());
-            let read = |(range, stored): (Range<usize>, &Stored)| {
-                away.disk.spill().read(stored, flat.view_cols(range)).ok()
-            };
-            let readings = chunks(self.len()).zip(&away.chunks).filter_map(read).collect();
-            visit.at = At::Coming(tensor, readings);
+            let coming = self.come(device, &tensor.reshape(1, self.len()));
+            visit.at = At::Coming(tensor, coming);
+        }
+    }
+
+    fn come(&self, device: &Device, flat: &Tensor) -> Coming {
+        match &self.home {
+            Home::Here(_) => Coming::Disk(Vec::new()),
+            Home::Parted(parted) => Coming::Ranks(parted.gather(device, flat)),
+            Home::Away(away) => {
+                let read = |(range, stored): (Range<usize>, &Stored)| {
+                    away.disk.spill().read(stored, flat.view_cols(range)).ok()
+                };
+                Coming::Disk(chunks(self.len()).zip(&away.chunks).filter_map(read).collect())
+            }
         }
     }
 
     /// Waits for what was fetched.
     pub(crate) fn wait(&self) {
-        let Some(away) = self.away() else { return };
-        let mut visit = away.visit.borrow_mut();
+        let Some(visit) = self.visit() else { return };
+        let mut visit = visit.borrow_mut();
         visit.at = match std::mem::take(&mut visit.at) {
-            At::Coming(tensor, readings) => {
-                // A failure is the engine's first error: `StateDisk::check` tells.
-                readings.into_iter().for_each(|reading| drop(reading.retire()));
+            At::Coming(tensor, coming) => {
+                coming.arrive();
                 At::Here(tensor)
             }
             other => other,
@@ -175,17 +255,22 @@ impl Value {
 
     /// One user less; the last one frees the memory.
     pub(crate) fn release(&self) {
-        let Some(away) = self.away() else { return };
-        let mut visit = away.visit.borrow_mut();
+        let Some(visit) = self.visit() else { return };
+        let mut visit = visit.borrow_mut();
         visit.users -= 1;
-        if visit.users == 0 {
-            visit.at = At::Absent;
+        if visit.users == 0
+            && let At::Coming(_, coming @ Coming::Ranks(_)) = std::mem::take(&mut visit.at)
+        {
+            // The others wait until theirs has been taken.
+            coming.arrive();
         }
     }
 
     fn sweep(&self, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
-        let Some(away) = self.away() else {
-            return work(0..self.len(), &self.flat(0..self.len()));
+        let away = match &self.home {
+            Home::Here(tensor) => return work(0..self.len(), &tensor.reshape(1, self.len())),
+            Home::Parted(parted) => return self.sweep_parted(parted, read, work),
+            Home::Away(away) => away,
         };
         let ranges: Vec<Range<usize>> = chunks(self.len()).collect();
         let part = |item: usize| {
@@ -193,6 +278,27 @@ impl Value {
             vec![Part { value: self, range, read, write: !read }]
         };
         away.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
+    }
+
+    /// By chunks; what is written is kept of this rank's elements alone, and what is read comes from all ranks.
+    fn sweep_parted(&self, parted: &Parted, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
+        let device = parted.device();
+        if read {
+            self.fetch(device);
+            self.wait();
+            work(0..self.len(), &self.tensor().reshape(1, self.len()));
+            return self.release();
+        }
+        let own = parted.own();
+        for range in chunks(self.len()) {
+            let chunk = device.empty(1, range.len(), self.dtype, Category::Staging);
+            work(range.clone(), &chunk);
+            let (from, to) = (range.start.max(own.start), range.end.min(own.end));
+            if from < to {
+                let part = chunk.view_cols(from - range.start..to - range.start);
+                device.machine.copy(&part, &self.flat(from..to));
+            }
+        }
     }
 
     /// Gives the value new elements: calls `work(elements, where to write them)` for ranges in ascending order that cover
@@ -204,7 +310,8 @@ impl Value {
         self.sweep(false, &mut work);
     }
 
-    /// Calls `work(elements, tensor)` for ranges in ascending order that cover the value; the tensor is [1, n].
+    /// Calls `work(elements, tensor)` for ranges in ascending order that cover the value; the tensor is [1, n]. Ranks that have a
+    /// part of it each call this together.
     pub fn read(&self, mut work: impl FnMut(Range<usize>, &Tensor)) {
         self.sweep(true, &mut work);
     }
@@ -218,9 +325,14 @@ impl Value {
 
     /// Lets another thread read the value as it is now while this one goes on; from disk, if it is there. Until the share
     /// ends, nothing may be written to it.
+    ///
+    /// # Panics
+    /// If this rank has a part of it only: [`Value::own_part`] can be shared.
+    #[track_caller]
     pub fn share(&self, device: &Device) -> (Share, Reader) {
         match &self.home {
             Home::Here(tensor) => device.machine.share(tensor),
+            Home::Parted(_) => panic!("{self:?} is shared as a whole"),
             Home::Away(away) => away.disk.spill().share(&away.chunks, self.shape),
         }
     }

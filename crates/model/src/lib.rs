@@ -18,6 +18,7 @@ mod pieces;
 mod portion;
 mod rope;
 mod spec;
+mod stages;
 
 pub use batch::{Caps, Packed, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block};
@@ -37,3 +38,4 @@ pub use pieces::Piece;
 pub use portion::{Holding, Holdings, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};
+pub use stages::StageLayers;

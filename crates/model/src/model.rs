@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk};
-use fathom_tensor::{DType, Device, Tensor};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block, norm};
 use crate::latent::{Latent, LatentParams};
@@ -94,7 +95,12 @@ impl Declare<'_> {
         let Kind { dtype, decays, trainable } = kind;
         let mut holding = Holding::of(number, shape, cut, self.portion);
         holding.partial |= partial && self.portion.tp > 1;
-        let value = self.params.room(self.device, holding.shard.local(), dtype, self.layer);
+        let [rows, cols] = holding.shard.local();
+        let value = match trainable || !self.portion.parted {
+            true => self.params.room(self.device, [rows, cols], dtype, self.layer),
+            // What no update changes is small and stays.
+            false => self.device.empty(rows, cols, dtype, Category::Params).into(),
+        };
         self.holdings.push(holding);
         self.params.push(Param { name, value, decays, trainable })
     }
@@ -315,13 +321,18 @@ impl Model {
             panic!("{message}");
         }
         device.pool.enter("weights", -1);
-        let (params, holdings, weights) = (Params::with_disk(disk), Holdings::new(), Vec::new());
+        let (replicas, same_experts) =
+            (device.mesh.group(&[Axis::Cp, Axis::Dp]), device.mesh.group(&[Axis::Edp]));
+        let parted = portion.parted && replicas.size() * same_experts.size() > 1;
+        let params = Params::with_disk(disk).parted(parted);
+        let (holdings, weights) = (Holdings::new(), Vec::new());
         let here = portion.first || (portion.last && spec.tied);
         let mut declare =
             Declare { device, dtype, portion: &portion, layer: -1, here, params, holdings, weights };
         let embed = declare.embed(spec);
         let embed = here.then_some(embed);
-        let mut walk = vec![declare.since(0)];
+        let before: Vec<_> = embed.filter(|_| portion.first).map(|_| declare.since(0)).into_iter().collect();
+        let mut walk = vec![before];
         let mut blocks = Vec::new();
         for index in 0..spec.layers.len() {
             let first = declare.params.len();
@@ -329,11 +340,15 @@ impl Model {
             let block = declare.block(spec, index);
             if declare.here {
                 blocks.push(block);
-                walk.push(declare.since(first));
+                let run = portion.chunks.iter().position(|chunk| chunk.contains(&index)).unwrap_or_default();
+                walk.resize(walk.len().max(run + 1), Vec::new());
+                walk[run].push(declare.since(first));
             }
         }
         (declare.layer, declare.here) = (-1, portion.last);
+        let first = declare.params.len();
         let norm = declare.norm("final_norm", spec.hidden, spec.norm_bias, false);
+        let norm_ids = declare.since(first);
         let head = match embed.filter(|_| spec.tied) {
             Some(embed) => embed.tokens,
             None => {
@@ -342,8 +357,14 @@ impl Model {
             }
         };
         let last = portion.last.then_some(LastParams { norm, head });
-        walk.extend(last.map(|last| vec![last.head]));
-        declare.params.set_walk(walk);
+        if let (Some(last), Some(run)) = (last, walk.last_mut()) {
+            run.extend([norm_ids, vec![last.head]]);
+        }
+        declare.params.set_walk(walk, embed.filter(|_| spec.tied).map(|embed| embed.tokens));
+        let holdings = &declare.holdings;
+        declare.params.part(device, &|id| {
+            if holdings[id.index()].expert { &same_experts } else { &replicas }
+        });
         let embed_scale = match dtype {
             DType::Bf16 => half::bf16::from_f32(spec.embed_scale).to_f32(),
             _ => spec.embed_scale,

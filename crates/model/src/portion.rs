@@ -5,6 +5,7 @@ use std::ops::Range;
 use fathom_tensor::mesh::{Axis, Mesh};
 
 use crate::spec::Spec;
+use crate::stages::StageLayers;
 
 /// The layers of one rank, and its place among the ranks that part weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,10 @@ pub struct Portion {
     pub etp: usize,
     /// Which of them this is.
     pub etp_index: usize,
+    /// Ranks with the same weights keep a part of each outside the segments that need them (ZeRO-3).
+    pub parted: bool,
+    /// How the layers were dealt.
+    pub layout: StageLayers,
 }
 
 impl Portion {
@@ -37,25 +42,46 @@ impl Portion {
         Portion::new(std::iter::once(0..spec.layers.len()).collect(), true, true)
     }
 
-    /// A rank's portion with the layers dealt evenly to the pipeline's stages: `virtual_stages` on each rank, those of a rank
-    /// `pp` stages apart (Megatron's interleaving). What does not divide goes to the first stages.
+    /// A rank's portion with the layers dealt to the pipeline's stages so that they take equally long.
     pub fn of(spec: &Spec, mesh: &Mesh, virtual_stages: usize) -> Portion {
+        Portion::cut(spec, mesh, virtual_stages, StageLayers::default())
+    }
+
+    /// A rank's portion: `virtual_stages` of the pipeline's stages on each rank, those of a rank `pp` stages apart (Megatron's
+    /// interleaving).
+    pub fn cut(spec: &Spec, mesh: &Mesh, virtual_stages: usize, layout: StageLayers) -> Portion {
         let (pp, index) = (mesh.size(Axis::Pp), mesh.index(Axis::Pp));
         let stages = pp * virtual_stages.max(1);
-        let layers = spec.layers.len();
-        let start = |stage: usize| stage * (layers / stages) + stage.min(layers % stages);
-        let chunks = (index..stages).step_by(pp).map(|stage| start(stage)..start(stage + 1)).collect();
+        let chunks = layout.cut(spec, stages).into_iter().skip(index).step_by(pp).collect();
         let [(tp, tp_index), (ep, ep_index), (etp, etp_index)] =
             [Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| (mesh.size(axis), mesh.index(axis)));
         let shared_rows = tp > 1 && mesh.grid().sequence_parallel;
         let part = Portion::new(chunks, index == 0, index + 1 == pp);
-        Portion { tp, tp_index, shared_rows, ep, ep_index, etp, etp_index, ..part }
+        Portion { tp, tp_index, shared_rows, ep, ep_index, etp, etp_index, layout, ..part }
     }
 
     fn new(chunks: Vec<Range<usize>>, first: bool, last: bool) -> Portion {
-        let (tp, ep, etp) = (1, 1, 1);
-        let (tp_index, ep_index, etp_index, shared_rows) = (0, 0, 0, false);
-        Portion { chunks, first, last, tp, shared_rows, tp_index, ep, ep_index, etp, etp_index }
+        let (tp, ep, etp, layout) = (1, 1, 1, StageLayers::default());
+        let (tp_index, ep_index, etp_index, shared_rows, parted) = (0, 0, 0, false, false);
+        Portion {
+            chunks,
+            first,
+            last,
+            tp,
+            shared_rows,
+            tp_index,
+            ep,
+            ep_index,
+            etp,
+            etp_index,
+            parted,
+            layout,
+        }
+    }
+
+    /// The same, saying whether ranks with the same weights keep a part of each.
+    pub fn with_parted(self, parted: bool) -> Portion {
+        Portion { parted, ..self }
     }
 
     /// The layers, ascending.

@@ -301,17 +301,18 @@ pub struct Spread<'a> {
     pub all: Option<&'a Tensor>,
 }
 
-/// One AdamW update (Loshchilov and Hutter, 2019) of one tensor.
+/// One update of one tensor: AdamW (Loshchilov and Hutter, 2019), or without a second moment SGD with momentum and decoupled decay
+/// (SGDW, in the same paper): `m = beta1 m + g`, `param -= lr (m + weight_decay param)`.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW<'a> {
     /// Updated weights.
     pub param: &'a Tensor,
     /// f32 master of `param` if that is narrower.
     pub master: Option<&'a Tensor>,
-    /// f32 first moment.
+    /// First moment: f32, or bf16, to which it is rounded once it has been used.
     pub m: &'a Tensor,
-    /// f32 second moment.
-    pub v: &'a Tensor,
+    /// Second moment, of the same type.
+    pub v: Option<&'a Tensor>,
     /// f32 gradient of the sum; multiplied by `scale`.
     pub grad: &'a Tensor,
     /// f32 [1, 1]: one over the valid tokens, times the clip factor.

@@ -205,7 +205,7 @@ impl Machine for Meta {
     }
     fn step_scale(&self, _: &StepScale<'_>) {}
     fn adamw(&self, op: &AdamW<'_>) {
-        let read_and_written = [Some(op.param), op.master, Some(op.m), Some(op.v)];
+        let read_and_written = [Some(op.param), op.master, Some(op.m), op.v];
         let twice: u64 = read_and_written.into_iter().flatten().map(|tensor| 2 * tensor.bytes()).sum();
         self.run(Work::Memory, twice + op.grad.bytes());
     }

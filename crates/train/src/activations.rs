@@ -113,7 +113,8 @@ impl<'a> Segments<'a> for Recorder<'a> {
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
         let graph = Ctx::record(self.params, Spread::NONE, input, body);
-        let at = At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away };
+        let at =
+            At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away, split: false };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
         // Values are numbered in the order in which they appear: the input, then what each operation makes.

@@ -78,7 +78,7 @@ type Part = (&'static str, fn(&Trainer, ParamId) -> Value);
 const PARTS: [Part; 4] = [
     ("model", |trainer, id| trainer.params.get(id).value.clone()),
     ("moment1", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.m))),
-    ("moment2", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.v))),
+    ("moment2", |trainer, id| state_or_weight(trainer, id, |state| state.v.as_ref())),
     ("master", |trainer, id| state_or_weight(trainer, id, |state| state.master.as_ref())),
 ];
 
@@ -86,10 +86,16 @@ fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State)
     trainer.optimizer().state(id).and_then(pick).unwrap_or(&trainer.params.get(id).value).clone()
 }
 
-/// The parts that a trainer of this type needs: without narrow weights there are no masters.
+/// The parts that a trainer of this type needs: without narrow weights there are no masters, without squares no second moments.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
-    PARTS.into_iter().filter(move |(name, _)| narrow || *name != "master")
+    let second = trainer.optimizer().moments().second;
+    let wanted = move |name: &str| match name {
+        "master" => narrow,
+        "moment2" => second,
+        _ => true,
+    };
+    PARTS.into_iter().filter(move |(name, _)| wanted(name))
 }
 
 impl Checkpoints {
@@ -105,6 +111,7 @@ impl Checkpoints {
     ///
     /// Of several ranks all begin together and the first one saves: `None` on the others.
     pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Option<Saving>> {
+        trainer.params.settle(&trainer.device);
         if trainer.device.mesh.grid().ranks() > 1 {
             return self.begin_collected(trainer, progress);
         }
@@ -139,11 +146,15 @@ impl Checkpoints {
         let model = whole_model(trainer);
         let (mut shares, mut exports) = (Vec::new(), Vec::new());
         for (part, value) in parts(trainer) {
-            let dtype = if part == "model" { trainer.model.dtype(&trainer.params) } else { DType::F32 };
+            let dtype = match part {
+                "model" => trainer.model.dtype(&trainer.params),
+                "master" => DType::F32,
+                _ => trainer.optimizer().moments().dtype,
+            };
             let pick = |trainer: &Trainer, id: ParamId| {
                 let value = value(trainer, id);
                 let state = trainer.optimizer().state(id).filter(|_| part != "model");
-                let range = state.map_or(0..value.len(), |state| state.range.clone());
+                let range = state.map_or(value.own(), |state| state.range.clone());
                 (value, range)
             };
             let whole = collect(trainer, dtype, part != "model", &pick);
@@ -266,9 +277,9 @@ fn load_shared(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value, source:
         let Some(state) = trainer.optimizer().state(id).filter(|state| !state.range.is_empty()) else {
             continue;
         };
-        let (from, to) = (param.value.tensor(), value(trainer, id).tensor());
+        let from = param.value.tensor();
         let flat = from.reshape(1, from.len()).view_cols(state.range.clone());
-        device.machine.copy(&flat, &to.reshape(1, to.len()));
+        value(trainer, id).fill(|range, to| device.machine.copy(&flat.view_cols(range), to));
     }
     Ok(())
 }

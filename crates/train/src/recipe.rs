@@ -126,6 +126,30 @@ choice! {
         NoShard = "no_shard",
         /// The optimizer's state: ZeRO-1, the distributed optimizer.
         Optim = "optim",
+        /// And gradients: ZeRO-2.
+        OptimGrads = "optim_grads",
+        /// And weights, which are gathered for each block: ZeRO-3.
+        OptimGradsParams = "optim_grads_params",
+    }
+}
+
+choice! {
+    /// What an update does with a gradient.
+    pub enum OptimizerKind {
+        /// AdamW (Loshchilov and Hutter, 2019).
+        Adamw = "adamw",
+        /// SGD with momentum and decoupled decay (SGDW).
+        Sgd = "sgd",
+    }
+}
+
+choice! {
+    /// The order in which micro batches go through a pipeline.
+    pub enum PipelineSchedule {
+        /// One forward, one backward; interleaved with `virtual_stages`.
+        OneByOne = "1f1b",
+        /// The same with gradients of weights made where a rank would wait (ZB-H1).
+        ZeroBubble = "zero_bubble",
     }
 }
 
@@ -261,6 +285,11 @@ recipe! {
         pub etp: usize = 1,
         /// Stages of the pipeline on each rank (interleaved schedule); the step's micro batches are then a multiple of `pp`.
         pub virtual_stages: usize = 1,
+        /// In which order micro batches go through the stages.
+        pub schedule: PipelineSchedule = PipelineSchedule::OneByOne,
+        /// Layers of each stage of the pipeline, in the order of a forward pass; none: so that the stages take equally long, the
+        /// head counted.
+        pub layout: Vec<usize>,
         /// Tensor parallel ranks share the rows of what lies between their sub-layers.
         pub sequence_parallel: bool = true,
         /// What ranks with the same weights share.
@@ -362,11 +391,15 @@ recipe! {
         pub weight: f64 = 1.0,
     }
 
-    /// The update: AdamW.
+    /// The update.
     pub struct Optimizer {
+        /// AdamW, or SGD with momentum.
+        pub kind: OptimizerKind = OptimizerKind::Adamw,
+        /// Type of the moments; masters are f32.
+        pub moments: Precision = Precision::F32,
         /// Highest learning rate.
         pub lr: f64 = 1e-3,
-        /// Decay of the first moment.
+        /// Decay of the first moment; the momentum of `sgd`.
         pub beta1: f64 = 0.9,
         /// Decay of the second moment.
         pub beta2: f64 = 0.95,

@@ -1,18 +1,19 @@
 //! From a recipe's stage to what its steps run with.
 
-use fathom_grad::{AdamWSettings, CpComm, OnDisk, Place, Places, Rule};
-use fathom_model::{Caps, RopeScaling, Spec};
+use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Place, Places, Rule};
+use fathom_model::{Caps, RopeScaling, Spec, StageLayers};
+use fathom_tensor::DType;
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
 use crate::error::{Error, Result};
-use crate::parallel::stages::acts;
+use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    CpCommType, Granularity, MeshTable, Method, OffloadCodec, Packing, PlaceName, PlaceRule, Recipe,
-    RopeType, ShardingName, Stage,
+    CpCommType, Granularity, MeshTable, Method, OffloadCodec, OptimizerKind, Packing, PipelineSchedule,
+    PlaceName, PlaceRule, Precision, Recipe, RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::step::InStep;
@@ -104,6 +105,15 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
     OnDisk { weights: recipe.machine.offload_weights, optimizer: recipe.machine.offload_optimizer }
 }
 
+/// What the optimizer keeps of earlier gradients.
+pub fn moments(recipe: &Recipe) -> Moments {
+    let dtype = match recipe.optimizer.moments {
+        Precision::Bf16 => DType::Bf16,
+        Precision::F32 => DType::F32,
+    };
+    Moments { dtype, second: recipe.optimizer.kind == OptimizerKind::Adamw }
+}
+
 /// What a stage's steps run with; the learning rate is set step by step.
 ///
 /// # Errors
@@ -117,6 +127,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         eps: optimizer.eps as f32,
         weight_decay: optimizer.weight_decay as f32,
         max_norm: optimizer.clip.unwrap_or(0.0) as f32,
+        moments: moments(recipe),
     };
     let caps = Caps { docs: stage.max_docs * stage.samples_per_micro_batch, seq_tokens: stage.seq_tokens };
     Ok(InStep {
@@ -149,7 +160,12 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         return Err(Error::Recipe { key, message });
     }
     let virtual_stages = table.virtual_stages.max(1);
-    acts(0, pp, virtual_stages, micro_batches / dp).map_err(|message| say("virtual_stages", message))?;
+    let order = match table.schedule {
+        PipelineSchedule::OneByOne => Order::OneByOne,
+        PipelineSchedule::ZeroBubble => Order::ZeroBubble,
+    };
+    let acts = order.acts(0, pp, virtual_stages, micro_batches / dp);
+    acts.map_err(|message| say("virtual_stages", message))?;
     let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
     if !tokens.is_multiple_of(cp) {
         return Err(say("cp", format!("{tokens} tokens of a micro batch cannot be dealt to {cp} ranks")));
@@ -158,21 +174,24 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         let ranks = cp * tp;
         return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {ranks} ranks")));
     }
-    let alone = [recipe.machine.offload_weights, recipe.machine.offload_optimizer];
-    if grid.ranks() > 1 && alone.contains(&true) {
-        return Err(say("tp", "weights and optimizer state on disk are of one rank yet".into()));
-    }
     let sharding = match table.sharding {
         ShardingName::NoShard => Sharding::NoShard,
         ShardingName::Optim => Sharding::Optim,
+        ShardingName::OptimGrads => Sharding::OptimGrads,
+        ShardingName::OptimGradsParams => Sharding::OptimGradsParams,
     };
+    if recipe.machine.offload_weights && sharding != Sharding::NoShard && cp * dp > 1 {
+        let message = "weights on disk are whole on every rank: mesh.sharding must be \"no_shard\" with machine.offload_weights, or the weights in memory";
+        return Err(say("sharding", message.into()));
+    }
     let cp_comm = match table.cp_comm_type {
         CpCommType::P2p => CpComm::P2p,
         CpCommType::AllGather => CpComm::AllGather,
         CpCommType::A2a => CpComm::A2a,
         CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
     };
-    Ok(Ranks { grid, virtual_stages, sharding, cp_comm, rank: 0 })
+    let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
+    Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, rank: 0 })
 }
 
 /// The learning rates of a stage of `steps` steps.

@@ -4,24 +4,37 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_grad::{AdamW, OnDisk, StateDisk};
-use fathom_model::{Model, Portion, Spec};
+use fathom_grad::{AdamW, Moments, OnDisk, StateDisk};
+use fathom_model::{Model, Spec};
 use fathom_tensor::spill::Options;
-use fathom_tensor::{DType, Device, Meta};
+use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::error::Result;
 use crate::offload::{self, Room};
+use crate::parallel::{Ranks, shares};
 use crate::step::{InStep, Trainer};
 
 /// A plan's disk is as large as it has to be.
 const MOST_DISK_BYTES: u64 = 1 << 60;
 
-/// Bytes of disk that a model's weights and optimizer state take where `on_disk` says so.
-pub fn state_disk_bytes(device: &Device, spec: &Spec, dtype: DType, on_disk: OnDisk) -> Result<u64> {
-    let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+/// Bytes of disk that a rank's weights and optimizer state take where `on_disk` says so.
+///
+/// # Errors
+/// As [`StateDisk::open`].
+pub fn state_disk_bytes(
+    profile: &Profile,
+    spec: &Spec,
+    dtype: DType,
+    on_disk: OnDisk,
+    (ranks, moments): (&Ranks, Moments),
+) -> Result<u64> {
+    let machine = Arc::new(Meta::new(profile.clone()));
+    let meta = Device::on_mesh(machine, u64::MAX, ranks.imagined());
     let disk = StateDisk::open(&meta, &Options::new("", MOST_DISK_BYTES), on_disk, dtype)?;
-    let (_, params) = Model::declare_on(&meta, spec, dtype, Some(disk.clone()));
-    let _state = AdamW::new(&meta, &params);
+    let portion = ranks.portion(spec, &meta.mesh);
+    let (model, params) = Model::declare_part(&meta, spec, dtype, Some(disk.clone()), portion);
+    let shares = shares(&meta, &model, &params, ranks.sharding);
+    let _state = AdamW::shared(&meta, &params, Rc::new(shares), moments);
     Ok(disk.stats().peak_reserved_bytes)
 }
 
@@ -31,14 +44,14 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     // Without data there is no file, so nothing can fail.
     let open = |on_disk| StateDisk::open(device, &options, on_disk, dtype).ok();
     let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).and_then(open);
-    let portion = Portion::of(spec, &device.mesh, how.ranks.virtual_stages);
+    let portion = how.ranks.portion(spec, &device.mesh);
     let (model, params) = Model::declare_part(device, spec, dtype, disk, portion);
-    let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding);
+    let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     trainer.offload = offload::open(device, &how.places, Room::endless()).ok().flatten();
     trainer
 }
 
-/// Opens a file for weights and optimizer state in a folder; `None` if none of them is on disk.
+/// Opens a file for a rank's weights and optimizer state in a folder; `None` if none of them is on disk. The rank is the device's.
 ///
 /// # Errors
 /// If the folder takes no file of this size.
@@ -47,11 +60,14 @@ pub fn open_state_disk(
     spec: &Spec,
     dtype: DType,
     on_disk: OnDisk,
+    (ranks, moments): (&Ranks, Moments),
     folder: &Path,
 ) -> Result<Option<Rc<StateDisk>>> {
     if !on_disk.any() {
         return Ok(None);
     }
-    let options = Options::new(folder, state_disk_bytes(device, spec, dtype, on_disk)?);
+    let ranks = Ranks { rank: device.mesh.rank(), ..*ranks };
+    let bytes = state_disk_bytes(device.machine.profile(), spec, dtype, on_disk, (&ranks, moments))?;
+    let options = Options::new(folder, bytes);
     Ok(Some(StateDisk::open(device, &options, on_disk, dtype)?))
 }

@@ -1,10 +1,11 @@
 //! One training step: micro batches forward and backward, then the update.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use fathom_grad::{
-    AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Offload, OnDisk, Params, Places,
-    Sharing, Spread, Update,
+    AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Moments, Offload, OnDisk,
+    Params, Places, Sharing, Spread, Update,
 };
 use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::mesh::Axis;
@@ -67,6 +68,7 @@ pub struct Trainer {
     count: Tensor,
     /// f32 [layers, experts]: what routers chose in the step.
     loads: Option<Tensor>,
+    flops: Tensor,
 }
 
 /// How a step is run; a stage's settings.
@@ -97,6 +99,8 @@ pub struct StepResult {
     pub skipped: InFlight,
     /// Tokens that were trained on, of all ranks.
     pub count: InFlight,
+    /// FLOPs of the model, of all ranks.
+    pub model_flops: InFlight,
     /// Tokens that went through this rank.
     pub tokens: u64,
     /// f32 [layers, experts]: slots of each expert, of all ranks; none without experts.
@@ -106,22 +110,41 @@ pub struct StepResult {
 impl Trainer {
     /// Gradients and optimizer state for the trainable weights; everything a step keeps exists from here on.
     pub fn new(device: &Device, model: Model, params: Params) -> Trainer {
-        Trainer::sharded(device, model, params, Sharding::default())
+        Trainer::sharded(device, model, params, Sharding::default(), Moments::default())
     }
 
-    /// As [`Trainer::new`], saying what ranks with the same weights share.
-    pub fn sharded(device: &Device, model: Model, params: Params, sharding: Sharding) -> Trainer {
-        let grads = Grads::zeros(device, &params);
-        let optimizer = AdamW::shared(device, &params, shares(device, &model, &params, sharding));
+    /// As [`Trainer::new`], saying what ranks with the same weights share and which moments are kept.
+    pub fn sharded(
+        device: &Device,
+        model: Model,
+        params: Params,
+        sharding: Sharding,
+        moments: Moments,
+    ) -> Trainer {
+        let shares = Rc::new(shares(device, &model, &params, sharding));
+        let grads = Grads::shared(device, &params, shares.clone());
+        let optimizer = AdamW::shared(device, &params, shares, moments);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Data);
-        let (loss, count, counters) = (scalar(), scalar(), Counters::default());
+        let (loss, count, flops, counters) = (scalar(), scalar(), scalar(), Counters::default());
         let loads = model.spec.moe.as_ref().map(|moe| {
             let loads = device.zeros(model.spec.layers.len(), moe.experts, DType::F32, Category::Optimizer);
             counters.count_loads(&loads);
             loads
         });
         let device = device.clone();
-        Trainer { device, model, params, counters, offload: None, grads, optimizer, loss, count, loads }
+        Trainer {
+            device,
+            model,
+            params,
+            counters,
+            offload: None,
+            grads,
+            optimizer,
+            loss,
+            count,
+            flops,
+            loads,
+        }
     }
 
     /// The optimizer's state.
@@ -147,8 +170,12 @@ impl Trainer {
         self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
         match self.device.mesh.size(Axis::Pp) {
             // A micro batch's tables go before those of the next come.
-            1 => micro_batches.iter().for_each(|micro| self.run(std::slice::from_ref(micro), how)),
-            _ => self.run(micro_batches, how),
+            1 => {
+                for (index, micro) in micro_batches.iter().enumerate() {
+                    self.run(std::slice::from_ref(micro), how, index + 1 == micro_batches.len());
+                }
+            }
+            _ => self.run(micro_batches, how, true),
         }
         let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum::<u64>();
         let cp = self.device.mesh.size(Axis::Cp) as u64;
@@ -177,12 +204,16 @@ impl Trainer {
         how: &InStep,
         before_update: impl FnOnce(),
     ) -> Result<StepResult> {
+        let before = self.counters.model_flops();
         let (tokens, valid) = self.accumulate(micro_batches, how);
+        let flops = (self.counters.model_flops() - before) as f32;
+        self.device.machine.write(&self.flops, &flops.to_le_bytes());
         self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
-        parallel::complete(&self.device, &self.model, &self.optimizer, &self.grads);
+        self.grads.complete(&self.device);
         parallel::sums(&self.device, &self.loss, &self.count);
         // Every rank counted the tokens that it had, of its layers.
         self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
+        self.device.mesh.everybody().all_reduce(&self.device, &self.flops);
         self.device.mesh.check()?;
         if let Some(offload) = &self.offload {
             offload.check()?;
@@ -197,9 +228,11 @@ impl Trainer {
         self.balance();
         self.check_state()?;
         self.device.mesh.check()?;
-        let (loss, count) = (self.device.machine.read(&self.loss), self.device.machine.read(&self.count));
+        let [loss, count, model_flops] =
+            [&self.loss, &self.count, &self.flops].map(|scalar| self.device.machine.read(scalar));
         let loads = self.loads.as_ref().map(|loads| self.device.machine.read(loads));
-        Ok(StepResult { loss, count, norm: report.norm, skipped: report.skipped, tokens, loads })
+        let (norm, skipped) = (report.norm, report.skipped);
+        Ok(StepResult { loss, count, model_flops, norm, skipped, tokens, loads })
     }
 
     /// Moves the biases of the choice of experts towards even loads, if the model's experts say how far.
@@ -215,6 +248,12 @@ impl Trainer {
                 skip: self.optimizer.skip(),
             });
         }
+    }
+
+    /// Gives up what a step that failed left under way: before anything is loaded over it.
+    pub fn abandon(&mut self) {
+        self.grads.abandon();
+        self.params.abandon();
     }
 
     /// The engines behind activations, and behind weights and optimizer state.
@@ -240,13 +279,15 @@ impl Trainer {
         self.device.machine.read(&self.loss).wait_f32()
     }
 
-    /// Forward and backward of some micro batches, whose tables are on the machine meanwhile.
-    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep) {
+    /// Forward and backward of some micro batches, whose tables are on the machine meanwhile; `last` if the step ends with them.
+    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep, last: bool) {
         let Trainer { device, model, params, counters, offload, grads, loss, .. } = self;
         let load = |micro: &MicroBatch| load(device, model, params, micro, how);
         let loaded: Vec<Loaded> = micro_batches.iter().map(load).collect();
         let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
-        Pipeline { device, model, params, places, offload, counters, z_loss, loss }.run(&loaded, grads);
+        let order = how.ranks.order;
+        Pipeline { device, model, params, places, offload, counters, z_loss, loss, last, order }
+            .run(&loaded, grads);
     }
 }
 

@@ -12,6 +12,7 @@ mod disk_full;
 mod folders;
 mod handbook;
 mod inspect;
+mod mesh;
 mod recipes;
 mod resume;
 mod run;

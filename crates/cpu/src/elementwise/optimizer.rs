@@ -7,7 +7,8 @@ use crate::mat::Elem;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations.
+/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations; without a second moment
+/// SGD with momentum.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
     /// Elements of each tensor.
@@ -18,10 +19,12 @@ pub struct AdamW {
     pub param: *mut u8,
     /// Their f32 master copy, updated first; null if `param` itself is updated.
     pub master: *mut f32,
+    /// Storage of the moments.
+    pub moments: Elem,
     /// First moment.
-    pub m: *mut f32,
-    /// Second moment.
-    pub v: *mut f32,
+    pub m: *mut u8,
+    /// Second moment; null for SGD with momentum.
+    pub v: *mut u8,
     /// Gradient of the sum over tokens.
     pub grad: *const f32,
     /// Multiplies the gradient: one over the tokens, times the clip factor.
@@ -44,14 +47,14 @@ pub struct AdamW {
     pub correction2: f32,
 }
 
-struct Update<'a, T> {
+struct Update<'a, T, M> {
     op: &'a AdamW,
     scale: f32,
-    types: PhantomData<fn(T)>,
+    types: PhantomData<fn(T, M)>,
 }
 
 // SAFETY: each task follows the pointers to its own elements only.
-unsafe impl<T> Sync for Update<'_, T> {}
+unsafe impl<T, M> Sync for Update<'_, T, M> {}
 
 /// Elements handled as one piece.
 const PIECE: usize = 1024;
@@ -67,45 +70,71 @@ pub unsafe fn adamw(place: Place<'_>, op: &AdamW) {
         return;
     }
     // SAFETY: the caller's promise; pieces are disjoint.
-    by_elem!(op.elem, T => unsafe {
-        run(place, &Update::<T> { op, scale, types: PhantomData }, op.count.div_ceil(PIECE), 1, PIECE * 24)
-    });
+    by_elem!(op.elem, T => by_elem!(op.moments, M => unsafe {
+        let update = Update::<T, M> { op, scale, types: PhantomData };
+        run(place, &update, op.count.div_ceil(PIECE), 1, PIECE * 24)
+    }));
 }
 
-impl<T: Float> Kernel for Update<'_, T> {
+impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.op;
         let from = part.start * PIECE;
         let count = (part.end * PIECE).min(op.count) - from;
         // SAFETY: elements from..from + count of each tensor belong to this call.
-        let (param, m, v, grad) = unsafe {
+        let (m, grad) = unsafe {
             (
-                std::slice::from_raw_parts_mut(op.param.cast::<T>().add(from), count),
-                std::slice::from_raw_parts_mut(op.m.add(from), count),
-                std::slice::from_raw_parts_mut(op.v.add(from), count),
+                std::slice::from_raw_parts_mut(op.m.cast::<M>().add(from), count),
                 std::slice::from_raw_parts(op.grad.add(from), count),
             )
         };
         let keep = 1.0 - op.lr * op.weight_decay;
+        if op.v.is_null() {
+            let next = |i: usize, weight: f32| {
+                let momentum = madd::<L>(op.beta1, m[i].wide(), grad[i] * self.scale);
+                m[i] = M::narrow(momentum);
+                weight * keep - op.lr * momentum
+            };
+            // SAFETY: as above.
+            return unsafe { self.each(from, count, next) };
+        }
+        // SAFETY: as above; there is a second moment.
+        let v = unsafe { std::slice::from_raw_parts_mut(op.v.cast::<M>().add(from), count) };
         let step = op.lr / op.correction1;
         let root = op.correction2.sqrt();
-        let next = |weight: f32, m: &mut f32, v: &mut f32, grad: f32| {
-            let g = grad * self.scale;
-            *m = madd::<L>(1.0 - op.beta1, g - *m, *m);
-            *v = madd::<L>(op.beta2, *v, (1.0 - op.beta2) * g * g);
-            weight * keep - step * (*m / (v.sqrt() / root + op.eps))
+        let next = |i: usize, weight: f32| {
+            let (g, old) = (grad[i] * self.scale, m[i].wide());
+            let first = madd::<L>(1.0 - op.beta1, g - old, old);
+            let second = madd::<L>(op.beta2, v[i].wide(), (1.0 - op.beta2) * g * g);
+            (m[i], v[i]) = (M::narrow(first), M::narrow(second));
+            weight * keep - step * (first / (second.sqrt() / root + op.eps))
         };
+        // SAFETY: as above.
+        unsafe { self.each(from, count, next) }
+    }
+}
+
+impl<T: Float, M: Float> Update<'_, T, M> {
+    /// `next(element, weight)` is the weight after the update, for `count` elements from `from` on.
+    ///
+    /// # Safety
+    /// They belong to this call.
+    #[inline(always)]
+    unsafe fn each(&self, from: usize, count: usize, mut next: impl FnMut(usize, f32) -> f32) {
+        let op = self.op;
+        // SAFETY: the caller's promise.
+        let param = unsafe { std::slice::from_raw_parts_mut(op.param.cast::<T>().add(from), count) };
         if op.master.is_null() {
-            for i in 0..count {
-                param[i] = T::narrow(next(param[i].wide(), &mut m[i], &mut v[i], grad[i]));
+            for (i, param) in param.iter_mut().enumerate() {
+                *param = T::narrow(next(i, param.wide()));
             }
         } else {
             // SAFETY: as above.
             let master = unsafe { std::slice::from_raw_parts_mut(op.master.add(from), count) };
-            for i in 0..count {
-                master[i] = next(master[i], &mut m[i], &mut v[i], grad[i]);
-                param[i] = T::narrow(master[i]);
+            for (i, (param, master)) in param.iter_mut().zip(master).enumerate() {
+                *master = next(i, *master);
+                *param = T::narrow(*master);
             }
         }
     }

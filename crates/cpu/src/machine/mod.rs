@@ -493,9 +493,10 @@ impl Machine for Cpu {
     }
 
     fn adamw(&self, op: &AdamW<'_>) {
-        for (what, tensor) in [("m", op.m), ("v", op.v), ("grad", op.grad)] {
+        for (what, tensor) in [("m", op.m), ("v", op.v.unwrap_or(op.m)), ("grad", op.grad)] {
             expect("adamw", what, tensor, op.param.shape());
         }
+        assert!(op.v.is_none_or(|v| v.dtype() == op.m.dtype()), "adamw: m {:?}, v {:?}", op.m, op.v);
         let updates = i32s(op.updates)[0];
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
         let call = elementwise::AdamW {
@@ -503,8 +504,9 @@ impl Machine for Cpu {
             elem: elem(op.param.dtype()),
             param: operands::start_mut(op.param),
             master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
-            m: f32s_mut(op.m),
-            v: f32s_mut(op.v),
+            moments: elem(op.m.dtype()),
+            m: operands::start_mut(op.m),
+            v: op.v.map_or(std::ptr::null_mut(), operands::start_mut),
             grad: f32s_mut(op.grad),
             scale: f32s_mut(op.scale),
             skip: f32s_mut(op.skip),

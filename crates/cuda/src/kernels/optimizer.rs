@@ -23,7 +23,7 @@ pub fn step_scale(op: &StepScale<'_>) -> Launch {
     Launch::new(sums::step_scale, 1, args.plain_out(op.updates, DType::I32))
 }
 
-/// The update. Moments may be f32, bf16, or e4m3 with `scales`; the contract's are f32.
+/// The update. Moments may be f32, bf16, or e4m3 with `scales`.
 #[track_caller]
 pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
     let n = op.param.len();
@@ -31,10 +31,10 @@ pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
         assert!(tensor.is_contiguous() && tensor.len() == n, "adamw: {what} is {tensor:?} of {n} elements");
         args.raw_mat(start_mut(tensor), 0, code(tensor.dtype()))
     };
-    for (what, tensor) in [("m", op.m), ("v", op.v), ("grad", op.grad)] {
+    for (what, tensor) in [("m", op.m), ("v", op.v.unwrap_or(op.m)), ("grad", op.grad)] {
         expect("adamw", what, tensor, op.param.shape());
     }
-    let f8 = [op.m, op.v].map(|moment| moment.dtype() == DType::F8E4M3);
+    let f8 = [Some(op.m), op.v].map(|moment| moment.is_some_and(|moment| moment.dtype() == DType::F8E4M3));
     let wanted = n.div_ceil(128);
     let fits = scales.is_some_and(|s| s.m.len() >= wanted && s.v.len() >= wanted);
     assert!(fits || f8 == [false; 2], "adamw: moments in e4m3 need {wanted} scales each");
@@ -43,7 +43,11 @@ pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
         Some(master) => vector(args, "master", master),
         None => args.raw_mat(0, 0, 0),
     };
-    let args = vector(vector(args, "m", op.m), "v", op.v);
+    let args = vector(args, "m", op.m);
+    let args = match op.v {
+        Some(v) => vector(args, "v", v),
+        None => args.raw_mat(0, 0, 0),
+    };
     // Only read, so it may be shared.
     assert!(op.grad.is_contiguous(), "adamw: grad is {:?}", op.grad);
     let args = args.raw_mat(op.grad.address(), 0, code(op.grad.dtype()));

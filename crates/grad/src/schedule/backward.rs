@@ -14,6 +14,8 @@ pub(super) struct Backward<'a> {
     grads: BTreeMap<Val, u32>,
     /// Slots with storage for all rows.
     full: BTreeSet<u32>,
+    /// What operations with weights were given must last beyond the backward pass.
+    split: bool,
     pub steps: Vec<Step>,
     pub num_grads: u32,
     pub dx: Option<u32>,
@@ -27,7 +29,7 @@ struct Body {
 }
 
 impl<'a> Backward<'a> {
-    pub fn new(analysis: &'a Analysis<'a>, kept: &[Val]) -> Backward<'a> {
+    pub fn new(analysis: &'a Analysis<'a>, kept: &[Val], split: bool) -> Backward<'a> {
         let present = analysis.graph.input.into_iter().chain(kept.iter().copied()).collect();
         let grads = BTreeMap::from([(analysis.graph.output, 0)]);
         Backward {
@@ -35,6 +37,7 @@ impl<'a> Backward<'a> {
             present,
             grads,
             full: BTreeSet::from([0]),
+            split,
             steps: Vec::new(),
             num_grads: 1,
             dx: None,
@@ -123,8 +126,10 @@ impl<'a> Backward<'a> {
 
     /// True if another value, whose producer has yet to read it or is this very node, has the same slot.
     fn shared(&self, node: usize, val: Val, slot: u32) -> bool {
-        let waits =
-            |other: &Val| self.analysis.graph.values[other.index()].producer.is_some_and(|made| made <= node);
+        let later =
+            |made: usize| self.split && self.analysis.node_wants[made].is_some_and(|want| want.weights);
+        let reads = |made: usize| made <= node || later(made);
+        let waits = |other: &Val| self.analysis.graph.values[other.index()].producer.is_some_and(reads);
         let input = self.analysis.graph.input;
         self.grads
             .iter()

@@ -73,6 +73,8 @@ pub struct At<'a> {
     pub input_grad: bool,
     /// There is something behind a place; without, what should go there stays in memory.
     pub reaches: &'a dyn Fn(Place) -> bool,
+    /// Weight gradients are made after the backward pass, from what it leaves.
+    pub split: bool,
 }
 
 /// The steps of one segment.
@@ -187,7 +189,7 @@ impl Schedule {
 
     /// Computes the steps of a segment.
     pub fn new(graph: &Graph, params: &Params, at: At<'_>) -> Schedule {
-        let At { places, layer, input_grad, reaches } = at;
+        let At { places, layer, input_grad, reaches, split } = at;
         let analysis = Analysis::new(graph, params, input_grad);
         let needed: BTreeSet<Val> = (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect();
         let is_kept = |val: &Val| {
@@ -200,7 +202,7 @@ impl Schedule {
         if !analysis.wants[graph.output.index()] {
             return schedule;
         }
-        let backward = backward::Backward::new(&analysis, &schedule.kept).run();
+        let backward = backward::Backward::new(&analysis, &schedule.kept, split).run();
         schedule.num_grads = backward.num_grads;
         schedule.dx = backward.dx;
         let stay: BTreeSet<Slot> = schedule.dx.into_iter().map(Slot::Grad).collect();

@@ -216,6 +216,7 @@ fn three_adamw_steps() {
                 eps: setting("eps"),
                 weight_decay: setting("weight_decay"),
                 max_norm: 0.0,
+                moments: Default::default(),
             };
             check_decay(&run, &figures);
             let mut adamw = AdamW::new(&run.device, &run.params);

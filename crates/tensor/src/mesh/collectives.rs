@@ -25,7 +25,71 @@ impl Flying {
     }
 }
 
+/// Sums under way, begun by [`Group::begin_reduce_scatter`].
+#[must_use = "sums are made where they are finished"]
+pub struct Reducing {
+    flying: Flying,
+    sums: Vec<Parts>,
+    index: usize,
+}
+
+/// This member's part of a tensor, and those of the others, in their order.
+struct Parts {
+    mine: Tensor,
+    theirs: Vec<Tensor>,
+}
+
+impl Reducing {
+    /// Waits for the parts and calls `take(which tensor, its sum)` for every tensor of which this member has some elements. The sum
+    /// may lie where the member's own part does.
+    pub fn finish(self, device: &Device, take: &mut dyn FnMut(usize, &Tensor)) {
+        let Reducing { flying, sums, index } = self;
+        flying.wait();
+        for (which, Parts { mine, theirs }) in sums.into_iter().enumerate() {
+            if mine.is_empty() {
+                continue;
+            }
+            let (before, after) = theirs.split_at(index);
+            let mut parts = before.iter().chain([&mine]).chain(after);
+            let Some(sum) = parts.next() else { continue };
+            parts.for_each(|part| device.machine.add(sum, part, sum));
+            take(which, sum);
+        }
+    }
+}
+
 impl Group {
+    /// Begins to sum tensors over all members, each cut into one part for every member: `tensors[n][i]` is what member i will have
+    /// the sum of. f32, parts without gaps, written to only after [`Reducing::finish`]. Every member needs room for what it
+    /// receives: its part of each tensor once for every other member.
+    ///
+    /// # Panics
+    /// If there are not as many parts as members.
+    #[track_caller]
+    pub fn begin_reduce_scatter(&self, device: &Device, tensors: &[Vec<Tensor>]) -> Reducing {
+        let (size, index) = (self.size(), self.index());
+        let sum = |parts: &Vec<Tensor>| {
+            assert_eq!(parts.len(), size, "begin_reduce_scatter: {parts:?}");
+            let mine = parts[index].clone();
+            assert_eq!(mine.dtype(), DType::F32, "begin_reduce_scatter: {mine:?}");
+            let len = mine.len();
+            let room = device.empty(size - 1, len, DType::F32, Category::Comm);
+            let theirs = (0..size - 1).map(|row| room.view_rows(row..row + 1)).collect();
+            Parts { mine: mine.reshape(1, len), theirs }
+        };
+        let sums: Vec<Parts> = tensors.iter().map(sum).collect();
+        let sends: Vec<(usize, &Tensor)> =
+            tensors.iter().flat_map(|parts| self.others().map(move |to| (to, &parts[to]))).collect();
+        // A member's place among the others.
+        let place = |member: usize| if member < index { member } else { member - 1 };
+        let receives: Vec<(usize, &Tensor)> = sums
+            .iter()
+            .flat_map(|sum| self.others().map(move |from| (from, &sum.theirs[place(from)])))
+            .collect();
+        let flying = self.exchange(device, "reduce_scatter", &sends, &receives);
+        Reducing { flying, sums, index }
+    }
+
     /// Sends tensors to members and receives others, by index. Tensors received into have no gaps; empty ones are left out
     /// on both sides.
     pub fn exchange(
@@ -82,6 +146,28 @@ impl Group {
         flying
     }
 
+    /// Begins to collect tensors of which every member has a part, of any length: `parts[n][i]` is member i's part of tensor n and
+    /// has no gaps; `mine[n]` is what this member sends of it. Its own part of the result is left alone.
+    ///
+    /// # Panics
+    /// If there are not as many parts as members.
+    #[track_caller]
+    pub fn begin_gather(
+        &self,
+        device: &Device,
+        collective: &'static str,
+        mine: &[Tensor],
+        parts: &[Vec<Tensor>],
+    ) -> Flying {
+        let fits = parts.iter().all(|parts| parts.len() == self.size());
+        assert!(fits, "{collective}: {mine:?} of {} members into {parts:?}", self.size());
+        let sends: Vec<(usize, &Tensor)> =
+            mine.iter().flat_map(|mine| self.others().map(move |to| (to, mine))).collect();
+        let receives: Vec<(usize, &Tensor)> =
+            parts.iter().flat_map(|parts| self.others().map(move |from| (from, &parts[from]))).collect();
+        self.exchange(device, collective, &sends, &receives)
+    }
+
     /// Begins to send `give[i]` to member i and to receive `take[i]` from it. Those received into have no gaps; shapes may
     /// differ from member to member.
     ///
@@ -116,6 +202,55 @@ impl Group {
         let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, &parts[to])).collect();
         let sending = self.exchange(device, "reduce_scatter", &sends, &[]);
         self.sum_received(device, mine, out, "reduce_scatter");
+        sending.wait();
+    }
+
+    /// As [`Group::reduce_scatter`], of parts that are made one after the other: `make(i)` writes part i, which is sent while the
+    /// next is made. The parts are tensors of their own.
+    ///
+    /// # Panics
+    /// If there are not as many parts as members.
+    #[track_caller]
+    pub fn reduce_scatter_made(
+        &self,
+        device: &Device,
+        parts: &[Tensor],
+        out: &Tensor,
+        make: &mut dyn FnMut(usize),
+    ) {
+        assert_eq!(parts.len(), self.size(), "reduce_scatter: {parts:?} into {out:?}");
+        let send = |to: usize| {
+            make(to);
+            self.exchange(device, "reduce_scatter", &[(to, &parts[to])], &[])
+        };
+        let sending: Vec<Flying> = self.others().map(send).collect();
+        make(self.index());
+        let mine = &parts[self.index()];
+        match self.size() {
+            1 => device.machine.copy(mine, out),
+            _ => self.sum_received(device, mine, out, "reduce_scatter"),
+        }
+        sending.into_iter().for_each(Flying::wait);
+    }
+
+    /// Calls `work(i, what member i has)` for every member, all of one shape: with this one's tensor while those of the others are
+    /// on their way, and with each of those once it is there.
+    pub fn each_gathered(&self, device: &Device, mine: &Tensor, work: &mut dyn FnMut(usize, &Tensor)) {
+        let [rows, cols] = mine.shape();
+        let room = device.empty(rows * (self.size() - 1), cols, mine.dtype(), Category::Comm);
+        let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, mine)).collect();
+        let sending = self.exchange(device, "all_gather", &sends, &[]);
+        let receive = |(at, from): (usize, usize)| {
+            let part = room.view_rows(at * rows..(at + 1) * rows);
+            let flying = self.exchange(device, "all_gather", &[], &[(from, &part)]);
+            (from, part, flying)
+        };
+        let coming: Vec<(usize, Tensor, Flying)> = self.others().enumerate().map(receive).collect();
+        work(self.index(), mine);
+        for (from, part, flying) in coming {
+            flying.wait();
+            work(from, &part);
+        }
         sending.wait();
     }
 

@@ -20,6 +20,8 @@ pub fn check(device: &Device) {
             }
         }
         shift(device, &group);
+        overtake(device, &group);
+        sums_under_way(device, &group);
     }
     let everybody = mesh.everybody();
     let x = tensor(device, 5, 7, everybody.index());
@@ -51,6 +53,12 @@ fn gather(device: &Device, group: &Group) {
     group.all_gather(device, &mine, &parts).wait();
     let expected: Vec<f32> = group.ranks().iter().flat_map(|rank| values(3, 5, *rank)).collect();
     expect(device, "all_gather", &all, &expected);
+    let mut seen = vec![false; group.size()];
+    group.each_gathered(device, &mine, &mut |index, part| {
+        expect(device, "each_gathered", part, &values(3, 5, group.ranks()[index]));
+        seen[index] = true;
+    });
+    assert!(seen.into_iter().all(|seen| seen));
 }
 
 fn scatter(device: &Device, group: &Group) {
@@ -65,11 +73,15 @@ fn scatter(device: &Device, group: &Group) {
     };
     let out = device.zeros(4, 6, DType::F32, Category::Data);
     group.reduce_scatter(device, &parts, &out);
+    let made: Vec<Tensor> = parts.iter().map(|_| device.zeros(4, 6, DType::F32, Category::Data)).collect();
+    let again = device.zeros(4, 6, DType::F32, Category::Data);
+    group.reduce_scatter_made(device, &made, &again, &mut |at| device.machine.copy(&parts[at], &made[at]));
     let mut sum = vec![0.0; 24];
     for rank in group.ranks() {
         sum.iter_mut().zip(column(*rank)).for_each(|(sum, x)| *sum += x);
     }
     expect(device, "reduce_scatter", &out, &sum);
+    expect(device, "reduce_scatter_made", &again, &sum);
     let taken = device.zeros(4 * size, 6, DType::F32, Category::Data);
     let take: Vec<Tensor> = (0..size).map(|index| taken.view_rows(4 * index..4 * index + 4)).collect();
     group.all_to_all(device, &parts, &take).wait();
@@ -103,4 +115,44 @@ fn shift(device: &Device, group: &Group) {
     device.machine.add(&mine, &mine, &other);
     flying.wait();
     expect(device, "exchange", &theirs, &values(9, 3, group.ranks()[last]));
+}
+
+/// Two transfers under way, the second waited for first.
+fn overtake(device: &Device, group: &Group) {
+    let (size, index) = (group.size(), group.index());
+    if size == 1 {
+        return;
+    }
+    let (next, last) = ((index + 1) % size, (index + size - 1) % size);
+    let begin = |seed: usize| {
+        let mine = tensor(device, 4, 3, group.ranks()[index] + seed);
+        let theirs = device.zeros(4, 3, DType::F32, Category::Data);
+        let flying = group.exchange(device, "overtake", &[(next, &mine)], &[(last, &theirs)]);
+        (flying, mine, theirs)
+    };
+    let (first, second) = (begin(1), begin(5));
+    for ((flying, _, theirs), seed) in [(second, 5), (first, 1)] {
+        flying.wait();
+        expect(device, "exchange", &theirs, &values(4, 3, group.ranks()[last] + seed));
+    }
+}
+
+/// Sums of two tensors with unequal shares, with something else sent before they are waited for.
+fn sums_under_way(device: &Device, group: &Group) {
+    let (size, index) = (group.size(), group.index());
+    let cut = |len: usize| -> Vec<std::ops::Range<usize>> {
+        let at = |member: usize| len * member * member / (size * size);
+        (0..size).map(|member| at(member)..at(member + 1)).collect()
+    };
+    let lens = [50, 7];
+    let wholes = lens.map(|len| tensor(device, 1, len, group.ranks()[index]));
+    let parts = |whole: &Tensor| cut(whole.len()).into_iter().map(|range| whole.view_cols(range)).collect();
+    let reducing = group.begin_reduce_scatter(device, &[parts(&wholes[0]), parts(&wholes[1])]);
+    shift(device, group);
+    reducing.finish(device, &mut |at, sum| {
+        let all = group.ranks().iter().map(|rank| values(1, lens[at], *rank));
+        let mut expected = vec![0.0; lens[at]];
+        all.for_each(|values| expected.iter_mut().zip(values).for_each(|(sum, x)| *sum += x));
+        expect(device, "begin_reduce_scatter", sum, &expected[cut(lens[at])[index].clone()]);
+    });
 }

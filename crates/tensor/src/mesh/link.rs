@@ -1,7 +1,8 @@
 //! What carries tensors between ranks.
 //!
-//! A rank is one thread with its machine and pool. Messages from one rank to another arrive in the order in which they were
-//! sent; each says what it is, so that ranks whose programs went apart are told so instead of mixing up data.
+//! A rank is one thread with its machine and pool. The n-th message sent to a rank is the n-th that it begins to receive from
+//! there, in whatever order they are waited for; each says what it is, so that ranks whose programs went apart are told so
+//! instead of mixing up data.
 //!
 //! A wait has a deadline and ends when somebody gives up. After a failure nothing is moved any more and every wait ends at
 //! once: a step goes on with values that mean nothing, and asks [`Link::check`] before its update.

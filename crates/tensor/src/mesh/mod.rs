@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-pub use collectives::Flying;
+pub use collectives::{Flying, Reducing, share};
 pub use grid::{Axis, Grid};
 pub use imagined::Imagined;
 pub use link::{Flight, Link, LinkError, Traffic, What};

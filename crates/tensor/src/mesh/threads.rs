@@ -102,8 +102,9 @@ impl Seat {
     /// The link of the thread that calls.
     pub fn take(self) -> Threads {
         let Seat { world, rank } = self;
-        let numbers = RefCell::new(vec![0; world.boxes.len()]);
-        Threads(Rc::new(End { world, rank, numbers, traffic: Cell::default() }))
+        let numbers = || RefCell::new(vec![0; world.boxes.len()]);
+        let (sent, expected) = (numbers(), numbers());
+        Threads(Rc::new(End { world, rank, sent, expected, traffic: Cell::default() }))
     }
 }
 
@@ -127,7 +128,9 @@ struct End {
     world: Arc<World>,
     rank: usize,
     /// Messages sent to each rank.
-    numbers: RefCell<Vec<u64>>,
+    sent: RefCell<Vec<u64>>,
+    /// Messages expected from each rank.
+    expected: RefCell<Vec<u64>>,
     traffic: Cell<Traffic>,
 }
 
@@ -184,24 +187,36 @@ impl Drop for Sent {
     }
 }
 
+/// The next of a rank's messages.
+fn next(numbers: &RefCell<Vec<u64>>, rank: usize) -> u64 {
+    let mut numbers = numbers.borrow_mut();
+    numbers[rank] += 1;
+    numbers[rank]
+}
+
 /// Something that is to come.
 struct Coming {
     end: Rc<End>,
     device: Device,
     from: usize,
+    /// Which of the sender's messages it is: the order in which they are waited for is free.
+    number: u64,
     dst: Lent,
     what: What,
 }
 
 impl Flight for Coming {
     fn wait(self: Box<Self>) {
-        let Coming { end, device, from, dst, what } = *self;
+        let Coming { end, device, from, number, dst, what } = *self;
         let world = &end.world;
         let begun = Instant::now();
-        let parcel = world.wait(end.rank, |mailbox| mailbox.queues[from].pop_front());
+        let parcel = world.wait(end.rank, |mailbox| {
+            let at = mailbox.queues[from].iter().position(|parcel| parcel.number == number)?;
+            mailbox.queues[from].remove(at)
+        });
         let tensor = dst.tensor().clone();
         drop(dst);
-        let Parcel { number, what: found, reader } = match parcel {
+        let Parcel { what: found, reader, .. } = match parcel {
             Ok(parcel) => parcel,
             Err(late) => {
                 if late {
@@ -259,11 +274,7 @@ impl Link for Threads {
 
     fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight> {
         let end = self.0.clone();
-        let number = {
-            let mut numbers = end.numbers.borrow_mut();
-            numbers[to] += 1;
-            numbers[to]
-        };
+        let number = next(&end.sent, to);
         let (share, reader) = device.machine.share(src);
         end.disturb(to, number, 0);
         let world = &end.world;
@@ -275,7 +286,8 @@ impl Link for Threads {
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
         let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
-        Box::new(Coming { end, device, from, dst, what })
+        let number = next(&end.expected, from);
+        Box::new(Coming { end, device, from, number, dst, what })
     }
 
     fn check(&self) -> Result<(), LinkError> {

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_grad::{ParamId, Value};
-use fathom_model::{Holdings, Model, Portion, Shard};
+use fathom_model::{Holdings, Model, Shard};
 use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_tensor::{Category, DType, Device, Meta, Tensor};
 
 use super::{Ranks, Sharding, shares};
 use crate::step::Trainer;
 
-/// What is collected of each weight: its values, or a part of the optimizer's state, and which elements these are.
+/// What is collected of each weight: its values, or a part of the optimizer's state, and which elements of it are here.
 pub(crate) type Pick<'a> = &'a dyn Fn(&Trainer, ParamId) -> (Value, Range<usize>);
 
 /// Where one rank's parts lie.
@@ -37,12 +37,12 @@ fn nowhere(device: &Device, mesh: Mesh) -> Device {
 
 fn layouts(trainer: &Trainer) -> Vec<Layout> {
     let (model, mesh) = (&trainer.model, &trainer.device.mesh);
-    let sharding = if trainer.optimizer().shares().whole { Sharding::NoShard } else { Sharding::Optim };
-    let virtual_stages = model.portion.chunks.len();
+    let sharding = trainer.optimizer().shares().sharding;
+    let (virtual_stages, layout) = (model.portion.chunks.len(), model.portion.layout);
     let layout = |rank: usize| {
-        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, sharding, rank, ..Ranks::default() };
+        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, layout, sharding, rank, ..Ranks::default() };
         let device = nowhere(&trainer.device, ranks.imagined());
-        let portion = Portion::of(&model.spec, &device.mesh, virtual_stages);
+        let portion = ranks.portion(&model.spec, &device.mesh);
         let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
         let shares = shares(&device, &part, &params, sharding);
         let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
@@ -67,8 +67,10 @@ impl Layout {
 pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'_>) -> Option<Vec<Value>> {
     let (device, mesh) = (&trainer.device, &trainer.device.mesh);
     device.pool.enter("collect", -1);
+    trainer.params.settle(device);
     let (everybody, layouts) = (mesh.everybody(), layouts(trainer));
-    let shared = !trainer.optimizer().shares().whole;
+    let sharding = trainer.optimizer().shares().sharding;
+    let parted = if state { sharding != Sharding::NoShard } else { sharding == Sharding::OptimGradsParams };
     let mut whole = Vec::new();
     for (number, weight) in trainer.model.weights.iter().enumerate() {
         let [rows, cols] = weight.shape;
@@ -78,9 +80,9 @@ pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'
             let held = &layout.holdings[id.index()];
             let (shard, replica) = (&held.shard, layout.replica[usize::from(held.expert)]);
             let [rows, cols] = shard.local();
-            let own = layout.own[id.index()].clone().filter(|_| state);
+            let own = layout.own[id.index()].clone().filter(|_| parted);
             // Of several that have the same elements the first hands them over.
-            let again = replica > 0 && !(own.is_some() && shared);
+            let again = replica > 0 && own.is_none();
             let range = own.unwrap_or(0..rows * cols);
             if range.is_empty() || again {
                 continue;
@@ -88,7 +90,7 @@ pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'
             let mine = (rank == mesh.rank()).then(|| {
                 let (value, elements) = pick(trainer, id);
                 assert_eq!(elements, range, "collect: elements of weight {number}");
-                value.tensor().reshape(1, range.len())
+                at_hand(device, &value.own_part())
             });
             match (&all, mine) {
                 (Some(all), Some(mine)) => scatter(device, all, shard, &range, &mine),
@@ -104,6 +106,16 @@ pub(crate) fn collect(trainer: &Trainer, dtype: DType, state: bool, pick: Pick<'
         whole.extend(all.map(Value::from));
     }
     (mesh.rank() == 0).then_some(whole)
+}
+
+/// A value in memory, as one row.
+fn at_hand(device: &Device, value: &Value) -> Tensor {
+    if let Some(tensor) = value.resident() {
+        return tensor.reshape(1, tensor.len());
+    }
+    let all = device.empty(1, value.len(), value.dtype(), Category::Snapshot);
+    value.read(|range, part| device.machine.copy(part, &all.view_cols(range)));
+    all
 }
 
 /// Puts some elements of a rank's part to their places in the whole.

@@ -7,22 +7,14 @@ pub mod stages;
 
 use std::ops::Range;
 
-use fathom_grad::{AdamW, CpComm, Grads, Param, ParamId, ParamShares, Params, SLOT, Shares, deal};
-use fathom_model::{Model, Portion, Spec, Weight};
+pub use fathom_grad::Sharding;
+use fathom_grad::{CpComm, Param, ParamId, ParamShares, Params, SLOT, Shares, deal_buckets};
+use fathom_model::{Model, Portion, Spec, StageLayers, Weight};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Device, Tensor};
 
+use self::stages::Order;
 use crate::step::Trainer;
-
-/// What ranks with the same weights share (the names are Megatron-FSDP's `data_parallel_sharding_strategy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharding {
-    /// Nothing: each has the whole state.
-    NoShard,
-    /// The optimizer's state (ZeRO-1, Megatron's distributed optimizer).
-    #[default]
-    Optim,
-}
 
 /// The ranks of a step, and which of them is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +23,10 @@ pub struct Ranks {
     pub grid: Grid,
     /// Stages of the pipeline on each rank.
     pub virtual_stages: usize,
+    /// How many layers each stage has.
+    pub layout: StageLayers,
+    /// In which order micro batches go through the stages.
+    pub order: Order,
     /// What ranks with the same weights share.
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
@@ -42,7 +38,8 @@ pub struct Ranks {
 impl Default for Ranks {
     fn default() -> Ranks {
         let (grid, sharding, cp_comm) = (Grid::default(), Sharding::default(), CpComm::P2p);
-        Ranks { grid, virtual_stages: 1, sharding, cp_comm, rank: 0 }
+        let order = Order::default();
+        Ranks { grid, virtual_stages: 1, layout: StageLayers::default(), order, sharding, cp_comm, rank: 0 }
     }
 }
 
@@ -65,8 +62,15 @@ impl Ranks {
         if layers < stages && stages > 1 {
             return Err(format!("{layers} layers are fewer than the {stages} stages of the pipeline"));
         }
-        Portion::of(spec, &self.imagined(), self.virtual_stages).check(spec)?;
+        self.layout.check(layers, stages)?;
+        self.portion(spec, &self.imagined()).check(spec)?;
         self.cp_comm.check(cp, spec.heads / tp, spec.kv_heads / tp)
+    }
+
+    /// The part of a model that a rank has.
+    pub fn portion(&self, spec: &Spec, mesh: &Mesh) -> Portion {
+        Portion::cut(spec, mesh, self.virtual_stages, self.layout)
+            .with_parted(self.sharding == Sharding::OptimGradsParams)
     }
 
     /// Ranks whose plans may differ: one of each stage of the pipeline, of each context parallel and each tensor parallel index.
@@ -90,8 +94,8 @@ fn local_len(weight: &Weight) -> usize {
 pub fn whole(trainer: &Trainer) -> Option<(Model, Params)> {
     let pick = |trainer: &Trainer, id: ParamId| {
         let value = trainer.params.get(id).value.clone();
-        let all = 0..value.len();
-        (value, all)
+        let own = value.own();
+        (value, own)
     };
     let values = collect::collect(trainer, trainer.model.dtype(&trainer.params), false, &pick)?;
     let model = collect::whole_model(trainer);
@@ -125,55 +129,37 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
         counts.then(|| first[at] + held.part * local_len(&model.weights[at]).div_ceil(SLOT))
     };
     let is_expert = |id: ParamId| model.holdings[id.index()].expert;
-    // Experts have replicas of their own, and are dealt to them by themselves.
-    let lens = |experts: bool| -> Vec<usize> {
-        params
-            .iter()
-            .map(|(id, param)| if is_expert(id) == experts { param.value.len() } else { 0 })
-            .collect()
+    let members = |id: ParamId| if is_expert(id) { experts.size() } else { replicas.size() };
+    let lens = params.iter().map(|(id, param)| (param.value.len(), members(id)));
+    let ranges: Vec<Vec<Range<usize>>> = match whole {
+        true => lens.map(|(len, members)| vec![0..len; members]).collect(),
+        false => deal_buckets(params, &members),
     };
-    let ranges = |of_experts: bool, members: usize| -> Vec<Vec<Range<usize>>> {
-        match whole {
-            true => lens(of_experts).iter().map(|len| vec![0..*len; members]).collect(),
-            false => deal(&lens(of_experts), members),
-        }
-    };
-    let both = ranges(false, replicas.size()).into_iter().zip(ranges(true, experts.size()));
-    let share = |((id, _), (dense, of_expert))| {
-        let expert = is_expert(id);
-        ParamShares { ranges: if expert { of_expert } else { dense }, slot: slot(id), expert }
-    };
-    let params = params.iter().zip(both).map(share).collect();
-    let squares = mesh.everybody();
-    Shares { params, num_slots, replicas, experts, whole, squares }
-}
-
-/// Completes the gradients of the sum over all micro batches of all ranks: the parts of weights that every tensor parallel
-/// rank has, the two copies of a tied embedding, and the sum over ranks with the same weights.
-pub(crate) fn complete(device: &Device, model: &Model, optimizer: &AdamW, grads: &Grads) {
-    let mesh = &device.mesh;
-    device.pool.enter("reduce gradients", -1);
-    let (tp, etp) = (mesh.group(&[Axis::Tp]), mesh.group(&[Axis::Etp]));
-    for (id, grad) in grads.iter() {
-        let held = &model.holdings[id.index()];
-        let ranks = if held.expert { &etp } else { &tp };
-        if held.partial {
-            ranks.all_reduce(device, grad);
-        }
-    }
     let pp = mesh.group(&[Axis::Pp]);
-    if model.spec.tied
-        && pp.size() > 1
-        && let Some(grad) = model.embed.and_then(|embed| grads.get(embed.tokens))
-    {
-        pp.some("pp ends", &[0, pp.size() - 1]).all_reduce(device, grad);
-    }
-    optimizer.reduce(device, grads);
+    let has_two = model.spec.tied && pp.size() > 1;
+    let twice = |id: ParamId| has_two && model.embed.is_some_and(|embed| embed.tokens == id);
+    let share = |(ranges, (id, _)): (Vec<Range<usize>>, (ParamId, &Param))| ParamShares {
+        ranges,
+        slot: slot(id),
+        partial: model.holdings[id.index()].partial,
+        twice: twice(id),
+        expert: is_expert(id),
+    };
+    let shares: Vec<ParamShares> = ranges.into_iter().zip(params.iter()).map(share).collect();
+    let ends = match shares.iter().any(|share| share.twice) {
+        true => pp.some("pp ends", &[0, pp.size() - 1]),
+        false => mesh.group(&[]),
+    };
+    let sharding = if whole { Sharding::NoShard } else { sharding };
+    let (buckets, squares) = (params.buckets(), mesh.everybody());
+    let [tp, etp] = [Axis::Tp, Axis::Etp].map(|axis| mesh.group(&[axis]));
+    Shares { params: shares, buckets, num_slots, replicas, experts, sharding, whole, squares, tp, etp, ends }
 }
 
 /// Sums of a step over all ranks: the loss, which the last stage has, and the valid tokens, which every stage has.
 pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
     let mesh = &device.mesh;
+    device.pool.enter("sum losses", -1);
     let replicas = mesh.group(&[Axis::Cp, Axis::Dp]);
     replicas.all_reduce(device, loss);
     replicas.all_reduce(device, count);

@@ -1,4 +1,4 @@
-//! Micro batches through the stages of a pipeline, in the order of [`super::stages::acts`]. One stage is the same code: nothing is
+//! Micro batches through the stages of a pipeline, in the order of [`super::stages::Order::acts`]. One stage is the same code: nothing is
 //! sent.
 //!
 //! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Params, Places, Scope, Tape};
+use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use super::stages::{Act, acts};
+use super::stages::{Act, Order};
 
 /// A micro batch on the machine.
 pub(crate) struct Loaded {
@@ -32,6 +32,10 @@ pub(crate) struct Pipeline<'a> {
     pub z_loss: f32,
     /// f32 [1, 1]: the losses of the last stage are added to it.
     pub loss: &'a Tensor,
+    /// The step ends with these micro batches.
+    pub last: bool,
+    /// In which order they go through the stages.
+    pub order: Order,
 }
 
 /// A forward pass that waits for its backward pass.
@@ -53,9 +57,10 @@ impl<'a> Pipeline<'a> {
     pub fn run(&self, micro: &'a [Loaded], grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
         let chunks = self.model.portion.chunks.len();
-        let acts = acts(pp.index(), pp.size(), chunks, micro.len());
+        let acts = self.order.acts(pp.index(), pp.size(), chunks, micro.len());
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
+        let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
         for act in acts {
             match act {
@@ -65,7 +70,13 @@ impl<'a> Pipeline<'a> {
                 }
                 Act::Backward { micro: index, chunk } => {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
-                    self.backward(&pp, held, chunk, &mut returning[chunk], grads);
+                    grads.set_last(self.last && index + 1 == micro.len());
+                    let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
+                    owed.extend(left.map(|left| ((index, chunk), left)));
+                }
+                Act::Weights { micro: index, chunk } => {
+                    grads.set_last(self.last && index + 1 == micro.len());
+                    owed.remove(&(index, chunk)).into_iter().for_each(|left| left.add(grads));
                 }
             }
         }
@@ -90,6 +101,7 @@ impl<'a> Pipeline<'a> {
         let share = scope.spread().share();
         let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
+        tape = tape.with_split_backward(self.order == Order::ZeroBubble);
         let x = (!first).then(|| {
             device.pool.enter("pipeline", -1);
             let x = self.arrival(rows);
@@ -119,7 +131,7 @@ impl<'a> Pipeline<'a> {
         chunk: usize,
         returning: &mut Option<Flying>,
         grads: &mut Grads,
-    ) {
+    ) -> Option<Owed<'a>> {
         let device = self.device;
         let Waiting { tape, dy, sending, rows } = held;
         let dy = dy.unwrap_or_else(|| {
@@ -130,12 +142,19 @@ impl<'a> Pipeline<'a> {
         });
         // The next stage has long taken what it has just sent the gradient of.
         sending.into_iter().for_each(Flying::wait);
-        let dx = tape.backward(dy, grads);
+        let (dx, owed) = match self.order {
+            Order::OneByOne => (tape.backward(dy, grads), None),
+            Order::ZeroBubble => {
+                let (dx, owed) = tape.backward_input(dy, grads);
+                (dx, Some(owed))
+            }
+        };
         let first = self.model.portion.first && chunk == 0;
         if let Some(dx) = dx.filter(|_| !first) {
             returning.take().into_iter().for_each(Flying::wait);
             device.pool.enter("pipeline", -1);
             *returning = Some(pp.exchange(device, "backward", &[(self.neighbour(pp, false), &dx)], &[]));
         }
+        owed
     }
 }

@@ -119,7 +119,6 @@ impl Run<'_> {
             tokens_total: progress.tokens,
             lr,
             tokens_per_s: tokens as f64 / step_s,
-            model_tflops: counted.model_flops as f64 / step_s / 1e12,
             step_s,
             data_wait_s,
             stall_s: after.1 - before.1,
@@ -155,6 +154,7 @@ impl Run<'_> {
 
     fn report(&mut self, running: &Running, pending: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(Pending { result, mut event }) = pending else { return Ok(()) };
+        event.model_tflops = f64::from(result.model_flops.wait_f32()) / event.step_s / 1e12;
         let valid = f64::from(result.count.wait_f32()).max(1.0);
         let mean = (f64::from(result.loss.wait_f32()) / valid) as f32;
         let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());

@@ -9,7 +9,7 @@ use crate::step::{how, micro, trainer};
 pub fn bits(trainer: &Trainer) -> Vec<Vec<u8>> {
     let of = |id, weight| {
         let state = trainer.optimizer().state(id).unwrap();
-        [Some(weight), Some(&state.m), Some(&state.v), state.master.as_ref()].into_iter().flatten()
+        [Some(weight), Some(&state.m), state.v.as_ref(), state.master.as_ref()].into_iter().flatten()
     };
     let values = trainer.params.iter().flat_map(|(id, param)| of(id, &param.value));
     values.map(|value| value.bytes(&trainer.device)).collect()

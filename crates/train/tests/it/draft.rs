@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_model::{LlamaSizes, Spec};
 use fathom_tensor::gpu;
-use fathom_train::recipe::{Memory, Precision, Recipe, Stage};
+use fathom_train::recipe::{Memory, PipelineSchedule, Precision, Recipe, Stage};
 use fathom_train::{Budgets, Draft, Edit, Error};
 
 fn spec() -> Spec {
@@ -140,7 +140,7 @@ fn meshes_that_do_not_divide_are_refused() {
         let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
         draft.plan().unwrap_err().to_string()
     };
-    let cases: [Refusal; 7] = [
+    let cases: [Refusal; 9] = [
         (|recipe| recipe.mesh.tp = 8, "mesh: mesh.tp=8 does not divide kv_heads=4", "tp may be 1, 2, 4"),
         (|recipe| recipe.mesh.tp = 0, "mesh.tp", "at least 1"),
         (|recipe| recipe.mesh.dp = 2, "stage.0.micro_batches: 3 micro batches", "take a multiple of 2"),
@@ -152,9 +152,19 @@ fn meshes_that_do_not_divide_are_refused() {
         ),
         (|recipe| recipe.mesh.cp = 3, "mesh.cp: 16384 tokens", "3 ranks"),
         (
-            |recipe| (recipe.mesh.dp, recipe.machine.offload_optimizer) = (3, true),
-            "mesh.tp: weights and optimizer state on disk",
-            "one rank",
+            |recipe| (recipe.mesh.dp, recipe.machine.offload_weights) = (3, true),
+            "mesh.sharding: weights on disk",
+            "no_shard",
+        ),
+        (|recipe| (recipe.mesh.pp, recipe.mesh.layout) = (2, vec![3, 4]), "mesh: mesh.layout", "6 layers"),
+        (
+            |recipe| {
+                recipe.stage[0].micro_batches = 4;
+                (recipe.mesh.pp, recipe.mesh.virtual_stages) = (2, 2);
+                recipe.mesh.schedule = PipelineSchedule::ZeroBubble;
+            },
+            "mesh.virtual_stages: a zero-bubble schedule",
+            "must be 1",
         ),
     ];
     for (change, what, remedy) in cases {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
-use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
+use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
+use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, StageLayers, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta};
+use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer};
+use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -31,22 +32,23 @@ pub fn spec(tied: bool) -> Spec {
 }
 
 /// Packed documents of uneven lengths; one micro batch has nothing to train on.
-fn micro(index: usize) -> MicroBatch {
+fn micro(index: usize, tokens: usize) -> MicroBatch {
     let mut state = index as u64 * 977 + 5;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) as usize
     };
-    let cuts = [0, 37, 101, 128, 199, TOKENS];
+    let inner = [0, 37, 101, 128, 199].into_iter().filter(|cut| *cut < tokens);
+    let cuts: Vec<usize> = inner.chain([tokens]).collect();
     let docs: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
     // Repeating texts, so that there is something to learn.
-    let ids: Vec<i32> = (0..TOKENS).map(|at| (at * at % 7 + next() % 3 * 11) as i32).collect();
+    let ids: Vec<i32> = (0..tokens).map(|at| (at * at % 7 + next() % 3 * 11) as i32).collect();
     let blank = index % MICRO_BATCHES == 3;
     let label = |at: usize| match docs.iter().any(|doc| doc.end == at + 1) || blank {
         true => -100,
         false => ids[at + 1],
     };
-    let labels = (0..TOKENS).map(label).collect();
+    let labels = (0..tokens).map(label).collect();
     let positions = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
     MicroBatch { ids, labels, positions, docs }
 }
@@ -74,6 +76,14 @@ pub struct Case {
     pub tied: bool,
     pub tile_rows: Option<usize>,
     pub chaos: Option<u64>,
+    /// Moments and masters are on disk.
+    pub on_disk: bool,
+    /// Layers of each stage.
+    pub layout: &'static [usize],
+    pub order: Order,
+    pub moments: Moments,
+    /// Micro batches differ in length.
+    pub uneven: bool,
 }
 
 pub const ONE: Case = Case {
@@ -86,37 +96,56 @@ pub const ONE: Case = Case {
     tied: false,
     tile_rows: None,
     chaos: None,
+    on_disk: false,
+    layout: &[],
+    order: Order::OneByOne,
+    moments: ADAMW,
+    uneven: false,
 };
+
+const ADAMW: Moments = Moments { dtype: DType::F32, second: true };
+
+fn ranks(case: &Case, rank: usize) -> Ranks {
+    let Case { grid, chunks: virtual_stages, sharding, cp_comm, .. } = *case;
+    let layout = StageLayers::new(case.layout).unwrap();
+    Ranks { grid, virtual_stages, layout, order: case.order, sharding, cp_comm, rank }
+}
 
 fn in_step(case: &Case) -> InStep {
     InStep {
         places: Places::linear().with_tiles(case.tile_rows),
         on_disk: OnDisk::default(),
         caps: Caps { docs: 8, seq_tokens: TOKENS },
-        ranks: Ranks { cp_comm: case.cp_comm, ..Ranks::default() },
+        ranks: ranks(case, 0),
         z_loss: 1e-4,
-        adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
+        adamw: AdamWSettings { lr: if case.moments.second { 3e-3 } else { 0.3 }, ..AdamWSettings::default() },
     }
 }
 
 pub fn trainer(device: &Device, case: &Case) -> Trainer {
     let spec = (case.spec)(case.tied);
-    let portion = fathom_model::Portion::of(&spec, &device.mesh, case.chunks);
-    let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
+    let ranks = ranks(case, device.mesh.rank());
+    let on_disk = OnDisk { weights: false, optimizer: case.on_disk };
+    let disk =
+        open_state_disk(device, &spec, case.dtype, on_disk, (&ranks, case.moments), &std::env::temp_dir())
+            .unwrap();
+    let portion = ranks.portion(&spec, &device.mesh);
+    let (model, mut params) = Model::declare_part(device, &spec, case.dtype, disk, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
-    Trainer::sharded(device, model, params, case.sharding)
+    Trainer::sharded(device, model, params, case.sharding, case.moments)
 }
 
-/// This rank's micro batches.
-fn batches(device: &Device) -> Vec<MicroBatch> {
+/// This rank's micro batches of so many.
+fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
-    let share = MICRO_BATCHES / dp;
-    (rank * share..(rank + 1) * share).map(micro).collect()
+    let share = all / dp;
+    let tokens = |index: usize| if case.uneven { [256, 128, 384, 128][index % 4] } else { TOKENS };
+    (rank * share..(rank + 1) * share).map(|index| micro(index, tokens(index))).collect()
 }
 
-fn train(device: &Device, case: &Case, steps: usize) -> Seen {
+fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Seen {
     let mut trainer = trainer(device, case);
-    let (how, batches) = (in_step(case), batches(device));
+    let (how, batches) = (in_step(case), batches(device, case, micro_batches));
     let mut seen =
         Seen { losses: vec![], norms: vec![], grads: BTreeMap::new(), peak: 0, wires: Wires::new() };
     for step in 0..steps {
@@ -125,14 +154,13 @@ fn train(device: &Device, case: &Case, steps: usize) -> Seen {
         seen.norms.push(result.norm.wait_f32());
         if step == 0 {
             // Of shared state every rank has its part of the sums.
-            for (id, grad) in trainer.grads().iter() {
+            for id in trainer.grads().ids() {
                 let held = &trainer.model.holdings[id.index()];
                 let own = trainer.optimizer().shares().own(id);
                 let runs = held.shard.runs().into_iter();
-                let places = runs.flat_map(|(_, at, len)| at..at + len);
-                let values = places.zip(device.to_f32(grad)).enumerate();
-                let mine = values.filter(|(at, _)| own.contains(at)).map(|(_, value)| value).collect();
-                seen.grads.insert(held.number, mine);
+                let places: Vec<usize> = runs.flat_map(|(_, at, len)| at..at + len).collect();
+                let sums = device.to_f32(&trainer.grads().own(id).unwrap());
+                seen.grads.insert(held.number, places[own].iter().copied().zip(sums).collect());
             }
         }
     }
@@ -142,7 +170,7 @@ fn train(device: &Device, case: &Case, steps: usize) -> Seen {
 }
 
 fn world(case: Case, steps: usize) -> Vec<Seen> {
-    every_rank(case, &|device| train(device, &case, steps))
+    every_rank(case, &|device| train(device, &case, steps, MICRO_BATCHES))
 }
 
 pub fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> Vec<T> {
@@ -181,7 +209,18 @@ fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
 pub fn check(case: Case, exact: bool) {
     let Case { grid, chunks, .. } = case;
     let what = format!("{}, {grid}, {chunks} stages on a rank", (case.spec)(case.tied).family);
-    let one = &world(Case { grid: ONE.grid, chunks: 1, chaos: None, ..case }, STEPS)[0];
+    let one = &world(
+        Case {
+            grid: ONE.grid,
+            chunks: 1,
+            chaos: None,
+            on_disk: false,
+            layout: &[],
+            order: Order::OneByOne,
+            ..case
+        },
+        STEPS,
+    )[0];
     assert!(one.losses[0] - one.losses[STEPS - 1] > 1.0, "it learns: {:?}", one.losses);
     let ranks = world(case, STEPS);
     for rank in &ranks {
@@ -215,8 +254,8 @@ pub fn check(case: Case, exact: bool) {
         let link = Imagined::new(index, grid.ranks());
         let profile = Cpu::new(1, None);
         let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
-        let planned =
-            train(&Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link))), &case, STEPS);
+        let device = Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link)));
+        let planned = train(&device, &case, STEPS, MICRO_BATCHES);
         assert_eq!(planned.peak, rank.peak, "{what}: rank {index}");
         // How often owners of experts are sent something depends on what tokens choose.
         if grid.ep == 1 {
@@ -230,8 +269,25 @@ fn pipelines_are_bit_identical_to_one_rank() {
     for (pp, chunks) in [(2, 1), (4, 1), (2, 2)] {
         check(Case { grid: Grid { pp, ..Grid::default() }, chunks, ..ONE }, true);
     }
-    let tied = Case { grid: Grid { pp: 2, ..Grid::default() }, tied: true, ..ONE };
-    check(tied, false);
+    let two = Grid { pp: 2, ..Grid::default() };
+    check(Case { grid: two, layout: &[1, 3], ..ONE }, true);
+    check(Case { grid: two, chunks: 2, layout: &[1, 0, 2, 1], ..ONE }, true);
+    check(Case { grid: two, tied: true, ..ONE }, false);
+    for (chunks, order) in [(1, Order::OneByOne), (2, Order::OneByOne), (1, Order::ZeroBubble)] {
+        check(Case { grid: two, chunks, order, uneven: true, ..ONE }, true);
+    }
+}
+
+#[test]
+fn gradients_of_weights_may_wait() {
+    let case = Case { order: Order::ZeroBubble, ..ONE };
+    for (pp, tile_rows) in [(2, None), (4, Some(128))] {
+        check(Case { grid: Grid { pp, ..Grid::default() }, tile_rows, ..case }, true);
+    }
+    let grid = Grid { pp: 2, tp: 2, sequence_parallel: true, ..Grid::default() };
+    check(Case { grid, tile_rows: Some(128), ..case }, false);
+    let grid = Grid { pp: 2, dp: 2, ..Grid::default() };
+    check(Case { grid, sharding: Sharding::OptimGradsParams, ..case }, false);
 }
 
 #[test]
@@ -249,15 +305,51 @@ fn tensor_parallel_ranks_compute_the_same_step() {
 #[test]
 fn data_parallel_ranks_compute_the_same_step() {
     let grid = Grid { dp: 2, ..Grid::default() };
-    for sharding in [Sharding::NoShard, Sharding::Optim] {
+    for sharding in SHARDINGS {
         check(Case { grid, sharding, ..ONE }, false);
     }
-    // Sharing the state changes no bit.
-    let run =
-        |sharding| world(Case { grid: Grid { dp: 4, ..Grid::default() }, sharding, ..ONE }, STEPS)[0].clone();
-    let (whole, shared) = (run(Sharding::NoShard), run(Sharding::Optim));
-    assert_eq!((&whole.losses, &whole.norms), (&shared.losses, &shared.norms));
-    assert!(shared.peak < whole.peak);
+    check(Case { grid, sharding: Sharding::OptimGradsParams, dtype: DType::Bf16, ..ONE }, false);
+    check(Case { grid, on_disk: true, dtype: DType::Bf16, ..ONE }, false);
+}
+
+const SHARDINGS: [Sharding; 4] =
+    [Sharding::NoShard, Sharding::Optim, Sharding::OptimGrads, Sharding::OptimGradsParams];
+
+/// With one micro batch on each rank every sum has the same terms in the same order, whoever keeps it.
+#[test]
+fn sharing_changes_no_bit() {
+    let dp = Grid { dp: 4, ..Grid::default() };
+    let mixed = Grid { dp: 2, cp: 2, ..Grid::default() };
+    for (grid, tied, dtype) in [(dp, true, DType::F32), (dp, false, DType::Bf16), (mixed, false, DType::F32)]
+    {
+        let run = |sharding, on_disk| {
+            let case = Case { grid, sharding, tied, dtype, on_disk, ..ONE };
+            every_rank(case, &|device| train(device, &case, 6, grid.dp)).swap_remove(0)
+        };
+        let whole = run(Sharding::NoShard, false);
+        let mut peak = u64::MAX;
+        for (sharding, on_disk) in SHARDINGS.into_iter().zip([true, true, false, false]) {
+            let shared = run(sharding, on_disk);
+            let what = format!("{grid} {sharding:?} {dtype:?}");
+            assert_eq!((&whole.losses, &whole.norms), (&shared.losses, &shared.norms), "{what}");
+            if !on_disk {
+                assert!(shared.peak < peak.min(whole.peak), "{what}: {} of {}", shared.peak, whole.peak);
+                peak = shared.peak;
+            }
+        }
+    }
+}
+
+#[test]
+fn shares_combine_with_the_other_axes() {
+    for sharding in [Sharding::OptimGrads, Sharding::OptimGradsParams] {
+        let grid = Grid { tp: 2, dp: 2, sequence_parallel: true, ..Grid::default() };
+        check(Case { grid, sharding, ..ONE }, false);
+        check(Case { grid: Grid { pp: 2, dp: 2, ..Grid::default() }, sharding, tied: true, ..ONE }, false);
+        check(Case { grid: Grid { cp: 2, ..Grid::default() }, sharding, ..ONE }, false);
+    }
+    let grid = Grid { pp: 2, dp: 2, ..Grid::default() };
+    check(Case { grid, chunks: 2, sharding: Sharding::OptimGradsParams, ..ONE }, false);
 }
 
 #[test]
@@ -269,6 +361,25 @@ fn context_parallel_ranks_compute_the_same_step() {
     let grid = Grid { cp: 4, ..Grid::default() };
     check(Case { grid, cp_comm: CpComm::A2aP2p { inner: 2 }, ..ONE }, false);
     check(Case { grid: Grid { cp: 2, ..Grid::default() }, dtype: DType::Bf16, ..ONE }, false);
+}
+
+/// SGD with momentum, and moments in bf16, along every axis.
+#[test]
+fn other_optimizers_compute_the_same_step() {
+    let sgd = Case { moments: Moments { second: false, ..ADAMW }, ..ONE };
+    check(Case { grid: Grid { pp: 2, ..Grid::default() }, ..sgd }, true);
+    for grid in [
+        Grid { tp: 2, sequence_parallel: true, ..Grid::default() },
+        Grid { cp: 2, ..Grid::default() },
+        Grid { dp: 2, ..Grid::default() },
+        Grid { tp: 2, pp: 2, dp: 2, sequence_parallel: true, ..Grid::default() },
+    ] {
+        check(Case { grid, sharding: Sharding::OptimGrads, ..sgd }, false);
+    }
+    let narrow = Case { moments: Moments { dtype: DType::Bf16, ..ADAMW }, ..ONE };
+    let grid = Grid { pp: 2, ..Grid::default() };
+    check(Case { grid, ..narrow }, true);
+    check(Case { grid, on_disk: true, ..narrow }, true);
 }
 
 #[test]
@@ -287,7 +398,7 @@ pub fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64
     let checkpoints = Checkpoints::new(folder, 1);
     let before = checkpoints.load_latest(&mut trainer).unwrap().unwrap_or_default();
     let losses = (0..steps).map(|_| {
-        let result = trainer.step(&batches(device), &in_step(case)).unwrap();
+        let result = trainer.step(&batches(device, case, MICRO_BATCHES), &in_step(case)).unwrap();
         result.loss.wait_f32() / result.count.wait_f32()
     });
     let losses = losses.collect();
@@ -308,12 +419,14 @@ fn checkpoints_do_not_know_their_mesh() {
             Grid { tp: 2, dp: 2, sequence_parallel: true, ..Grid::default() },
             Grid { pp: 2, dp: 2, ..Grid::default() },
             Grid::default(),
-            Grid { tp: 2, pp: 2, ..Grid::default() },
+            Grid { dp: 4, ..Grid::default() },
         ];
+        let shardings =
+            [Sharding::Optim, Sharding::OptimGradsParams, Sharding::Optim, Sharding::OptimGradsParams];
         let (changing, steady) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (mut losses, mut expected) = (Vec::new(), Vec::new());
-        for grid in grids {
-            let case = Case { grid, ..one };
+        for (grid, sharding) in grids.into_iter().zip(shardings) {
+            let case = Case { grid, sharding, ..one };
             losses
                 .extend(every_rank(case, &|device| resume(device, &case, changing.path(), 2)).swap_remove(0));
             expected.extend(every_rank(one, &|device| resume(device, &one, steady.path(), 2)).swap_remove(0));

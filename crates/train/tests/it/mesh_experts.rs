@@ -63,7 +63,7 @@ const GRID: Grid = ONE.grid;
 
 #[test]
 fn expert_parallel_ranks_compute_the_same_step() {
-    for sharding in [Sharding::Optim, Sharding::NoShard] {
+    for sharding in [Sharding::Optim, Sharding::NoShard, Sharding::OptimGradsParams] {
         check(Case { grid: Grid { dp: 2, ep: 2, ..GRID }, sharding, ..EXPERTS }, false);
     }
     check(Case { grid: Grid { dp: 4, ep: 4, ..GRID }, tile_rows: Some(128), ..EXPERTS }, false);

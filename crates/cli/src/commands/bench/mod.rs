@@ -8,6 +8,7 @@ mod curate;
 mod decode;
 mod gemm;
 mod load;
+mod mesh;
 mod ops;
 mod profile;
 mod random;

@@ -18,6 +18,7 @@ use fathom_train::offload::{self, Room};
 use fathom_train::{Budgets, InStep, MicroBatch, Trainer, Workload, open_state_disk, plan};
 use serde_json::Value;
 
+use super::mesh;
 use super::ops;
 use super::random::Random;
 use super::row::Row;
@@ -40,7 +41,7 @@ pub fn run(args: &Bench) -> Result<()> {
             places: places.clone(),
             on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
             caps,
-            ranks: Default::default(),
+            ranks: mesh::mesh(args, tokens)?,
             z_loss: 0.0,
             adamw: AdamWSettings::default(),
         };
@@ -48,6 +49,7 @@ pub fn run(args: &Bench) -> Result<()> {
             how.places = solved(args, &spec, &how, tokens)?;
         }
         match args.machine.as_str() {
+            "cpu" if !args.mesh.is_empty() => mesh::run(args, &spec, &how, tokens, row(args, tokens))?,
             "cpu" => on_cpu(args, &spec, &how, tokens)?,
             "meta" => on_meta(args, &spec, &how, tokens)?,
             other => bail!("--machine {other}: not one of cpu, meta"),
@@ -135,7 +137,8 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
 fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
     let bed = Bed::new(args)?;
     let folder = args.spill.as_deref().unwrap_or(Path::new("."));
-    let state = open_state_disk(&bed.device, spec, bed.dtype, how.on_disk, folder)?;
+    let state =
+        open_state_disk(&bed.device, spec, bed.dtype, how.on_disk, (&how.ranks, how.adamw.moments), folder)?;
     let (model, mut params) = Model::declare_on(&bed.device, spec, bed.dtype, state);
     initialise(&bed.device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(&bed.device, model, params);
@@ -202,7 +205,7 @@ pub(super) fn once(
     }
 }
 
-fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
+pub(super) fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
     let mut random = Random::new(tokens as u64);
     let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab) as i32).collect();
     let labels = ids[1..].iter().copied().chain([-100]).collect();

@@ -42,7 +42,7 @@ impl Weights {
             param: &self.param,
             master: self.master.as_ref(),
             m: &self.m,
-            v: &self.v,
+            v: Some(&self.v),
             grad: &self.grad,
             scale,
             skip,
@@ -54,6 +54,19 @@ impl Weights {
             updates,
         }
     }
+}
+
+#[test]
+fn momentum_alone() {
+    same("adamw", |device| {
+        let weights = Weights::new(device, 2500, [DType::F32; 2]);
+        let (scale, skip) = (scalar(device, 0.5), scalar(device, 0.0));
+        for step in 1..4 {
+            let updates = device.from_i32(&[step], Category::Data);
+            device.machine.adamw(&AdamW { v: None, ..weights.op([&scale, &skip, &updates]) });
+        }
+        vec![weights.param, weights.m]
+    });
 }
 
 #[test]

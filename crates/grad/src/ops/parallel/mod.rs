@@ -2,8 +2,8 @@
 //! rank computes some columns of the output, where it ends a term of it, and the terms are summed.
 //!
 //! With shared rows (Megatron's sequence parallel, Korthikanti et al., 2022) a sub-layer collects the rows where it begins and
-//! each rank keeps the sum of its share where it ends. In a rows region this happens tile by tile. One rank alone records the
-//! plain operation.
+//! each rank keeps the sum of its share where it ends. In a rows region this happens tile by tile, and inside a tile share by
+//! share: the rows of one rank travel while those of another are multiplied. One rank alone records the plain operation.
 
 use fathom_tensor::mesh::{Axis, Group};
 use fathom_tensor::{Category, MatMul, Tensor};
@@ -83,15 +83,26 @@ fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
     all
 }
 
-/// The sum over the ranks of what `compute` writes, into `out`: all of it, or this rank's share.
-fn summed(x: &Exec<'_>, out: &Tensor, spread: Spread, compute: impl FnOnce(&Tensor)) {
+/// The sum over the ranks of what `product(rows of from, result)` writes, into `out`: all of it, or this rank's share. A share of
+/// the rows travels while the product of the next is made.
+fn summed(x: &Exec<'_>, from: &Tensor, out: &Tensor, spread: Spread, product: impl Fn(&Tensor, &Tensor)) {
     if !spread.rows {
-        compute(out);
+        product(from, out);
         return group(x).all_reduce(x.device, out);
     }
-    let all = x.device.empty(out.rows() * spread.ranks, out.cols(), out.dtype(), Category::Comm);
-    compute(&all);
-    group(x).reduce_scatter(x.device, &parts(&all, spread.ranks), out);
+    let term = |_| x.device.empty(out.rows(), out.cols(), out.dtype(), Category::Comm);
+    let (rows, terms) = (parts(from, spread.ranks), (0..spread.ranks).map(term).collect::<Vec<Tensor>>());
+    group(x).reduce_scatter_made(x.device, &terms, out, &mut |rank| product(&rows[rank], &terms[rank]));
+}
+
+/// `product(rows, their result)` of the rows of all ranks, into `out`: those of this rank while those of the others are on their
+/// way.
+fn collected(x: &Exec<'_>, mine: &Tensor, out: &Tensor, spread: Spread, product: impl Fn(&Tensor, &Tensor)) {
+    if !spread.rows {
+        return product(mine, out);
+    }
+    let results = parts(out, spread.ranks);
+    group(x).each_gathered(x.device, mine, &mut |rank, rows| product(rows, &results[rank]));
 }
 
 /// `c = a W^T`.
@@ -158,8 +169,8 @@ impl Op for Parallel {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         match self.ends {
-            true => summed(x, &outs[0], self.spread, |all| forward(x, &ins[0], &params[0], all)),
-            false => forward(x, &collect(x, &ins[0], self.spread), &params[0], &outs[0]),
+            true => summed(x, &ins[0], &outs[0], self.spread, |a, c| forward(x, a, &params[0], c)),
+            false => collected(x, &ins[0], &outs[0], self.spread, |a, c| forward(x, a, &params[0], c)),
         }
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(&outs[0], bias);
@@ -169,10 +180,12 @@ impl Op for Parallel {
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx), weight) = (&dy[0], &dx[0], &saved.params[0]) else { return };
         if !self.ends {
-            return summed(x, &dx.tensor, self.spread, |all| backward(x, dy, weight, all));
+            return summed(x, dy, &dx.tensor, self.spread, |dy, c| backward(x, dy, weight, c));
         }
-        let dy = x.carry.take().unwrap_or_else(|| collect(x, dy, self.spread));
-        backward(x, &dy, weight, &dx.tensor);
+        match x.carry.take() {
+            Some(all) => backward(x, &all, weight, &dx.tensor),
+            None => collected(x, dy, &dx.tensor, self.spread, |dy, c| backward(x, dy, weight, c)),
+        }
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
@@ -225,7 +238,7 @@ impl Op for Sum {
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         match self.spread.rows {
             true => group(x).reduce_scatter(x.device, &parts(&ins[0], self.spread.ranks), &outs[0]),
-            false => summed(x, &outs[0], self.spread, |all| x.device.machine.copy(&ins[0], all)),
+            false => summed(x, &ins[0], &outs[0], self.spread, |from, to| x.device.machine.copy(from, to)),
         }
     }
 

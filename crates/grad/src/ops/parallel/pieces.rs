@@ -181,7 +181,7 @@ impl Op for Enter {
 
     fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
-            summed(x, &dx.tensor, self.spread, |all| x.device.machine.copy(dy, all));
+            summed(x, dy, &dx.tensor, self.spread, |from, to| x.device.machine.copy(from, to));
         }
     }
 

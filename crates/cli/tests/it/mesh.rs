@@ -1,0 +1,51 @@
+//! The shipped recipe `mesh-parity`: every axis and some of their combinations against one rank.
+
+use std::fs;
+use std::path::Path;
+
+use crate::run::write_text;
+use crate::{arg, good, rows};
+
+/// Losses and norms of the steps of a run of the recipe.
+fn train(folder: &Path, name: &str, sets: &[&str]) -> Vec<[f64; 2]> {
+    let (text, out) = (folder.join("text"), folder.join(name));
+    let run = ["train", "mesh-parity", "--data", arg(&text), "--out", arg(&out)];
+    good(run.into_iter().chain(sets.iter().copied()));
+    let log = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    let steps = rows(&log).into_iter().filter(|row| row["event"] == "step");
+    steps.map(|row| ["loss", "grad_norm"].map(|key| row[key].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn meshes_compute_what_one_rank_does() {
+    let folder = tempfile::tempdir().unwrap();
+    write_text(&folder.path().join("text"));
+    let axes: [(&str, &[&str], bool); 8] = [
+        ("pp", &["mesh.pp=2", "mesh.layout=[1, 3]"], true),
+        ("zero-bubble", &["mesh.pp=2", "mesh.schedule=zero_bubble"], true),
+        ("virtual", &["mesh.pp=2", "mesh.virtual_stages=2"], true),
+        ("dp", &["mesh.dp=2", "mesh.sharding=optim_grads"], false),
+        ("tp", &["mesh.tp=2"], false),
+        ("cp", &["mesh.cp=2"], false),
+        ("tp-pp-dp", &["mesh.tp=2", "mesh.pp=2", "mesh.dp=2", "mesh.sharding=optim_grads_params"], false),
+        ("pp-dp-cp", &["mesh.pp=2", "mesh.dp=2", "mesh.cp=2"], false),
+    ];
+    for optimizer in [&[][..], &["optimizer.kind=sgd", "optimizer.lr=0.5"]] {
+        let one = train(folder.path(), &format!("one{}", optimizer.len()), optimizer);
+        assert!(one.len() == 20 && one[0][0] - one[19][0] >= 1.0, "{one:?}");
+        for (name, mesh, exact) in axes {
+            // The SGD variant on one mesh of each kind: the arithmetic is the same.
+            if !optimizer.is_empty() && !["pp", "tp-pp-dp"].contains(&name) {
+                continue;
+            }
+            let sets = [mesh, optimizer].concat();
+            let found = train(folder.path(), &format!("{name}{}", optimizer.len()), &sets);
+            let apart = |step: usize| (0..2).map(|at| (found[step][at] / one[step][at] - 1.0).abs());
+            let within = |step: usize, bound: f64| apart(step).all(|apart| apart <= bound);
+            match exact {
+                true => assert_eq!(found, one, "{name}"),
+                false => assert!(within(0, 1e-6) && within(19, 1e-5), "{name}: {found:?} {one:?}"),
+            }
+        }
+    }
+}

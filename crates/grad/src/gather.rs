@@ -1,0 +1,88 @@
+//! Updated weights on their way to the ranks that do not keep their state.
+//!
+//! After an update the first buckets begin to go round; where a segment fetches its weights, its bucket is waited for and the
+//! next begins. So they travel behind the forward pass, and no more than [`AHEAD`] buckets need room.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use fathom_tensor::mesh::Flying;
+use fathom_tensor::{Category, Device, Tensor};
+
+use crate::params::{ParamId, Params};
+use crate::shares::Shares;
+
+/// Buckets under way at once.
+const AHEAD: usize = 2;
+
+/// Buckets that come, and those after them.
+pub(crate) struct Gathering {
+    shares: Rc<Shares>,
+    /// The first that has not arrived.
+    first: usize,
+    /// What is under way, with the copies that are sent.
+    flying: VecDeque<Vec<(Flying, Vec<Tensor>)>>,
+}
+
+impl Gathering {
+    pub fn begin(device: &Device, params: &Params, shares: &Rc<Shares>) -> Gathering {
+        let mut gathering = Gathering { shares: shares.clone(), first: 0, flying: VecDeque::new() };
+        gathering.advance(device, params);
+        gathering
+    }
+
+    /// Begins what may be under way.
+    fn advance(&mut self, device: &Device, params: &Params) {
+        while self.flying.len() < AHEAD && self.first + self.flying.len() < self.shares.buckets.len() {
+            let bucket = self.first + self.flying.len();
+            self.flying.push_back(self.send(device, params, bucket));
+        }
+    }
+
+    /// What is sent is a copy: a weight is written to while its own part is read.
+    fn send(&self, device: &Device, params: &Params, bucket: usize) -> Vec<(Flying, Vec<Tensor>)> {
+        device.pool.enter("gather parameters", -1);
+        let groups = self.shares.by_group(&self.shares.buckets[bucket]).into_iter();
+        let some = groups.filter(|(group, ids)| group.size() > 1 && !ids.is_empty());
+        some.map(|(group, ids)| {
+            let (mut mine, mut parts) = (Vec::new(), Vec::new());
+            for id in ids.into_iter().filter(|id| params.get(*id).trainable) {
+                let value = &params.get(id).value;
+                let (weight, own) = (value.flat(0..value.len()), self.shares.own(id));
+                let copy = device.empty(1, own.len(), value.dtype(), Category::Comm);
+                if !own.is_empty() {
+                    device.machine.copy(&weight.view_cols(own), &copy);
+                }
+                mine.push(copy);
+                let ranges = self.shares.params[id.index()].ranges.iter();
+                parts.push(ranges.map(|range| weight.view_cols(range.clone())).collect::<Vec<Tensor>>());
+            }
+            (group.begin_gather(device, "gather parameters", &mine, &parts), mine)
+        })
+        .collect()
+    }
+
+    /// Waits for the bucket at the front.
+    fn next(&mut self, device: &Device, params: &Params) {
+        if let Some(bucket) = self.flying.pop_front() {
+            bucket.into_iter().for_each(|(flying, _)| flying.wait());
+            self.first += 1;
+            self.advance(device, params);
+        }
+    }
+
+    /// Waits for some weights, and those before them.
+    pub fn arrive(&mut self, device: &Device, params: &Params, ids: &[ParamId]) {
+        let holds = |bucket: &Vec<ParamId>| bucket.iter().any(|id| ids.contains(id));
+        while self.shares.buckets.get(self.first..).is_some_and(|coming| coming.iter().any(holds)) {
+            self.next(device, params);
+        }
+    }
+
+    /// Waits for all.
+    pub fn settle(&mut self, device: &Device, params: &Params) {
+        while !self.flying.is_empty() {
+            self.next(device, params);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Main gradients: f32, of the *sum* of the loss over tokens, added to in place, and summed over the ranks that have the same
+//! weights.
+//!
+//! Sums begin when a segment's last contribution is there and end when those of the next begin, so they travel behind the
+//! backward pass of one segment, and no more than one bucket of them needs room. Where gradients are shared (ZeRO-2), a
+//! segment's are there from its backward pass until its sums have been made, micro batch by micro batch; what lasts is this
+//! rank's part.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use fathom_tensor::mesh::Reducing;
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+use crate::params::{ParamId, Params};
+use crate::shares::{Sharding, Shares};
+
+/// The gradient of one weight.
+struct Main {
+    shape: [usize; 2],
+    /// All elements; of shared gradients only while they are made.
+    full: Option<Tensor>,
+    /// Of shared gradients this rank's elements, [1, n].
+    own: Option<Tensor>,
+}
+
+/// Sums of one bucket under way.
+struct Flying {
+    reducing: Reducing,
+    /// The weights, and all elements of their gradients as one row.
+    of: Vec<(ParamId, Tensor)>,
+}
+
+/// Gradients of all trainable weights.
+pub struct Grads {
+    list: Vec<Option<Main>>,
+    shares: Option<Rc<Shares>>,
+    /// Sums under way, of one bucket: by the groups that make them.
+    flying: Vec<Flying>,
+    /// By bucket: its sums were begun.
+    begun: Vec<bool>,
+    /// The micro batch at hand is the last of the step.
+    last: bool,
+}
+
+impl Grads {
+    /// Zeroed gradients for every trainable weight, of one rank.
+    pub fn zeros(device: &Device, params: &Params) -> Grads {
+        Grads::make(device, params, None)
+    }
+
+    /// Zeroed gradients of one of several ranks.
+    pub fn shared(device: &Device, params: &Params, shares: Rc<Shares>) -> Grads {
+        Grads::make(device, params, Some(shares))
+    }
+
+    fn make(device: &Device, params: &Params, shares: Option<Rc<Shares>>) -> Grads {
+        device.pool.enter("grads", -1);
+        let parted = shares.as_ref().filter(|shares| shares.sharding >= Sharding::OptimGrads);
+        let make = |(id, shape): (ParamId, [usize; 2])| {
+            let zeros = |rows, cols| Some(device.zeros(rows, cols, DType::F32, Category::Grads));
+            match parted {
+                Some(shares) => Main { shape, full: None, own: zeros(1, shares.own(id).len()) },
+                None => Main { shape, full: zeros(shape[0], shape[1]), own: None },
+            }
+        };
+        let trained = |(id, param): (ParamId, &crate::params::Param)| {
+            param.trainable.then(|| make((id, param.value.shape())))
+        };
+        let list = params.iter().map(trained).collect();
+        let begun = vec![false; shares.as_ref().map_or(0, |shares| shares.buckets.len())];
+        Grads {
+            list,
+            shares: shares.filter(|shares| !shares.is_alone()),
+            flying: Vec::new(),
+            begun,
+            last: false,
+        }
+    }
+
+    /// Starts the next step from zero.
+    pub fn clear(&mut self, device: &Device) {
+        self.retire(device);
+        for main in self.list.iter_mut().flatten() {
+            if main.own.is_some() {
+                main.full = None;
+            }
+            main.own.iter().chain(&main.full).for_each(|grad| device.machine.zero(grad));
+        }
+        self.begun.fill(false);
+        self.last = false;
+    }
+
+    /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.
+    pub fn get(&self, id: ParamId) -> Option<&Tensor> {
+        self.list[id.index()].as_ref()?.full.as_ref()
+    }
+
+    /// All gradients that are there, in the order of the weights.
+    pub fn iter<'a>(&'a self) -> impl Iterator<Item = (ParamId, &'a Tensor)> {
+        let full = |(index, main): (usize, &'a Option<Main>)| {
+            Some((ParamId(index as u32), main.as_ref()?.full.as_ref()?))
+        };
+        self.list.iter().enumerate().filter_map(full)
+    }
+
+    /// The trained weights, in their order.
+    pub fn ids(&self) -> impl Iterator<Item = ParamId> {
+        let trained = self.list.iter().enumerate().filter(|(_, main)| main.is_some());
+        trained.map(|(index, _)| ParamId(index as u32))
+    }
+
+    /// The sums of the elements whose state this rank keeps, [1, n]: after [`Grads::complete`].
+    pub fn own(&self, id: ParamId) -> Option<Tensor> {
+        let main = self.list[id.index()].as_ref()?;
+        if let Some(own) = &main.own {
+            return Some(own.clone());
+        }
+        let full = main.full.as_ref()?;
+        let flat = full.reshape(1, full.len());
+        Some(match &self.shares {
+            Some(shares) => flat.view_cols(shares.own(id)),
+            None => flat,
+        })
+    }
+
+    /// Gives up what a step that failed left under way; what the gradients are is undefined until they are cleared.
+    pub fn abandon(&mut self) {
+        self.flying.clear();
+    }
+
+    /// Says whether the backward passes from here on are those of a step's last micro batch.
+    pub fn set_last(&mut self, last: bool) {
+        self.last = last;
+    }
+
+    /// Whether gradients outlast their segment only in parts.
+    fn are_parted(&self) -> bool {
+        self.shares.as_ref().is_some_and(|shares| shares.sharding >= Sharding::OptimGrads)
+    }
+
+    /// Before a segment's backward pass: room for its gradients.
+    pub(crate) fn enter(&mut self, device: &Device, ids: &[ParamId]) {
+        if !self.are_parted() {
+            return;
+        }
+        device.pool.enter("grads", -1);
+        for id in ids {
+            if let Some(main) = self.list[id.index()].as_mut().filter(|main| main.full.is_none()) {
+                let [rows, cols] = main.shape;
+                main.full = Some(device.zeros(rows, cols, DType::F32, Category::Grads));
+            }
+        }
+    }
+
+    /// After a segment's backward pass: what is complete begins to be summed.
+    pub(crate) fn leave(&mut self, device: &Device, ids: &[ParamId]) {
+        let Some(shares) = self.shares.clone() else { return };
+        if !self.last && !self.are_parted() {
+            return;
+        }
+        for bucket in shares.buckets_of(ids) {
+            if self.are_parted() || !self.begun[bucket] {
+                self.begin(device, &shares, bucket);
+            }
+        }
+    }
+
+    /// Begins the sums of a bucket; those before it end here.
+    fn begin(&mut self, device: &Device, shares: &Rc<Shares>, bucket: usize) {
+        self.retire(device);
+        self.begun[bucket] = true;
+        device.pool.enter("reduce gradients", -1);
+        for (group, ids) in shares.by_group(&shares.buckets[bucket]) {
+            let mut of = Vec::new();
+            for id in ids {
+                let Some(full) = self.hand_over(id) else { continue };
+                if shares.params[id.index()].partial {
+                    shares.other_parts(id).all_reduce(device, &full);
+                }
+                of.push((id, full.reshape(1, full.len())));
+            }
+            let tensors: Vec<Vec<Tensor>> = of.iter().map(|(id, flat)| parts(shares, *id, flat)).collect();
+            if !of.is_empty() && (group.size() > 1 || self.are_parted()) {
+                self.flying.push(Flying { reducing: group.begin_reduce_scatter(device, &tensors), of });
+            }
+        }
+    }
+
+    /// A gradient whose contributions are all there; a shared one stays with who sums it.
+    fn hand_over(&mut self, id: ParamId) -> Option<Tensor> {
+        let parted = self.are_parted();
+        let main = self.list[id.index()].as_mut()?;
+        if parted { main.full.take() } else { main.full.clone() }
+    }
+
+    /// Ends the sums under way.
+    fn retire(&mut self, device: &Device) {
+        for flying in std::mem::take(&mut self.flying) {
+            if let Some(shares) = self.shares.clone() {
+                self.end(device, &shares, flying);
+            }
+        }
+    }
+
+    fn end(&self, device: &Device, shares: &Shares, flying: Flying) {
+        let Flying { reducing, of } = flying;
+        device.pool.enter("reduce gradients", -1);
+        let list = &self.list;
+        let range = |which: usize| -> (ParamId, Range<usize>) {
+            let (id, flat) = &of[which];
+            (*id, shares.summed(*id, flat.len())[shares.group(*id).index()].clone())
+        };
+        reducing.finish(device, &mut |which, sum| {
+            let (id, range) = range(which);
+            if let Some(own) = list[id.index()].as_ref().and_then(|main| main.own.as_ref()) {
+                return device.machine.add(own, sum, own);
+            }
+            let mine = of[which].1.view_cols(range);
+            if mine.address() != sum.address() {
+                device.machine.copy(sum, &mine);
+            }
+        });
+        if shares.whole {
+            spread(device, shares, &of);
+        }
+    }
+
+    /// Completes the gradients of a step's micro batches over all ranks: ends what is under way, and sums what no segment has
+    /// left.
+    pub fn complete(&mut self, device: &Device) {
+        let Some(shares) = self.shares.clone() else { return };
+        for bucket in (0..shares.buckets.len()).rev() {
+            let open = shares.buckets[bucket].iter().any(|id| self.get(*id).is_some());
+            if open && (self.are_parted() || !self.begun[bucket]) {
+                self.begin(device, &shares, bucket);
+            }
+        }
+        self.retire(device);
+        device.pool.enter("reduce gradients", -1);
+        let twice = self.ids().filter(|id| shares.params[id.index()].twice);
+        twice.filter_map(|id| self.own(id)).for_each(|grad| shares.ends.all_reduce(device, &grad));
+    }
+}
+
+/// What of a gradient each member sums.
+fn parts(shares: &Shares, id: ParamId, flat: &Tensor) -> Vec<Tensor> {
+    shares.summed(id, flat.len()).into_iter().map(|range| flat.view_cols(range)).collect()
+}
+
+/// Hands each member's sums to the others.
+fn spread(device: &Device, shares: &Shares, of: &[(ParamId, Tensor)]) {
+    let Some((first, _)) = of.first() else { return };
+    let group = shares.group(*first);
+    if group.size() == 1 {
+        return;
+    }
+    let parts: Vec<Vec<Tensor>> = of.iter().map(|(id, flat)| parts(shares, *id, flat)).collect();
+    // A copy: what is sent and what is received are parts of one tensor.
+    let copy = |parts: &Vec<Tensor>| {
+        let own = &parts[group.index()];
+        let mine = device.empty(1, own.len(), DType::F32, Category::Comm);
+        if !mine.is_empty() {
+            device.machine.copy(own, &mine);
+        }
+        mine
+    };
+    let mine: Vec<Tensor> = parts.iter().map(copy).collect();
+    group.begin_gather(device, "all_gather", &mine, &parts).wait();
+}

@@ -1,0 +1,73 @@
+//! A weight of which every one of some ranks keeps a part (ZeRO-3): gathered where a segment needs it.
+
+use std::cell::{OnceCell, RefCell};
+use std::ops::Range;
+
+use fathom_tensor::mesh::{Flying, Group};
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+use crate::value::Visit;
+
+/// This rank's part, and the whole while somebody needs it.
+pub(crate) struct Parted {
+    device: Device,
+    place: OnceCell<Place>,
+    pub visit: RefCell<Visit>,
+}
+
+/// Who has which elements.
+struct Place {
+    /// [1, n].
+    own: Tensor,
+    ranges: Vec<Range<usize>>,
+    group: Group,
+}
+
+impl Parted {
+    /// Nobody has anything yet.
+    pub fn new(device: &Device) -> Parted {
+        Parted { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
+    }
+
+    /// Gives the members their elements.
+    pub fn place(&self, device: &Device, dtype: DType, group: &Group, ranges: Vec<Range<usize>>) {
+        let own = device.empty(1, ranges[group.index()].len(), dtype, Category::Params);
+        // A second call changes nothing.
+        let _ = self.place.set(Place { own, ranges, group: group.clone() });
+    }
+
+    #[track_caller]
+    fn at(&self) -> &Place {
+        match self.place.get() {
+            Some(place) => place,
+            None => panic!("a weight of several ranks that none has a part of"),
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// This rank's elements.
+    pub fn own(&self) -> Range<usize> {
+        let Place { ranges, group, .. } = self.at();
+        ranges[group.index()].clone()
+    }
+
+    /// What they are, [1, n].
+    pub fn tensor(&self) -> &Tensor {
+        &self.at().own
+    }
+
+    /// Begins to gather all elements into one row.
+    pub fn gather(&self, device: &Device, flat: &Tensor) -> Flying {
+        let Place { own, ranges, group } = self.at();
+        let me = group.index();
+        device.pool.enter("gather weights", -1);
+        let parts: Vec<Tensor> = ranges.iter().map(|range| flat.view_cols(range.clone())).collect();
+        if !own.is_empty() {
+            device.machine.copy(own, &parts[me]);
+        }
+        group.begin_gather(device, "gather weights", std::slice::from_ref(own), &[parts])
+    }
+}
