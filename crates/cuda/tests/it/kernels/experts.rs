@@ -1,8 +1,8 @@
 //! Routers, and products grouped by expert.
 
 use fathom_tensor::{
-    Category, Combine, CombineBackward, DType, Device, GroupedMatMul, GroupedWeight, Groups, Route,
-    RouteBackward, RouterLosses, Routing, Scores, Tensor,
+    Category, Combine, CombineBackward, DType, Device, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
+    Route, RouteBackward, RouterLosses, Routing, Scores, Tensor,
 };
 
 use super::{FLOATS, blank, devices, floats, random, same};
@@ -89,8 +89,9 @@ fn counts_and_limits() {
         );
         device.machine.count_experts(&index, &load);
         device.machine.count_experts(&index, &load);
-        device.machine.limit_experts(&index, 9, 100, &out);
-        vec![load, out]
+        let (index, out) = (&index, &out);
+        device.machine.limit_experts(&LimitExperts { index, weights: None, experts: 9, capacity: 100, out });
+        vec![load, out.clone()]
     });
 }
 
