@@ -17,7 +17,7 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
 }
 
 /// From the bottom row to the top: a line names only lines above it in this list.
-const TABLE: [Line; 18] = [
+const TABLE: [Line; 19] = [
     line("base", &[]),
     line("tensor", &["base"]),
     line("text", &["base"]),
@@ -30,7 +30,8 @@ const TABLE: [Line; 18] = [
     line("train", &["model", "text", "report"]),
     line("engine", &["model", "text"]),
     line("prose", &[]),
-    line("curate", &["text", "report", "prose"]),
+    line("query", &[]),
+    line("curate", &["text", "report", "prose", "query"]),
     line("eval", &["text", "report"]),
     line("serve", &["base"]),
     line("guard", &["base"]),

@@ -18,8 +18,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::Encoding;
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
-use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col};
-use futures::StreamExt;
+use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::error::Error;
 use crate::tables::TableEngine;
@@ -117,29 +116,23 @@ impl Engine {
         pair: &mut impl FnMut(u64, u64),
     ) -> Result<u64, Error> {
         let folder = table.partition(partition);
-        let failed = |e: DataFusionError| engine_error("sort", &folder, &e);
         let whole = std::path::absolute(&folder).map_err(|e| Error::read(&folder, e))?;
-        self.runtime.block_on(async {
-            // With a slash at its end it is a folder, whatever its name.
-            let path = format!("{}/", whole.display());
-            let keys: Vec<_> = table.keys().iter().map(|key| col(*key).sort(true, false)).collect();
-            let rows =
-                self.context.read_parquet(path, ParquetReadOptions::default()).await.map_err(failed)?;
-            let sorted = rows.sort(keys).map_err(failed)?;
-            let mut stream = sorted.execute_stream().await.map_err(failed)?;
-            let mut run = Run { key: (0, 0), first: None };
-            let mut count = 0;
-            while let Some(batch) = stream.next().await {
-                let batch = batch.map_err(failed)?;
-                count += batch.num_rows() as u64;
-                run.feed(&batch, table.wide, pair).map_err(|detail| Error::Engine {
-                    doing: "sort",
-                    path: folder.clone(),
-                    detail: detail.to_owned(),
-                })?;
-            }
-            Ok(count)
-        })
+        // With a slash at its end it is a folder, whatever its name.
+        let path = format!("{}/", whole.display());
+        let mut run = Run { key: (0, 0), first: None };
+        let (mut count, mut fed) = (0, Ok(()));
+        let sorted = fathom_query::sorted(&self.runtime, &self.context, &path, table.keys(), &mut |batch| {
+            count += batch.num_rows() as u64;
+            fed = run.feed(&batch, table.wide, pair);
+            fed.is_ok()
+        });
+        fed.map_err(|detail| Error::Engine {
+            doing: "sort",
+            path: folder.clone(),
+            detail: detail.to_owned(),
+        })?;
+        sorted.map_err(|e| engine_error("sort", &folder, &e))?;
+        Ok(count)
     }
 }
 

@@ -17,8 +17,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::ScalarUDF;
-use datafusion::prelude::{ParquetReadOptions, SQLOptions, SessionConfig, SessionContext};
-use futures::StreamExt;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use tokio::runtime::Runtime;
 
 #[cfg(feature = "ballista")]
@@ -90,8 +89,7 @@ impl Tables {
         let path = std::path::absolute(folder).map_err(|e| Error::read(folder, e))?;
         // With a slash at its end it is a folder, whatever its name.
         let path = format!("{}/", path.display());
-        let register = self.context.register_parquet(name, path, ParquetReadOptions::default());
-        self.runtime.block_on(register).map_err(failed)
+        fathom_query::register(&self.runtime, &self.context, name, &path).map_err(failed)
     }
 
     /// Runs a query and hands its rows to `visit` as they come. Only queries: nothing is created or changed.
@@ -103,15 +101,12 @@ impl Tables {
         sql: &str,
         visit: &mut dyn FnMut(RecordBatch) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
-        self.runtime.block_on(async {
-            let frame = self.context.sql_with_options(sql, options).await.map_err(failed)?;
-            let mut rows = frame.execute_stream().await.map_err(failed)?;
-            while let Some(batch) = rows.next().await {
-                visit(batch.map_err(failed)?)?;
-            }
-            Ok(())
-        })
+        let mut said = Ok(());
+        let ran = fathom_query::query(&self.runtime, &self.context, sql, &mut |batch| {
+            said = visit(batch);
+            said.is_ok()
+        });
+        said.and(ran.map_err(failed))
     }
 
     /// Runs a query and gives all its rows.
