@@ -18,9 +18,9 @@ use crate::profile::{OpDesc, Profile, Rates};
 pub const NAMES: [&str; 3] = ["h100", "h200", "b200"];
 
 /// Charges on a device: what CUDA's allocators round to.
-const GRANULE: u64 = 512;
+pub const GRANULE: u64 = 512;
 /// Scratch that NVIDIA recommends for cuBLASLt on Hopper and later.
-const MATMUL_SCRATCH: u64 = 32 << 20;
+pub const MATMUL_SCRATCH: u64 = 32 << 20;
 
 /// One device and its share of a host.
 struct Figures {
@@ -99,22 +99,105 @@ impl Figures {
     }
 }
 
-/// Scratch bytes of an operation: cuBLASLt's, and cuDNN's for attention backward (9.19, H200: f32 gradients of all
-/// queries, and bf16 gradients of keys and values for every query head where heads share them). Grouped products have
-/// their rows brought together first.
+/// Scratch bytes of an operation: cuBLASLt's for products, lists of slots for grouped ones, and for attention what cuDNN's
+/// engines ask for ([`AttentionScratch`]). The kernels that take what libraries refuse need less.
 pub fn workspace(_: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
-        OpDesc::Grouped { tokens, slots, inner, out, input, output, weight } => {
-            let output = if weight { input } else { output };
-            let rows = inner * input.bytes() + out * output.bytes();
-            MATMUL_SCRATCH + (tokens * slots * (rows + 4)) as u64
+        OpDesc::Grouped { tokens, slots, weight, .. } => lists(tokens, slots, weight),
+        OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
+    }
+}
+
+/// Most experts that lists of slots are made for.
+const MOST_EXPERTS: usize = 1024;
+
+/// Lists of the slots of each expert, in i32: counts by block, beginnings, and the slots in order; for the gradient of the
+/// weights, what a chunk of 128 tokens has of an expert is filled up to 16.
+fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
+    let all = tokens * slots;
+    let (blocks, filled) = match weight {
+        false => (256, 0),
+        true => (tokens.div_ceil(128), 15 * tokens.div_ceil(128) * MOST_EXPERTS.min(128 * slots)),
+    };
+    4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
+}
+
+/// Scratch of one call of attention by cuDNN (seen at 9.19 and 9.26 for a described H200), which takes some key heads at a
+/// time so that it stays bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionScratch {
+    /// Key heads of one call of the library.
+    pub kv_heads: usize,
+    /// Sequences that a plan of packed ones is for.
+    pub sequences: usize,
+    /// Beginnings and lengths of packed sequences.
+    pub lists: u64,
+    /// f32 of each query row: the result times its gradient.
+    pub sums: u64,
+    /// f32 gradients of the queries.
+    pub wide: u64,
+    /// Gradients of keys, and as many of values, for every query head, where heads share them.
+    pub full: u64,
+    /// What an engine may have for itself beside those.
+    pub own: u64,
+    /// What kernels of our own need instead of all that.
+    pub fallback: u64,
+}
+
+/// One call of attention's gradient takes no more key heads than fit in this.
+const ATTENTION_LIMIT: u64 = 1 << 30;
+/// Parts of scratch begin at multiples of this.
+const ATTENTION_ALIGN: u64 = 256;
+
+impl AttentionScratch {
+    /// Of a call; `None` if it is none of attention.
+    pub fn of(op: &OpDesc) -> Option<AttentionScratch> {
+        let OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, slices, backward, .. } = *op
+        else {
+            return None;
+        };
+        let sequences = slices.max(1).next_power_of_two();
+        // Thirteen tensors have beginnings of their own, as their rows may be of any length.
+        let lists = (13 * (sequences + 1) * 8 + 2 * sequences * 4) as u64;
+        let (group, own) = (heads / kv_heads.max(1), 1 << 20);
+        let one =
+            AttentionScratch { kv_heads, sequences, lists, sums: 0, wide: 0, full: 0, own, fallback: 0 };
+        if !backward {
+            return Some(one);
         }
-        OpDesc::Attention { backward: false, .. } => 256,
-        OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, .. } => {
-            let shared = if heads == kv_heads { 0 } else { 2 * k_tokens * heads * head_dim * 2 };
-            (q_tokens * heads * head_dim * 4 + shared) as u64
-        }
+        let of = |kv_heads: usize| {
+            let rows = (q_tokens * kv_heads * group) as u64;
+            let shared = (k_tokens * kv_heads * group * head_dim * 2) as u64;
+            AttentionScratch {
+                kv_heads,
+                sums: 4 * rows,
+                wide: 4 * rows * head_dim as u64,
+                full: if group == 1 { 0 } else { shared },
+                fallback: 4 * (q_tokens * heads) as u64,
+                ..one
+            }
+        };
+        let fits = |count: &usize| kv_heads.is_multiple_of(*count) && of(*count).bytes() <= ATTENTION_LIMIT;
+        Some(of((1..=kv_heads).rev().find(fits).unwrap_or(1)))
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        let AttentionScratch { lists, sums, wide, full, own, fallback, .. } = *self;
+        let parts = [lists, sums, wide, full, full, own];
+        parts.iter().map(|part| part.next_multiple_of(ATTENTION_ALIGN)).sum::<u64>().max(fallback)
+    }
+
+    /// Where the parts begin: lists, sums, wide, full of keys and of values, own.
+    pub fn offsets(&self) -> [u64; 6] {
+        let AttentionScratch { lists, sums, wide, full, own, .. } = *self;
+        let mut at = 0;
+        [lists, sums, wide, full, full, own].map(|part| {
+            let start = at;
+            at += part.next_multiple_of(ATTENTION_ALIGN);
+            start
+        })
     }
 }
 
@@ -139,20 +222,30 @@ mod tests {
     }
 
     #[test]
-    fn attention_backward_needs_what_the_library_was_seen_to_ask_for() {
-        let profile = named("h200").unwrap();
-        let backward = |tokens, heads, kv_heads| OpDesc::Attention {
-            q_tokens: tokens,
-            k_tokens: tokens,
-            heads,
-            kv_heads,
-            head_dim: 128,
-            dtype: DType::Bf16,
-            slices: 1,
-            backward: true,
+    fn attention_takes_as_many_heads_as_its_bound_allows() {
+        let scratch = |tokens, heads, kv_heads| {
+            let op = OpDesc::Attention {
+                q_tokens: tokens,
+                k_tokens: tokens,
+                heads,
+                kv_heads,
+                head_dim: 128,
+                dtype: DType::Bf16,
+                slices: 1,
+                backward: true,
+            };
+            AttentionScratch::of(&op).unwrap()
         };
-        for op in [backward(131_072, 64, 8), backward(1_048_576, 8, 1)] {
-            assert_eq!(profile.workspace(&op), 2 * 4_294_967_296);
+        for (tokens, heads, kv_heads, at_once) in
+            [(4096, 64, 8, 8), (8192, 64, 8, 8), (16_384, 64, 8, 4), (131_072, 64, 8, 1), (1 << 20, 8, 1, 1)]
+        {
+            let found = scratch(tokens, heads, kv_heads);
+            assert_eq!(found.kv_heads, at_once, "{tokens} tokens, {heads} and {kv_heads} heads");
+            let columns = (tokens * at_once * heads / kv_heads * 128) as u64;
+            assert_eq!((found.wide, found.full), (4 * columns, 2 * columns));
+            let [lists, sums, wide, keys, values, own] = found.offsets();
+            assert!(lists < sums && sums < wide && wide < keys && keys < values && values < own);
+            assert_eq!(own + found.own, found.bytes());
         }
     }
 }

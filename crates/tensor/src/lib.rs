@@ -34,7 +34,7 @@ pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
     InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, Spread, StepScale,
 };
-pub use mask::{Extent, Mask, Slice};
+pub use mask::{Extent, Mask, Packed, Slice};
 pub use meta::Meta;
 pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
 pub use profile::{OpDesc, Profile, Rates, Sheet};

@@ -20,6 +20,12 @@ use crate::{Mask, Profile, Tensor};
 pub trait Arena {
     /// The first address.
     fn base(&self) -> u64;
+    /// The pool is about to use bytes up to `end` of the range, more than ever before. A machine whose memory has to be
+    /// asked for does so here; the order of calls is the program's.
+    ///
+    /// # Panics
+    /// If the machine has no memory left.
+    fn grow(&self, _end: u64) {}
 }
 
 /// `C (+)= op(A) op(B)`; op transposes if the flag is set.

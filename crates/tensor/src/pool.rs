@@ -145,7 +145,7 @@ struct Inner {
     budget: u64,
     base: u64,
     /// Keeps the address range.
-    _arena: Box<dyn Arena>,
+    arena: Box<dyn Arena>,
     state: RefCell<State>,
     op: Cell<&'static str>,
     layer: Cell<i32>,
@@ -202,7 +202,7 @@ impl Pool {
             granule: machine.profile().granule,
             budget,
             base: arena.base(),
-            _arena: arena,
+            arena,
             state: RefCell::new(State::default()),
             op: Cell::new("start"),
             layer: Cell::new(-1),
@@ -239,7 +239,10 @@ impl Pool {
                 table.join(", ")
             );
         };
-        state.usage.peak_reserved = state.space.peak_end;
+        if state.space.peak_end > state.usage.peak_reserved {
+            state.usage.peak_reserved = state.space.peak_end;
+            self.0.arena.grow(state.space.peak_end);
+        }
         let (name, gradient) = self.0.label.take().unwrap_or((self.0.op.get(), false));
         let label = Label { name, layer: self.0.layer.get(), gradient, category };
         state.charge(charge, label, self.0.op.get());

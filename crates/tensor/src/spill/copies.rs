@@ -54,6 +54,15 @@ impl Region {
     }
 }
 
+/// Memory of the host that belongs to whoever holds this.
+///
+/// # Safety
+/// The start is that of as many readable and writable bytes as were asked for, until the value is dropped.
+pub unsafe trait HostBuffer: Send + Sync {
+    /// The first byte.
+    fn start(&self) -> *mut u8;
+}
+
 /// Copies between a machine's memory and the host's, made by worker threads.
 ///
 /// # Safety
@@ -61,8 +70,14 @@ impl Region {
 /// its tensor lives, and the two copies touch nothing but the bytes they are asked for.
 pub unsafe trait Copies: Send + Sync {
     /// Where host threads find what the machine has at `address`; `None` if they cannot reach it, then everything
-    /// goes through the two copies. Staging buffers must be reachable.
+    /// goes through the two copies. Staging buffers that are the pool's must be reachable.
     fn host(&self, address: u64) -> Option<*mut u8>;
+
+    /// Memory of the host for a worker's staging, on a machine whose own memory the host cannot reach; `None` where it can,
+    /// then staging is the pool's. Staging is charged to the pool either way, so that a plan need not know.
+    fn staging(&self, _bytes: usize) -> Option<Box<dyn HostBuffer>> {
+        None
+    }
 
     /// Called on the issuing thread when a transfer is issued: marks the point that work issued so far has to reach
     /// before the transfer's copies may begin. A machine whose operations end before they return has nothing to mark.

@@ -21,6 +21,11 @@ pub(super) struct Step {
 pub(super) trait Backing: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize>;
     fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize>;
+    /// Where so many bytes lie in memory that a machine copies from and to without a stop in between: the address of the
+    /// first. Nobody else uses them while a transfer of theirs is under way.
+    fn place(&self, _offset: u64, _len: usize) -> Option<usize> {
+        None
+    }
 }
 
 impl Backing for Box<dyn Backing> {
@@ -30,6 +35,10 @@ impl Backing for Box<dyn Backing> {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize> {
         (**self).read_at(bytes, offset, step)
+    }
+
+    fn place(&self, offset: u64, len: usize) -> Option<usize> {
+        (**self).place(offset, len)
     }
 }
 

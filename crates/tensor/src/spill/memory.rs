@@ -1,48 +1,96 @@
 //! Memory of the host in place of a file.
+//!
+//! Where the machine has memory of the host that it copies from and to by itself ([`Copies::staging`]), blocks are of that, and
+//! transfers go straight there.
+#![allow(unsafe_code)]
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::copies::{Copies, HostBuffer};
 use super::file::{Backing, Step};
 
-/// Bytes that one lock guards.
+/// Bytes that one lock guards, and of one request to the machine: such requests are slow.
 const BLOCK: usize = 1 << 20;
+const PINNED_BLOCK: usize = 64 << 20;
+
+/// Some bytes, once they are written.
+enum Block {
+    Absent,
+    Plain(Vec<u8>),
+    Pinned(Box<dyn HostBuffer>),
+}
 
 /// A range of bytes, allocated block by block when first written.
-pub(super) struct Memory(Vec<Mutex<Vec<u8>>>);
+pub(super) struct Memory {
+    blocks: Vec<Mutex<Block>>,
+    block_bytes: usize,
+    copies: Option<Arc<dyn Copies>>,
+}
 
 impl Memory {
+    /// Plain memory.
     pub fn new(bytes: u64) -> Memory {
-        Memory((0..bytes.div_ceil(BLOCK as u64)).map(|_| Mutex::default()).collect())
+        Memory::of_blocks(bytes, BLOCK, None)
     }
 
-    /// Calls `copy` with the rest of the block at `offset`.
-    fn at(&self, offset: u64, copy: impl FnOnce(&mut [u8]) -> usize) -> io::Result<usize> {
-        let (block, start) = (offset as usize / BLOCK, offset as usize % BLOCK);
-        let Some(block) = self.0.get(block) else { return Ok(0) };
-        let mut block = block.lock().unwrap_or_else(PoisonError::into_inner);
-        if block.is_empty() {
-            block.resize(BLOCK, 0);
+    /// The machine's, if it has any.
+    pub fn of(bytes: u64, copies: &Arc<dyn Copies>) -> Memory {
+        match copies.staging(1) {
+            Some(_) => Memory::of_blocks(bytes, PINNED_BLOCK, Some(copies.clone())),
+            None => Memory::new(bytes),
         }
-        Ok(copy(&mut block[start..]))
+    }
+
+    fn of_blocks(bytes: u64, block_bytes: usize, copies: Option<Arc<dyn Copies>>) -> Memory {
+        let blocks = (0..bytes.div_ceil(block_bytes as u64)).map(|_| Mutex::new(Block::Absent)).collect();
+        Memory { blocks, block_bytes, copies }
+    }
+
+    /// The rest of the block at `offset`, allocated if it was not: its first byte, how many, and whether the machine copies
+    /// from and to it by itself. Calls `use_` under the block's lock.
+    fn at<T>(&self, offset: u64, use_: impl FnOnce(*mut u8, usize, bool) -> T) -> Option<T> {
+        let (index, start) = (offset as usize / self.block_bytes, offset as usize % self.block_bytes);
+        let mut block = self.blocks.get(index)?.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Block::Absent = *block {
+            let pinned = self.copies.as_ref().and_then(|copies| copies.staging(self.block_bytes));
+            *block = pinned.map_or_else(|| Block::Plain(vec![0; self.block_bytes]), Block::Pinned);
+        }
+        let len = self.block_bytes - start;
+        match &mut *block {
+            Block::Absent => None,
+            Block::Plain(bytes) => Some(use_(bytes[start..].as_mut_ptr(), len, false)),
+            Block::Pinned(buffer) => Some(use_(buffer.start().wrapping_add(start), len, true)),
+        }
     }
 }
 
 impl Backing for Memory {
     fn write_at(&self, bytes: &[u8], offset: u64, _: Step) -> io::Result<usize> {
-        self.at(offset, |block| {
-            let len = bytes.len().min(block.len());
-            block[..len].copy_from_slice(&bytes[..len]);
+        let copied = self.at(offset, |start, rest, _| {
+            let len = bytes.len().min(rest);
+            // SAFETY: the block has `rest` bytes from `start` on; transfers that overlap are never under way together.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, len) };
             len
-        })
+        });
+        Ok(copied.unwrap_or(0))
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64, _: Step) -> io::Result<usize> {
-        self.at(offset, |block| {
-            let len = bytes.len().min(block.len());
-            bytes[..len].copy_from_slice(&block[..len]);
+        let copied = self.at(offset, |start, rest, _| {
+            let len = bytes.len().min(rest);
+            // SAFETY: as in `write_at`.
+            unsafe { std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len) };
             len
-        })
+        });
+        Ok(copied.unwrap_or(0))
+    }
+
+    fn place(&self, offset: u64, len: usize) -> Option<usize> {
+        self.copies.as_ref()?;
+        let found =
+            self.at(offset, |start, rest, pinned| (pinned && len <= rest).then(|| start.expose_provenance()));
+        found.flatten()
     }
 }
 
@@ -60,5 +108,6 @@ mod tests {
         assert_eq!(memory.read_at(&mut back, at, step).unwrap(), 3);
         assert_eq!(back, [7, 7, 7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(memory.read_at(&mut back, 2 * BLOCK as u64, step).unwrap(), 0);
+        assert_eq!(memory.place(0, 1), None);
     }
 }

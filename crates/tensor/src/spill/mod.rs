@@ -49,7 +49,7 @@ use std::time::Instant;
 
 pub use chaos::Chaos;
 pub(crate) use chaos::mix;
-pub use copies::{Copies, HostMemory, Region};
+pub use copies::{Copies, HostBuffer, HostMemory, Region};
 pub use error::{Error, Result};
 pub use file::free_bytes;
 pub use flight::{Reading, Stored, Writing};
@@ -106,6 +106,8 @@ struct Inner {
     workers: Vec<JoinHandle<()>>,
     /// Outlives the workers: they are joined first.
     _staging: Vec<Tensor>,
+    /// As does staging that the machine has made.
+    _pinned: Vec<Box<dyn HostBuffer>>,
 }
 
 impl Drop for Inner {
@@ -122,8 +124,8 @@ impl Drop for Inner {
 
 impl Spill {
     /// Opens a file in the options' folder, charges the staging buffers to the device's pool and starts the workers.
-    /// On a machine without data only the charges are made. Staging has to be memory that the host reaches, so a
-    /// machine with memory of its own passes a pool over pinned memory here; tensors may be of any pool of it.
+    /// On a machine without data only the charges are made. Staging has to be memory that the host reaches: a machine with
+    /// memory of its own gives it ([`Copies::staging`]).
     ///
     /// # Errors
     /// Options that cannot be, a machine that gives no copies, a folder that takes no file of this size.
@@ -133,7 +135,12 @@ impl Spill {
         let space = Space::new(options.capacity_bytes / PAGE * PAGE);
         let opened = match device.machine.has_data() {
             true => options.start(device, &staging, space.capacity)?,
-            false => options::Opened { access: Access::Nowhere, live: None, workers: Vec::new() },
+            false => options::Opened {
+                access: Access::Nowhere,
+                live: None,
+                workers: Vec::new(),
+                pinned: Vec::new(),
+            },
         };
         Ok(Spill(Rc::new(Inner {
             name: options.file_name(),
@@ -148,6 +155,7 @@ impl Spill {
             machine: device.machine.clone(),
             workers: opened.workers,
             _staging: staging,
+            _pinned: opened.pinned,
         })))
     }
 

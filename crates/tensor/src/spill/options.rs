@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::PAGE;
 use super::chaos::{Adverse, Chaos};
 use super::error::{Error, Result, remedy};
 use super::file::{self, Backing};
 use super::memory::Memory;
 use super::worker::{Shared, Staging};
+use super::{HostBuffer, PAGE};
 use crate::{Category, DType, Device, Tensor};
 
 /// How to open a spill file.
@@ -69,6 +69,8 @@ pub(super) struct Opened {
     pub access: Access,
     pub live: Option<Arc<Shared>>,
     pub workers: Vec<JoinHandle<()>>,
+    /// Staging that is not the pool's.
+    pub pinned: Vec<Box<dyn HostBuffer>>,
 }
 
 impl Options {
@@ -125,8 +127,17 @@ impl Options {
     pub(super) fn start(&self, device: &Device, staging: &[Tensor], capacity: u64) -> Result<Opened> {
         let no_copies = || Error::NoCopies { machine: device.machine.profile().name.clone() };
         let copies = device.machine.copies().ok_or_else(no_copies)?;
-        let reached = staging.iter().map(|buffer| copies.host(buffer.address()).map(|start| start.addr()));
-        let buffers: Vec<usize> = reached.collect::<Option<_>>().ok_or_else(no_copies)?;
+        let mut pinned = Vec::new();
+        let mut reach = |buffer: &Tensor| -> Option<usize> {
+            let Some(own) = copies.staging(buffer.bytes() as usize) else {
+                return copies.host(buffer.address()).map(|start| start.addr());
+            };
+            let start = own.start().expose_provenance();
+            pinned.push(own);
+            Some(start)
+        };
+        let buffers: Vec<usize> =
+            staging.iter().map(&mut reach).collect::<Option<_>>().ok_or_else(no_copies)?;
         let aligned: Vec<usize> = buffers.iter().map(|start| start.next_multiple_of(PAGE as usize)).collect();
         let len = (self.piece_bytes + 2 * PAGE) as usize;
         let mut slots: Vec<Staging> = aligned
@@ -134,7 +145,7 @@ impl Options {
             .map(|pair| Staging { near: pair[0], near_len: len, far: pair[1], far_len: len })
             .collect();
         let (under, access): (Box<dyn Backing>, Access) = match self.in_memory {
-            true => (Box::new(Memory::new(capacity)), Access::Memory),
+            true => (Box::new(Memory::of(capacity, &copies)), Access::Memory),
             false => {
                 let page = slots[0].first_page();
                 let (file, access) = file::open(&self.folder, capacity, self.direct, page)?;
@@ -149,7 +160,7 @@ impl Options {
         let mut shared = Shared::new(backing, self.file_name(), direct, copies);
         shared.chaos = self.chaos;
         let shared = Arc::new(shared);
-        let mut opened = Opened { access, live: Some(shared.clone()), workers: Vec::new() };
+        let mut opened = Opened { access, live: Some(shared.clone()), workers: Vec::new(), pinned };
         for (index, slot) in slots.into_iter().enumerate() {
             let shared_with = shared.clone();
             let name = format!("spill-{}.{index}", self.rank);

@@ -225,6 +225,11 @@ impl Shared {
         (pages || !self.direct).then_some(at as usize)
     }
 
+    /// The place of a piece in memory that the machine copies from and to by itself.
+    fn straight(&self, transfer: &Transfer, offset: u64, len: usize) -> Option<usize> {
+        if transfer.layout.codec == Codec::AsIs { self.file.place(offset, len) } else { None }
+    }
+
     fn run(&self, job: &Job, staging: Staging) -> Result<()> {
         match job.transfer.kind {
             Kind::Read => self.run_read(job, staging),
@@ -240,6 +245,11 @@ impl Shared {
             // says host threads reach it, and no other piece has these bytes.
             let bytes = unsafe { bytes_mut(address, len) };
             return self.write(bytes, job);
+        }
+        if let Some(place) = self.straight(transfer, transfer.offset + piece.far.start, len) {
+            // SAFETY: the place is this piece's alone until it has ended; the region's tensor is on loan, as above.
+            unsafe { self.copies.fetch(&transfer.region, piece.near.start as usize, bytes_mut(place, len)) };
+            return Ok(());
         }
         // SAFETY: a worker's staging buffers are its own.
         let far = unsafe { bytes_mut(staging.far, staging.far_len) };
@@ -272,6 +282,11 @@ impl Shared {
             // SAFETY: as in `run_write`.
             let bytes = unsafe { bytes_mut(address, len) };
             return self.read(bytes, offset, job);
+        }
+        if let Some(place) = self.straight(transfer, offset, len) {
+            // SAFETY: as in `run_write`.
+            unsafe { self.copies.store(&transfer.region, piece.near.start as usize, bytes_mut(place, len)) };
+            return Ok(());
         }
         // SAFETY: a worker's staging buffers are its own.
         let far = unsafe { bytes_mut(staging.far, staging.far_len) };
