@@ -5,7 +5,7 @@ mod case;
 use std::ops::{Index, IndexMut, Range};
 
 use fathom_cpu::isa::Isa;
-use fathom_tensor::{Category, DType, Device, Extent, Mask, RopeTable, Slice, Tensor};
+use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, RopeTable, Slice, Tensor};
 
 use crate::{Batch, Param, ParamId, Params};
 
@@ -191,7 +191,8 @@ impl Stream {
         let slices = Extent::UpTo { cap, count };
         let pairs = (0..self.tokens()).flat_map(|q| (0..self.tokens()).map(move |k| (q, k)));
         let pairs = pairs.filter(|(q, k)| self.attends(*q, *k)).count() as u64;
-        let mask = Mask { table, slices, pos_q: positions.clone(), pos_k: positions.clone(), pairs };
+        let packed = Packed::of(&self.slices, &self.positions);
+        let mask = Mask { table, slices, pos_q: positions.clone(), pos_k: positions.clone(), pairs, packed };
         let rope = |rotation: &Rotation| {
             let inv_freq = device.from_f32(1, rotation.inv_freq.len(), &rotation.inv_freq, Category::Data);
             let out = device.empty(self.tokens(), 2 * rotation.inv_freq.len(), DType::F32, Category::Data);

@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::{Axis, Group};
-use fathom_tensor::{Category, DType, Device, Extent, Mask, Slice, Tensor};
+use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, Slice, Tensor};
 
 pub use area::causal_pairs;
 pub use layout::{ContextLayout, Cut};
@@ -204,6 +204,8 @@ struct Maker<'a> {
     windows: &'a [Option<usize>],
     /// Most documents.
     docs: usize,
+    /// Of the whole stream.
+    positions: &'a [i32],
 }
 
 impl Maker<'_> {
@@ -211,7 +213,10 @@ impl Maker<'_> {
         let docs = self.layout.docs();
         let slices = q.0.slices(k.0, docs, window);
         let pairs = area::between(docs, q.0, k.0, window);
-        mask(self.device, &slices, self.docs, [q.1, k.1], pairs)
+        // The one rank of a stream has its rows in order. A plan looks at no data.
+        let plain = self.layout.cp() == 1 && self.device.machine.has_data();
+        let packed = if plain { Packed::of(&slices, self.positions) } else { None };
+        Mask { packed, ..mask(self.device, &slices, self.docs, [q.1, k.1], pairs) }
     }
 
     /// Positions of a part's rows.
@@ -288,7 +293,7 @@ impl Context {
             device.mesh
         );
         assert!(!comm.is_empty(), "context: no way for keys to travel");
-        let maker = Maker { device, layout, windows, docs };
+        let maker = Maker { device, layout, windows, docs, positions };
         let mine = layout.part(&[index]);
         let own_mask = |window: &Option<usize>| maker.mask((&mine, own), (&mine, own), *window);
         if cp == 1 {
@@ -344,5 +349,5 @@ pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 
     device.machine.write(&table, &bytes);
     let count = device.from_i32(&[slices.len() as i32], Category::Data);
     let [pos_q, pos_k] = positions.map(Tensor::clone);
-    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs }
+    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs, packed: None }
 }
