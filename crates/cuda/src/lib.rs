@@ -4,4 +4,16 @@
 //! This crate knows nothing above the contract in `tensor`.
 #![deny(missing_docs)]
 
+mod blas;
+pub mod driver;
+mod error;
 pub mod kernels;
+pub mod libs;
+mod machine;
+mod memory;
+mod operand;
+mod programs;
+pub mod sdpa;
+
+pub use error::{Error, Result};
+pub use machine::{Cuda, profile};

@@ -18,7 +18,14 @@ fn mask(device: &Device, slices: &[Slice], [queries, keys]: [usize; 2], first: i
     let positions = |first: i32, count: usize| {
         device.from_i32(&(first..first + count as i32).collect::<Vec<_>>(), Category::Data)
     };
-    Mask { table, slices, pos_q: positions(first, queries), pos_k: positions(0, keys), pairs: 0 }
+    Mask {
+        table,
+        slices,
+        pos_q: positions(first, queries),
+        pos_k: positions(0, keys),
+        pairs: 0,
+        packed: None,
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -1,0 +1,68 @@
+//! What a device is asked before anything is claimed of it, and what can be asked without one. One JSON object a line.
+//!
+//! ```text
+//! gpu plans             cuDNN accepts every graph of attention for a described H200; needs a loadable driver, any stub will do
+//! gpu parity            every operation against the CPU machine
+//! gpu rates             libraries, the device, copies, products, attention
+//! ```
+mod parity;
+mod plans;
+mod rates;
+
+use std::process::ExitCode;
+
+/// What a check found, printed as a line.
+pub struct Line {
+    /// Which check.
+    pub what: String,
+    /// It is as it should be.
+    pub ok: bool,
+    /// Figures and words.
+    pub found: String,
+}
+
+impl Line {
+    /// Prints it.
+    fn print(&self) {
+        let text = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+        println!(
+            "{{\"what\":\"{}\",\"ok\":{},\"found\":\"{}\"}}",
+            text(&self.what),
+            self.ok,
+            text(&self.found)
+        );
+    }
+}
+
+/// Results, printed as they come.
+#[derive(Default)]
+pub struct Lines {
+    failed: usize,
+}
+
+impl Lines {
+    /// Adds one.
+    pub fn say(&mut self, what: impl Into<String>, ok: bool, found: impl Into<String>) {
+        Line { what: what.into(), ok, found: found.into() }.print();
+        self.failed += usize::from(!ok);
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut lines = Lines::default();
+    match args.first().map(String::as_str) {
+        Some("plans") => plans::run(&mut lines),
+        Some("parity") => parity::run(&mut lines),
+        Some("rates") => rates::run(&mut lines),
+        _ => {
+            eprintln!("usage: gpu plans | parity | rates");
+            return ExitCode::from(2);
+        }
+    }
+    if lines.failed > 0 {
+        eprintln!("{} of the checks failed", lines.failed);
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,134 @@
+//! Attention by the library, where the host knows the mask, and by kernels, where it does not.
+
+use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask, Packed, Slice, Tensor};
+
+use super::{Bed, Case, Made};
+
+/// Scores are rounded to bf16 between two products.
+const BOUNDS: [f64; 2] = [1e-4, 2e-2];
+
+pub const CASES: &[Case] = &[
+    Case { name: "attention, one document", bounds: BOUNDS, run: |bed| attend(bed, &PLAIN) },
+    Case {
+        name: "attention, heads of 64",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { dim: 64, ..PLAIN }),
+    },
+    Case {
+        name: "attention, window",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { window: Some(64), ..PLAIN }),
+    },
+    Case {
+        name: "attention, documents",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], ..PLAIN }),
+    },
+    Case {
+        name: "attention, documents and window",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], window: Some(64), ..PLAIN }),
+    },
+    Case {
+        name: "attention by kernels",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], told: false, ..PLAIN }),
+    },
+    Case {
+        name: "attention, capped",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { softcap: 5.0, ..PLAIN }),
+    },
+    Case {
+        name: "attention, sinks",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { sinks: true, ..PLAIN }),
+    },
+];
+
+struct Problem {
+    ends: &'static [usize],
+    window: Option<usize>,
+    dim: usize,
+    /// The host knows.
+    told: bool,
+    softcap: f32,
+    sinks: bool,
+}
+
+const PLAIN: Problem =
+    Problem { ends: &[384], window: None, dim: 128, told: true, softcap: 0.0, sinks: false };
+
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+
+fn mask(bed: &Bed, problem: &Problem) -> Mask {
+    let starts = [0].into_iter().chain(problem.ends.iter().copied());
+    let docs: Vec<std::ops::Range<usize>> =
+        starts.zip(problem.ends).map(|(start, end)| start..*end).collect();
+    let slices: Vec<Slice> =
+        docs.iter().map(|doc| Slice::causal(doc.clone(), doc.clone(), problem.window)).collect();
+    let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+    let table = bed.device.empty(slices.len(), 6, DType::I64, Category::Data);
+    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
+    let bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
+    bed.machine().write(&table, &bytes);
+    let packed = problem.told.then(|| Packed::of(&slices, &positions)).flatten();
+    let positions = bed.device.from_i32(&positions, Category::Data);
+    let (pos_q, pos_k) = (positions.clone(), positions);
+    Mask { table, slices: Extent::Fixed(slices.len()), pos_q, pos_k, pairs: 0, packed }
+}
+
+fn parts(whole: &Tensor, dim: usize) -> [Tensor; 3] {
+    let [q, k] = [HEADS * dim, (HEADS + KV_HEADS) * dim];
+    [whole.view_cols(0..q), whole.view_cols(q..k), whole.view_cols(k..k + KV_HEADS * dim)]
+}
+
+fn attend(bed: &Bed, problem: &Problem) -> Made {
+    let (dim, tokens) = (problem.dim, problem.ends.last().copied().unwrap_or(0));
+    let mask = mask(bed, problem);
+    let shape = [tokens, (HEADS + 2 * KV_HEADS) * dim];
+    let qkv = bed.data(1, shape);
+    let [q, k, v] = parts(&qkv, dim);
+    let (out, lse) = (bed.empty([tokens, HEADS * dim], bed.dtype), bed.zeros([tokens, HEADS]));
+    let sinks = bed.wide(2, [1, HEADS]);
+    let sinks = problem.sinks.then_some(&sinks);
+    let softcap = problem.softcap;
+    let scale = (dim as f32).powf(-0.5);
+    let (head_dim, resume) = (dim, false);
+    let op = Attention {
+        q: &q,
+        k: &k,
+        v: &v,
+        out: &out,
+        lse: &lse,
+        mask: &mask,
+        head_dim,
+        scale,
+        softcap,
+        sinks,
+        resume,
+    };
+    bed.machine().attention(&op, &bed.scratch(&op.desc(false)));
+    let dout = bed.data(3, [tokens, HEADS * dim]);
+    let gradient = bed.empty(shape, bed.dtype);
+    let [dq, dk, dv] = parts(&gradient, dim);
+    let dsinks = bed.wide(4, [1, HEADS]);
+    let call = AttentionBackward {
+        forward: op,
+        dout: &dout,
+        dq: &dq,
+        dk: &dk,
+        dv: &dv,
+        dsinks: problem.sinks.then_some(&dsinks),
+        accumulate: false,
+    };
+    bed.machine().attention_backward(&call, &bed.scratch(&op.desc(true)));
+    let apart = |x: &Tensor| {
+        let whole = bed.zeros(x.shape());
+        bed.machine().copy(x, &whole);
+        whole
+    };
+    let [dq, dk, dv] = [&dq, &dk, &dv].map(apart);
+    vec![("out", out), ("lse", lse), ("dq", dq), ("dk", dk), ("dv", dv), ("dsinks", dsinks)]
+}

@@ -1,0 +1,177 @@
+//! Every operation on the device against the CPU machine: the same program on both, the same numbers within rounding.
+
+mod attention;
+mod experts;
+mod plain;
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_cuda::Cuda;
+use fathom_cuda::libs::{Search, probe};
+use fathom_tensor::{Category, DType, Device, Machine, Tensor};
+
+use super::Lines;
+
+/// A machine and numbers that do not depend on it.
+pub struct Bed {
+    /// The machine.
+    pub device: Device,
+    /// Types of activations and weights.
+    pub dtype: DType,
+}
+
+/// Memory of each machine.
+const BUDGET: u64 = 2 << 30;
+
+impl Bed {
+    /// The machine's calls.
+    pub fn machine(&self) -> &dyn Machine {
+        self.device.machine.as_ref()
+    }
+
+    /// Numbers between -1 and 1 that a seed decides.
+    pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// A tensor of such numbers.
+    pub fn random(&self, seed: u64, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
+        let wide = self.device.from_f32(rows, cols, &Bed::numbers(seed, rows * cols), Category::Data);
+        if dtype == DType::F32 {
+            return wide;
+        }
+        let narrow = self.empty([rows, cols], dtype);
+        self.machine().copy(&wide, &narrow);
+        narrow
+    }
+
+    /// Of the bed's type.
+    pub fn data(&self, seed: u64, shape: [usize; 2]) -> Tensor {
+        self.random(seed, shape, self.dtype)
+    }
+
+    /// In f32.
+    pub fn wide(&self, seed: u64, shape: [usize; 2]) -> Tensor {
+        self.random(seed, shape, DType::F32)
+    }
+
+    /// Not initialised.
+    pub fn empty(&self, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
+        self.device.empty(rows, cols, dtype, Category::Data)
+    }
+
+    /// Zeros in f32.
+    pub fn zeros(&self, [rows, cols]: [usize; 2]) -> Tensor {
+        self.device.zeros(rows, cols, DType::F32, Category::Data)
+    }
+
+    /// Integers.
+    pub fn ints(&self, [rows, cols]: [usize; 2], value: impl Fn(usize) -> i32) -> Tensor {
+        let values: Vec<i32> = (0..rows * cols).map(value).collect();
+        self.device.from_i32(&values, Category::Data).reshape(rows, cols)
+    }
+
+    /// Scratch for an operation.
+    pub fn scratch(&self, op: &fathom_tensor::OpDesc) -> Tensor {
+        let bytes = self.machine().profile().workspace(op).max(1);
+        self.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
+    }
+
+    /// The elements of any type as f64.
+    fn values(&self, tensor: &Tensor) -> Vec<f64> {
+        match tensor.dtype() {
+            DType::I32 => {
+                let bytes = self.machine().read(tensor).wait();
+                bytes.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))).collect()
+            }
+            _ => self.device.to_f32(tensor).into_iter().map(f64::from).collect(),
+        }
+    }
+}
+
+/// What an operation made.
+pub type Made = Vec<(&'static str, Tensor)>;
+
+/// One operation on one machine.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// Largest difference allowed, as a share of the largest number; in f32 and in bf16.
+    pub bounds: [f64; 2],
+    /// The same program for both machines.
+    pub run: fn(&Bed) -> Made,
+}
+
+/// f32 sums in another order, and results rounded to bf16.
+pub const ROUNDED: [f64; 2] = [2e-5, 1e-2];
+/// The same operations in the same order.
+pub const EXACT: [f64; 2] = [1e-6, 4e-3];
+
+/// The largest difference as a share of the largest number, and whether both have the same places that are not finite.
+fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
+    let most = expected.iter().filter(|x| x.is_finite()).fold(1e-30f64, |most, x| most.max(x.abs()));
+    let mut worst = 0f64;
+    for (x, y) in found.iter().zip(expected) {
+        if !x.is_finite() || !y.is_finite() {
+            let same = x == y || (x.is_nan() && y.is_nan());
+            if !same {
+                return None;
+            }
+            continue;
+        }
+        worst = worst.max((x - y).abs() / most);
+    }
+    (found.len() == expected.len()).then_some(worst)
+}
+
+/// Runs every operation on the device and on the processor.
+pub fn run(lines: &mut Lines) {
+    let found = probe(&Search::from_environment(), true);
+    match Cuda::open(&found, 0) {
+        Ok(cuda) => compare([Arc::new(cuda), Arc::new(Cpu::new(0, None))], lines),
+        Err(error) => lines.say("device", false, error.to_string()),
+    }
+}
+
+/// Runs every operation on both.
+fn compare(machines: [Arc<dyn Machine>; 2], lines: &mut Lines) {
+    for (index, dtype) in [DType::F32, DType::Bf16].into_iter().enumerate() {
+        let [ours, theirs] =
+            machines.each_ref().map(|machine| Bed { device: Device::new(machine.clone(), BUDGET), dtype });
+        for case in plain::CASES.iter().chain(experts::CASES).chain(attention::CASES) {
+            let (made, expected) = ((case.run)(&ours), (case.run)(&theirs));
+            for ((what, tensor), (_, other)) in made.iter().zip(&expected) {
+                let worst = difference(&ours.values(tensor), &theirs.values(other));
+                let bound = case.bounds[index];
+                let ok = worst.is_some_and(|worst| worst <= bound);
+                let text = worst.map_or("not finite where the other is".into(), |worst| {
+                    format!("{worst:.1e} of the largest, bound {bound:.0e}")
+                });
+                lines.say(format!("{} {what} {dtype:?}", case.name), ok, text);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_cpu::isa::Isa;
+
+    use super::*;
+
+    /// The program is one that a machine can run, and machines that compute rightly pass.
+    #[test]
+    fn two_instruction_sets_of_a_processor_agree() {
+        let mut lines = Lines::default();
+        compare([Arc::new(Cpu::new(2, None)), Arc::new(Cpu::new(1, Some(Isa::Portable)))], &mut lines);
+        assert_eq!(lines.failed, 0);
+    }
+}

@@ -1,0 +1,131 @@
+//! cuDNN builds the plans of every case for devices that are described, its compiler included.
+
+use std::time::Instant;
+
+use fathom_cuda::libs::{Library, Search, probe};
+use fathom_cuda::sdpa::{Case, Element, Plan, Strides, Target, uid};
+use fathom_tensor::gpu::AttentionScratch;
+use fathom_tensor::{DType, OpDesc};
+
+use super::Lines;
+
+/// An H200 in cuDNN's words.
+const H200: &str = include_str!("device-h200.json");
+
+/// Sizes of a case: tokens, query heads, key heads, columns of a head.
+type Sizes = [i64; 4];
+
+/// One sequence whose rows lie without gaps, attending causally.
+fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
+    Case {
+        sequences: 1,
+        heads,
+        kv_heads,
+        q_tokens: tokens,
+        k_tokens: tokens,
+        head_dim,
+        element: Element::Bf16,
+        causal: true,
+        window: None,
+        packed: false,
+        strides: Strides::packed(heads, kv_heads, head_dim),
+    }
+}
+
+/// As attention has it in a block: q, k and v beside each other in one tensor, and their gradients in another.
+fn fused(mut case: Case) -> Case {
+    let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
+    for number in [uid::Q, uid::K, uid::V, uid::DQ, uid::DK, uid::DV] {
+        case.strides.set(number, stride as usize);
+    }
+    case
+}
+
+/// Some heads of more: rows' logarithms lie between those of others.
+fn of_more(mut case: Case, heads: i64) -> Case {
+    case.strides.set(uid::LSE, heads as usize);
+    for number in [uid::Q, uid::OUT, uid::DOUT, uid::DQ] {
+        case.strides.set(number, (heads * case.head_dim) as usize);
+    }
+    case
+}
+
+fn cases() -> Vec<(&'static str, Case)> {
+    let gqa = plain([4096, 32, 8, 128]);
+    let packed = Case { sequences: 4, packed: true, q_tokens: 8192, k_tokens: 8192, ..gqa };
+    let narrow = plain([4096, 32, 8, 64]);
+    vec![
+        ("causal, 32 and 8 heads", gqa),
+        ("q, k and v in one tensor", fused(gqa)),
+        ("f16", Case { element: Element::F16, ..gqa }),
+        ("everybody to everybody", Case { causal: false, ..gqa }),
+        ("16 heads that share nothing", plain([4096, 16, 16, 128])),
+        ("window of 1024", fused(Case { window: Some(1024), ..gqa })),
+        ("4 sequences in 8192 tokens", packed),
+        ("the same in one tensor", fused(packed)),
+        ("the same with a window", fused(Case { window: Some(1024), ..packed })),
+        ("64 sequences", fused(Case { sequences: 64, ..packed })),
+        ("heads of 64 columns", fused(narrow)),
+        ("heads of 64, packed", fused(Case { sequences: 4, packed: true, ..narrow })),
+        ("heads of 96 columns", fused(plain([4096, 32, 32, 96]))),
+        ("heads of 256 columns", fused(plain([4096, 16, 2, 256]))),
+        ("131072 tokens, one key head of 8", of_more(plain([131_072, 8, 1, 128]), 64)),
+        ("1048576 tokens, one key head of 8", of_more(plain([1 << 20, 8, 1, 128]), 64)),
+        ("a length of no power", fused(plain([4095, 32, 8, 128]))),
+        ("keys of another rank", Case { q_tokens: 2048, k_tokens: 8192, causal: false, ..gqa }),
+    ]
+}
+
+/// Bytes that the engine may have for itself, by the formula that plans are charged with.
+fn allowed(case: &Case, backward: bool) -> u64 {
+    let op = OpDesc::Attention {
+        q_tokens: case.q_tokens as usize,
+        k_tokens: case.k_tokens as usize,
+        heads: case.heads as usize,
+        kv_heads: case.kv_heads as usize,
+        head_dim: case.head_dim as usize,
+        dtype: DType::Bf16,
+        slices: case.sequences as usize,
+        backward,
+    };
+    let full = |scratch: AttentionScratch| {
+        // A case is some heads already.
+        let shared = (case.k_tokens * case.heads * case.head_dim * 2) as u64;
+        let own = if case.packed || !backward || case.heads == case.kv_heads { 0 } else { 2 * shared };
+        scratch.own + own
+    };
+    AttentionScratch::of(&op).map_or(0, full)
+}
+
+/// Builds them all.
+pub fn run(lines: &mut Lines) {
+    let found = probe(&Search::from_environment(), true);
+    let Some(cudnn) = found.libraries.iter().find(|found| found.library == Library::Cudnn) else { return };
+    if let Some(problem) = &cudnn.problem {
+        return lines.say("cuDNN", false, problem);
+    }
+    lines.say("cuDNN", true, cudnn.version.clone().unwrap_or_default());
+    let target = match Target::described(H200) {
+        Ok(target) => target,
+        Err(error) => return lines.say("a described H200", false, error.to_string()),
+    };
+    for (name, case) in cases() {
+        for (direction, backward) in [("forward", false), ("backward", true)] {
+            let begun = Instant::now();
+            let graph = if backward { case.backward() } else { case.forward() };
+            let (ok, text) = match graph.and_then(|graph| Plan::new(graph, &target)) {
+                Ok(plan) => {
+                    let allowed = allowed(&case, backward);
+                    let seconds = begun.elapsed().as_secs_f64();
+                    let text = format!(
+                        "engine {} tried, scratch {} of {allowed} bytes, {seconds:.2} s",
+                        plan.tried, plan.workspace_bytes
+                    );
+                    (plan.workspace_bytes <= allowed, text)
+                }
+                Err(error) => (false, error.to_string()),
+            };
+            lines.say(format!("{name}, {direction}"), ok, text);
+        }
+    }
+}

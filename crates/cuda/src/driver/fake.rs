@@ -1,0 +1,350 @@
+//! A device that is memory of the host. Work of a stream runs as late as it may: when somebody waits for it. So whoever
+//! forgets to wait, or lets go of memory too early, reads what is not there yet.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+
+use super::{Backing, Driver, Event, Facts, Function, Module, Rows, Stream, Way};
+use crate::kernels::{Grid, Launch};
+use crate::{Error, Result};
+
+const CHUNK: u64 = 64 << 10;
+
+enum Op {
+    Copy { from: Rows, to: Rows },
+    Bytes { data: Vec<u8>, to: Rows },
+    Clear(Rows),
+    Wait(Stream, u64),
+    Launch(Launched),
+}
+
+/// A launch as the driver saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    pub name: String,
+    pub grid: Grid,
+    /// One letter for each argument.
+    pub kinds: String,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    /// Of the first operation in `ops`.
+    first: u64,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    queues: BTreeMap<u64, Queue>,
+    /// Where each event was recorded, if it was.
+    events: BTreeMap<u64, Option<(Stream, u64)>>,
+    /// Reserved ranges: start, bytes, and what has memory.
+    ranges: BTreeMap<u64, (u64, BTreeMap<u64, u64>)>,
+    pinned: BTreeMap<u64, usize>,
+    functions: BTreeMap<u64, String>,
+    modules: BTreeSet<u64>,
+    launched: Vec<Launched>,
+    used: u64,
+    /// What the allocator gave, by aligned address.
+    taken: BTreeMap<u64, (u64, u64)>,
+}
+
+pub struct Fake {
+    facts: Facts,
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Memory that nobody has touched costs nothing, so devices may be large: alignment beyond the allocator's own would have
+/// it cleared by hand.
+fn layout(bytes: u64) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes as usize + 4096, 16).unwrap()
+}
+
+fn take(state: &mut State, bytes: u64) -> u64 {
+    // SAFETY: the size is not zero.
+    let raw = unsafe { std::alloc::alloc_zeroed(layout(bytes)) }.expose_provenance() as u64;
+    let address = raw.next_multiple_of(4096);
+    state.taken.insert(address, (raw, bytes));
+    address
+}
+
+fn give_back(state: &mut State, address: u64) {
+    let (raw, bytes) = state.taken.remove(&address).unwrap();
+    // SAFETY: of `take`, with its size.
+    unsafe { std::alloc::dealloc(pointer(raw), layout(bytes)) }
+}
+
+impl Fake {
+    /// A device with so much memory.
+    pub fn new(capacity: u64) -> Fake {
+        let facts = Facts {
+            name: "fake".into(),
+            capability: (9, 0),
+            multiprocessors: 132,
+            memory_bytes: capacity,
+            driver: 13_000,
+            virtual_memory: true,
+        };
+        Fake { facts, capacity, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Launches that have run.
+    pub fn launched(&self) -> Vec<Launched> {
+        self.state().launched.clone()
+    }
+
+    /// Bytes of the device that are taken.
+    pub fn used(&self) -> u64 {
+        self.state().used
+    }
+
+    /// Everything that was made was ended.
+    pub fn is_clean(&self) -> bool {
+        let state = self.state();
+        state.queues.is_empty() && state.events.is_empty() && state.taken.is_empty()
+    }
+}
+
+impl State {
+    fn handle(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn push(&mut self, stream: Stream, op: Op) {
+        self.queues.get_mut(&stream.0).unwrap().ops.push_back(op);
+    }
+
+    /// Runs a stream's operations below `end`.
+    fn run(&mut self, stream: Stream, end: u64) {
+        loop {
+            let Some(queue) = self.queues.get_mut(&stream.0) else { return };
+            if queue.first >= end {
+                return;
+            }
+            let Some(op) = queue.ops.pop_front() else { return };
+            queue.first += 1;
+            match op {
+                Op::Wait(other, end) => self.run(other, end),
+                Op::Launch(launched) => self.launched.push(launched),
+                Op::Clear(to) => self.each(None, to, |_, to, bytes| {
+                    // SAFETY: checked to be memory of the device that lives.
+                    unsafe { std::ptr::write_bytes(pointer(to), 0, bytes) }
+                }),
+                Op::Bytes { data, to } => {
+                    let from = to.packed_at(data.as_ptr().expose_provenance() as u64);
+                    self.each(Some(from), to, copy);
+                }
+                Op::Copy { from, to } => self.each(Some(from), to, copy),
+            }
+        }
+    }
+
+    fn each(&self, from: Option<Rows>, to: Rows, call: impl Fn(u64, u64, usize)) {
+        for row in 0..to.rows {
+            let at = |rows: Rows| rows.address + (row * rows.stride_bytes) as u64;
+            self.check(at(to), to.row_bytes);
+            from.into_iter().for_each(|from| self.check(at(from), to.row_bytes));
+            call(from.map_or(0, at), at(to), to.row_bytes);
+        }
+    }
+
+    /// An address of a reserved range has memory behind it.
+    fn check(&self, address: u64, bytes: usize) {
+        let Some((start, (len, backed))) = self.ranges.range(..=address).next_back() else { return };
+        if address >= start + len {
+            return;
+        }
+        let mut at = address;
+        while at < address + bytes as u64 {
+            let (part, len) = backed.range(..=at).next_back().expect("no memory behind an address");
+            assert!(at < part + len, "no memory behind an address");
+            at = part + len;
+        }
+    }
+}
+
+fn copy(from: u64, to: u64, bytes: usize) {
+    // SAFETY: the device's side was checked; the host's is the caller's promise.
+    unsafe { std::ptr::copy(pointer(from), pointer(to), bytes) }
+}
+
+// SAFETY: see the methods; tests only.
+unsafe impl Driver for Fake {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+    fn memory(&self) -> Result<(u64, u64)> {
+        Ok((self.capacity - self.state().used, self.capacity))
+    }
+    fn chunk_bytes(&self) -> u64 {
+        CHUNK
+    }
+    fn reserve(&self, bytes: u64) -> Result<u64> {
+        assert!(bytes.is_multiple_of(CHUNK));
+        let mut state = self.state();
+        let address = take(&mut state, bytes);
+        state.ranges.insert(address, (bytes, BTreeMap::new()));
+        Ok(address)
+    }
+    fn release(&self, address: u64, bytes: u64) -> Result<()> {
+        let mut state = self.state();
+        let (len, backed) = state.ranges.remove(&address).unwrap();
+        assert!(len == bytes && backed.is_empty());
+        give_back(&mut state, address);
+        Ok(())
+    }
+    fn back(&self, address: u64, bytes: u64) -> Result<Backing> {
+        assert!(bytes.is_multiple_of(CHUNK));
+        let mut state = self.state();
+        if state.used + bytes > self.capacity {
+            let name = "CUDA_ERROR_OUT_OF_MEMORY".to_string();
+            return Err(Error::Driver { call: "cuMemCreate", name, code: 2, detail: String::new() });
+        }
+        state.used += bytes;
+        let (_, (_, backed)) = state.ranges.range_mut(..=address).next_back().unwrap();
+        backed.insert(address, bytes);
+        Ok(Backing(bytes))
+    }
+    fn unback(&self, address: u64, bytes: u64, backing: Backing) -> Result<()> {
+        assert_eq!(backing.0, bytes);
+        let mut state = self.state();
+        state.used -= bytes;
+        let (_, (_, backed)) = state.ranges.range_mut(..=address).next_back().unwrap();
+        assert_eq!(backed.remove(&address), Some(bytes));
+        Ok(())
+    }
+    fn allocate(&self, bytes: u64) -> Result<u64> {
+        Ok(take(&mut self.state(), bytes))
+    }
+    fn free(&self, address: u64) -> Result<()> {
+        give_back(&mut self.state(), address);
+        Ok(())
+    }
+    fn pin(&self, bytes: usize) -> Result<u64> {
+        let mut state = self.state();
+        let address = take(&mut state, bytes as u64);
+        state.pinned.insert(address, bytes);
+        Ok(address)
+    }
+    fn unpin(&self, address: u64) -> Result<()> {
+        let mut state = self.state();
+        state.pinned.remove(&address).unwrap();
+        give_back(&mut state, address);
+        Ok(())
+    }
+    fn stream(&self) -> Result<Stream> {
+        let mut state = self.state();
+        let handle = state.handle();
+        state.queues.insert(handle, Queue::default());
+        Ok(Stream(handle))
+    }
+    fn end_stream(&self, stream: Stream) -> Result<()> {
+        assert!(self.state().queues.remove(&stream.0).unwrap().ops.is_empty());
+        Ok(())
+    }
+    fn synchronise(&self, stream: Stream) -> Result<()> {
+        self.state().run(stream, u64::MAX);
+        Ok(())
+    }
+    fn event(&self, _: bool) -> Result<Event> {
+        let mut state = self.state();
+        let handle = state.handle();
+        state.events.insert(handle, None);
+        Ok(Event(handle))
+    }
+    fn end_event(&self, event: Event) -> Result<()> {
+        self.state().events.remove(&event.0).unwrap();
+        Ok(())
+    }
+    fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        let mut state = self.state();
+        let queue = &state.queues[&stream.0];
+        let end = queue.first + queue.ops.len() as u64;
+        state.events.insert(event.0, Some((stream, end)));
+        Ok(())
+    }
+    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        let mut state = self.state();
+        if let Some((other, end)) = state.events[&event.0] {
+            state.push(stream, Op::Wait(other, end));
+        }
+        Ok(())
+    }
+    fn join(&self, event: Event) -> Result<()> {
+        let mut state = self.state();
+        if let Some((stream, end)) = state.events[&event.0] {
+            state.run(stream, end);
+        }
+        Ok(())
+    }
+    fn seconds(&self, _: Event, _: Event) -> Result<f64> {
+        Ok(1e-3)
+    }
+    unsafe fn copy(&self, way: Way, from: Rows, to: Rows, stream: Stream) -> Result<()> {
+        assert_eq!((from.rows, from.row_bytes), (to.rows, to.row_bytes));
+        let mut state = self.state();
+        let is_pinned = |address: u64| {
+            let found = state.pinned.range(..=address).next_back();
+            found.is_some_and(|(start, bytes)| address < start + *bytes as u64)
+        };
+        let op = match way {
+            Way::Up if !is_pinned(from.address) => {
+                let mut data = vec![0u8; from.bytes()];
+                let packed = from.packed_at(data.as_mut_ptr().expose_provenance() as u64);
+                for row in 0..from.rows {
+                    let at = |rows: Rows| rows.address + (row * rows.stride_bytes) as u64;
+                    copy(at(from), at(packed), from.row_bytes);
+                }
+                Op::Bytes { data, to }
+            }
+            _ => Op::Copy { from, to },
+        };
+        state.push(stream, op);
+        Ok(())
+    }
+    unsafe fn clear(&self, rows: Rows, stream: Stream) -> Result<()> {
+        self.state().push(stream, Op::Clear(rows));
+        Ok(())
+    }
+    fn load(&self, _: &[u8]) -> Result<Module> {
+        let mut state = self.state();
+        let handle = state.handle();
+        state.modules.insert(handle);
+        Ok(Module(handle))
+    }
+    fn unload(&self, module: Module) -> Result<()> {
+        assert!(self.state().modules.remove(&module.0));
+        Ok(())
+    }
+    fn function(&self, module: Module, name: &str) -> Result<Function> {
+        let mut state = self.state();
+        assert!(state.modules.contains(&module.0));
+        let handle = state.handle();
+        state.functions.insert(handle, name.to_string());
+        Ok(Function(handle))
+    }
+    fn allow_shared(&self, _: Function, _: u32) -> Result<()> {
+        Ok(())
+    }
+    unsafe fn launch(&self, function: Function, launch: &Launch, stream: Stream) -> Result<()> {
+        let mut state = self.state();
+        let name = state.functions[&function.0].clone();
+        assert_eq!(name, launch.entry.name);
+        let (grid, kinds) = (launch.grid, launch.args.kinds().to_string());
+        state.push(stream, Op::Launch(Launched { name, grid, kinds }));
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! CUDA's libraries: found, opened by absolute path, their versions checked.
+//!
+//! The layer below opens libraries by bare name and panics when there is none. What is opened here first answers to that
+//! name, so this module decides which copy is used, and [`probe`] stands before every other call.
+
+mod find;
+mod open;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+pub use find::Search;
+
+use crate::driver::Real;
+use crate::{Error, Result};
+
+/// A library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Library {
+    /// Comes with the kernel module of the device.
+    Driver,
+    /// Compiles kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Attention. Without it the machine's own kernels do it, slowly.
+    Cudnn,
+    /// Several devices.
+    Nccl,
+}
+
+impl Library {
+    /// All, in the order in which they are opened.
+    pub const ALL: [Library; 5] =
+        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl];
+
+    /// The name in tables and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::Driver => "driver",
+            Library::Nvrtc => "NVRTC",
+            Library::CublasLt => "cuBLASLt",
+            Library::Cudnn => "cuDNN",
+            Library::Nccl => "NCCL",
+        }
+    }
+
+    /// Its file; more numbers may follow.
+    pub fn file(self) -> &'static str {
+        match self {
+            Library::Driver => "libcuda.so.1",
+            Library::Nvrtc => "libnvrtc.so.13",
+            Library::CublasLt => "libcublasLt.so.13",
+            Library::Cudnn => "libcudnn.so.9",
+            Library::Nccl => "libnccl.so.2",
+        }
+    }
+
+    /// What the machine cannot do without.
+    pub fn is_needed(self) -> bool {
+        matches!(self, Library::Driver | Library::Nvrtc | Library::CublasLt)
+    }
+
+    /// What brings it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Library::Driver => {
+                "install NVIDIA's driver 580 or later on the host (a container takes the host's)"
+            }
+            Library::Nvrtc => "pip install 'nvidia-cuda-nvrtc==13.*'",
+            Library::CublasLt => "pip install 'nvidia-cublas==13.*'",
+            Library::Cudnn => "pip install 'nvidia-cudnn-cu13>=9.11,<10'",
+            Library::Nccl => "pip install nvidia-nccl-cu13",
+        }
+    }
+
+    /// Least and first refused version, as major, minor.
+    fn range(self) -> [(u32, u32); 2] {
+        match self {
+            // The driver is of a CUDA version.
+            Library::Driver => [(13, 0), (u32::MAX, 0)],
+            Library::Nvrtc | Library::CublasLt => [(13, 0), (14, 0)],
+            Library::Cudnn => [(9, 11), (10, 0)],
+            Library::Nccl => [(2, 18), (3, 0)],
+        }
+    }
+}
+
+/// What was found of one library.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// Which.
+    pub library: Library,
+    /// The file that is open.
+    pub path: Option<PathBuf>,
+    /// What it says it is.
+    pub version: Option<String>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+    /// The command that changes that.
+    pub remedy: Option<String>,
+}
+
+/// What there is of CUDA here.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    /// One entry for each library that was looked for.
+    pub libraries: Vec<Found>,
+    /// The devices' names.
+    pub devices: Vec<String>,
+    /// Why the CUDA machine cannot be used, in one line; none if it can.
+    pub why_not: Option<String>,
+}
+
+impl Probe {
+    /// Whether a library can be used.
+    pub fn has(&self, library: Library) -> bool {
+        self.libraries.iter().any(|found| found.library == library && found.problem.is_none())
+    }
+}
+
+/// Looks for the driver, and, if `all` or if there is a device, for the libraries too.
+pub fn probe(search: &Search, all: bool) -> Probe {
+    let driver = look(search, Library::Driver);
+    let counted = match &driver.problem {
+        Some(problem) => Err(problem.clone()),
+        None => Real::count().map_err(|error| error.to_string()),
+    };
+    let mut why_not = counted.as_ref().err().cloned();
+    let mut libraries = vec![driver];
+    if all || why_not.is_none() {
+        libraries.extend(Library::ALL[1..].iter().map(|library| look(search, *library)));
+    }
+    let missing = libraries.iter().find(|found| found.library.is_needed() && found.problem.is_some());
+    if let (None, Some(Found { library, problem: Some(problem), remedy, .. })) = (&why_not, missing) {
+        let remedy = remedy.as_deref().unwrap_or_default();
+        why_not = Some(format!("{}: {problem}; {remedy}", library.name()));
+    }
+    let names = |count: usize| (0..count).filter_map(|device| Some(Real::describe(device).ok()?.name));
+    let devices = counted.map(|count| names(count).collect()).unwrap_or_default();
+    Probe { libraries, devices, why_not }
+}
+
+fn look(search: &Search, library: Library) -> Found {
+    let path = search.file(library.file());
+    let (path, opened) = match path {
+        Some(path) => (Some(path.clone()), open::version(library, &path)),
+        // The loader knows of places that are not listed here.
+        None if library == Library::Driver => (None, open::version(library, library.file().as_ref())),
+        None => (None, Err(missing(search, library))),
+    };
+    let checked = opened.and_then(|version| in_range(library, path.clone(), version));
+    let remedy = checked.is_err().then(|| library.remedy().to_string());
+    let (version, problem) = match checked {
+        Ok(version) => (Some(said(version)), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Found { library, path, version, problem, remedy }
+}
+
+fn missing(search: &Search, library: Library) -> Error {
+    Error::Missing { library: library.name(), file: library.file(), looked: search.said() }
+}
+
+/// Major, minor and patch.
+pub(crate) type Version = (u32, u32, u32);
+
+fn said((major, minor, patch): Version) -> String {
+    format!("{major}.{minor}.{patch}")
+}
+
+fn in_range(library: Library, path: Option<PathBuf>, version: Version) -> Result<Version> {
+    let [least, beyond] = library.range();
+    let (major, minor, _) = version;
+    if (least..beyond).contains(&(major, minor)) {
+        return Ok(version);
+    }
+    let path = path.unwrap_or_else(|| library.file().into());
+    let needed = match beyond.0 {
+        u32::MAX => format!("{}.{} or later", least.0, least.1),
+        _ => format!("{}.{} or later, below {}", least.0, least.1, beyond.0),
+    };
+    Err(Error::Version { path, found: said(version), needed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_held_to_their_range() {
+        for (library, version, fits) in [
+            (Library::Cudnn, (9, 10, 2), false),
+            (Library::Cudnn, (9, 11, 0), true),
+            (Library::Cudnn, (10, 0, 0), false),
+            (Library::Driver, (12, 9, 0), false),
+            (Library::Driver, (14, 2, 0), true),
+            (Library::Nvrtc, (13, 2, 0), true),
+        ] {
+            assert_eq!(in_range(library, None, version).is_ok(), fits, "{library:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_anywhere_is_said_in_one_line_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let search = Search { named: vec![folder.path().to_path_buf()], ..Search::default() };
+        let found = look(&search, Library::Nvrtc);
+        assert_eq!(found.remedy.as_deref(), Some("pip install 'nvidia-cuda-nvrtc==13.*'"));
+        let problem = found.problem.unwrap();
+        assert!(problem.contains("libnvrtc.so.13") && !problem.contains('\n'), "{problem}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("libnccl.so.2"), b"not a library").unwrap();
+        let search = Search { named: vec![folder.path().to_path_buf()], ..Search::default() };
+        let found = look(&search, Library::Nccl);
+        assert!(found.problem.unwrap().contains("libnccl.so.2") && found.version.is_none());
+    }
+}

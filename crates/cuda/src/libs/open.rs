@@ -1,0 +1,125 @@
+//! Opens libraries for the rest of the process, and asks what they are.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::path::Path;
+
+use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW, Symbol};
+
+use super::find::in_folder;
+use super::{Library, Version};
+use crate::{Error, Result};
+
+/// Libraries that one looks for itself, by bare name, and finds only if they are open: (file, that opens first).
+fn companions(library: Library) -> &'static [&'static str] {
+    match library {
+        Library::Nvrtc => &["libnvrtc-builtins.so.13"],
+        // cuDNN from 9.28 on asks for cuBLAS, which asks for cuBLASLt.
+        Library::CublasLt => &["libcublas.so.13"],
+        _ => &[],
+    }
+}
+
+fn open(path: &Path) -> Result<Handle> {
+    // SAFETY: NVIDIA's libraries run their own start-up code and nothing of ours.
+    unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+        .map_err(|error| Error::Load { path: path.to_path_buf(), message: one_line(&error.to_string()) })
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// Opens a library and what it needs, for good, and returns its version.
+///
+/// # Errors
+/// If the loader refuses it, or it does not answer.
+pub fn version(library: Library, path: &Path) -> Result<Version> {
+    let before = if library == Library::Nvrtc { companions(library) } else { &[] };
+    before.iter().for_each(|name| beside(path, name));
+    let handle = open(path)?;
+    let version =
+        ask(library, &handle).map_err(|message| Error::Load { path: path.to_path_buf(), message })?;
+    // What is open answers to its bare name from now on.
+    std::mem::forget(handle);
+    if library == Library::CublasLt {
+        companions(library).iter().for_each(|name| beside(path, name));
+    }
+    Ok(version)
+}
+
+/// Opens a library of the same folder if it is there.
+fn beside(path: &Path, name: &str) {
+    let file = path.parent().and_then(|folder| in_folder(folder, name));
+    if let Some(handle) = file.and_then(|file| open(&file).ok()) {
+        std::mem::forget(handle);
+    }
+}
+
+fn ask(library: Library, handle: &Handle) -> std::result::Result<Version, String> {
+    let read = |value: &mut c_int, name: &str| -> std::result::Result<(), String> {
+        // SAFETY: `cuDriverGetVersion` and `ncclGetVersion` take an int to write to and return a status.
+        unsafe {
+            let call: Symbol<unsafe extern "C" fn(*mut c_int) -> c_int> =
+                handle.get(name.as_bytes()).map_err(|error| one_line(&error.to_string()))?;
+            match call(value) {
+                0 => Ok(()),
+                status => Err(format!("{name} returned {status}")),
+            }
+        }
+    };
+    let number = |name: &str| -> std::result::Result<u32, String> {
+        // SAFETY: `cublasLtGetVersion` and `cudnnGetVersion` take nothing and return a size.
+        unsafe {
+            let call: Symbol<unsafe extern "C" fn() -> usize> =
+                handle.get(name.as_bytes()).map_err(|error| one_line(&error.to_string()))?;
+            Ok(call() as u32)
+        }
+    };
+    let mut value: c_int = 0;
+    match library {
+        Library::Driver => {
+            read(&mut value, "cuDriverGetVersion")?;
+            Ok((value as u32 / 1000, value as u32 % 1000 / 10, 0))
+        }
+        Library::Nccl => {
+            read(&mut value, "ncclGetVersion")?;
+            Ok(split(value as u32, 10_000, 100))
+        }
+        Library::CublasLt => Ok(split(number("cublasLtGetVersion")?, 10_000, 100)),
+        Library::Cudnn => Ok(split(number("cudnnGetVersion")?, 10_000, 100)),
+        Library::Nvrtc => nvrtc(handle),
+    }
+}
+
+fn nvrtc(handle: &Handle) -> std::result::Result<Version, String> {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: `nvrtcVersion` takes two ints to write to and returns a status.
+    let status = unsafe {
+        let call: Symbol<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
+            handle.get(b"nvrtcVersion").map_err(|error| one_line(&error.to_string()))?;
+        call(&mut major, &mut minor)
+    };
+    if status == 0 {
+        Ok((major as u32, minor as u32, 0))
+    } else {
+        Err(format!("nvrtcVersion returned {status}"))
+    }
+}
+
+/// `major x a + minor x b + patch`.
+fn split(number: u32, a: u32, b: u32) -> Version {
+    (number / a, number % a / b, number % b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn numbers_split_as_the_libraries_put_them_together() {
+        assert_eq!(split(91_900, 10_000, 100), (9, 19, 0));
+        assert_eq!(split(130_100, 10_000, 100), (13, 1, 0));
+        assert_eq!(split(22_809, 10_000, 100), (2, 28, 9));
+    }
+}

@@ -1,0 +1,143 @@
+//! From what was found to a machine.
+
+use std::sync::Arc;
+
+use fathom_tensor::{Profile, gpu};
+
+use super::Cuda;
+use crate::blas::{CublasLt, Products};
+use crate::driver::{Driver, Facts, Real};
+use crate::kernels::SCRATCH_BYTES;
+use crate::libs::{Library, Probe};
+use crate::memory::{Reads, Streams};
+use crate::programs::{Compiler, Programs, RunTime, cache_folder};
+use crate::sdpa::{Attend, Cudnn};
+use crate::{Error, Result};
+
+/// The data sheet of a device: the known one of its chip, with what this device has.
+pub fn profile(facts: &Facts) -> Profile {
+    let lower = facts.name.to_lowercase();
+    let known = gpu::NAMES.iter().find(|name| lower.contains(*name)).and_then(|name| gpu::named(name));
+    let (major, minor) = facts.capability;
+    let other = Profile {
+        name: lower.replace(' ', "-"),
+        granule: gpu::GRANULE,
+        host_bytes: None,
+        rates: None,
+        workspace: gpu::workspace,
+        ..Profile::portable(facts.multiprocessors)
+    };
+    Profile {
+        threads: facts.multiprocessors,
+        isa: format!("sm_{major}{minor}"),
+        memory_bytes: Some(facts.memory_bytes),
+        ..known.unwrap_or(other)
+    }
+}
+
+/// Libraries that take what they can.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub products: Option<Box<dyn Products>>,
+    pub attend: Option<Box<dyn Attend>>,
+}
+
+impl Cuda {
+    /// Opens a device with the libraries that were found.
+    ///
+    /// # Errors
+    /// If the device or a library refuses, with the reason.
+    pub fn open(probe: &Probe, ordinal: usize) -> Result<Cuda> {
+        if let Some(why) = &probe.why_not {
+            return Err(Error::NoDevice(why.clone()));
+        }
+        let nvrtc = probe.libraries.iter().find(|found| found.library == Library::Nvrtc);
+        let path = nvrtc.and_then(|found| found.path.clone());
+        let path = path.ok_or_else(|| Error::NoDevice("NVRTC was not looked for".into()))?;
+        let driver: Arc<dyn Driver> = Arc::new(Real::open(ordinal)?);
+        let profile = profile(driver.facts());
+        let products: Box<dyn Products> = Box::new(CublasLt::new(gpu::MATMUL_SCRATCH)?);
+        let mut parts = Parts { products: Some(products), attend: None };
+        if probe.has(Library::Cudnn) {
+            parts.attend = Some(Box::new(Cudnn::new()?));
+        }
+        Cuda::with(driver, profile, Box::new(RunTime::open(&path)?), parts)
+    }
+
+    /// A machine of these parts.
+    ///
+    /// # Errors
+    /// If the driver refuses streams or memory.
+    pub(crate) fn with(
+        driver: Arc<dyn Driver>,
+        profile: Profile,
+        compiler: Box<dyn Compiler>,
+        parts: Parts,
+    ) -> Result<Cuda> {
+        let Parts { products, attend } = parts;
+        let scratch = driver.allocate(SCRATCH_BYTES)?;
+        let streams = Arc::new(Streams::new(driver.clone())?);
+        let reads = Arc::new(Reads::new(streams.clone())?);
+        let cache = if cfg!(test) { None } else { cache_folder() };
+        let programs = Programs::new(driver, compiler, cache);
+        Ok(Cuda { profile, streams, reads, programs, products, attend, scratch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_tensor::{DType, OpDesc};
+
+    use super::*;
+    use crate::kernels;
+
+    #[test]
+    fn a_device_has_the_sheet_of_its_chip() {
+        let facts = |name: &str| Facts {
+            name: name.into(),
+            capability: (9, 0),
+            multiprocessors: 114,
+            memory_bytes: 7,
+            driver: 13_000,
+            virtual_memory: true,
+        };
+        let known = profile(&facts("NVIDIA H200"));
+        assert_eq!((known.name.as_str(), known.memory_bytes, known.threads), ("h200", Some(7), 114));
+        assert!(known.rates.is_some());
+        let other = profile(&facts("NVIDIA A100-SXM4-80GB"));
+        assert_eq!((other.name.as_str(), other.granule), ("nvidia-a100-sxm4-80gb", known.granule));
+        assert!(other.rates.is_none());
+    }
+
+    #[test]
+    fn plans_charge_at_least_what_kernels_take() {
+        let sheet = gpu::named("h200").expect("a known device");
+        for (tokens, slots) in [(1, 1), (1, 8), (127, 6), (4096, 8), (100_000, 1)] {
+            for weight in [false, true] {
+                let (input, output) = (DType::Bf16, DType::F32);
+                let op = OpDesc::Grouped { tokens, slots, inner: 64, out: 64, input, output, weight };
+                let taken = kernels::grouped_scratch_bytes(tokens, slots, kernels::MOST_EXPERTS, weight);
+                assert!(sheet.workspace(&op) >= taken, "{op:?} takes {taken}");
+            }
+        }
+        for (q_tokens, heads, kv_heads, head_dim) in
+            [(1, 128, 128, 8), (100_000, 128, 128, 64), (4096, 64, 8, 128)]
+        {
+            for backward in [false, true] {
+                let (k_tokens, dtype, slices) = (q_tokens, DType::Bf16, 3);
+                let op = OpDesc::Attention {
+                    q_tokens,
+                    k_tokens,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    dtype,
+                    slices,
+                    backward,
+                };
+                let taken = kernels::attention_scratch_bytes(&op);
+                assert!(sheet.workspace(&op) >= taken, "{op:?} takes {taken}");
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The contract's methods, each a launch or a call of a library.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use fathom_tensor::spill::Copies;
+use fathom_tensor::{
+    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, Combine, CombineBackward,
+    CrossEntropy, Embed, GroupedMatMul, GroupedWeight, InFlight, Machine, MatMul, Norm, NormBackward,
+    Profile, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+};
+
+use super::Cuda;
+use crate::driver::{Rows, Way};
+use crate::kernels;
+use crate::memory::{self, DeviceCopies, Growing};
+use crate::operand::output;
+
+impl Machine for Cuda {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn reserve(&self, bytes: u64) -> Box<dyn Arena> {
+        Box::new(self.must("reserve", Growing::new(self.streams.clone(), bytes)))
+    }
+
+    fn has_data(&self) -> bool {
+        true
+    }
+
+    fn copies(&self) -> Option<Arc<dyn Copies>> {
+        Some(Arc::new(DeviceCopies::new(self.streams.clone())))
+    }
+
+    fn write(&self, dst: &Tensor, bytes: &[u8]) {
+        assert_eq!(bytes.len() as u64, dst.bytes(), "write to {dst:?}");
+        let to = Rows::of(dst, output(dst));
+        let from = to.packed_at(bytes.as_ptr().expose_provenance() as u64);
+        // SAFETY: both sides are as long as each other; the host's is read before the call returns, as it is not pinned.
+        let copied = unsafe { self.streams.driver.copy(Way::Up, from, to, self.streams.compute) };
+        self.must("write", copied);
+    }
+
+    fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
+        self.must("fill", memory::fill(&self.streams, dst, fill));
+    }
+
+    fn read(&self, src: &Tensor) -> InFlight {
+        self.must("read", memory::read(&self.reads, src))
+    }
+
+    fn share(&self, src: &Tensor) -> (Share, Reader) {
+        self.must("share", memory::share(&self.streams, src))
+    }
+
+    fn zero(&self, dst: &Tensor) {
+        let rows = Rows::of(dst, output(dst));
+        // SAFETY: the rows are the tensor's.
+        self.must("zero", unsafe { self.streams.driver.clear(rows, self.streams.compute) });
+    }
+
+    fn copy(&self, src: &Tensor, dst: &Tensor) {
+        self.run(&kernels::copy(src, dst));
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        self.run(&kernels::add(a, b, out));
+    }
+
+    fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
+        self.run(&kernels::scale(x, factor, out));
+    }
+
+    fn softcap(&self, x: &Tensor, cap: f32) {
+        self.run(&kernels::softcap(x, cap));
+    }
+
+    fn add_bias(&self, x: &Tensor, bias: &Tensor) {
+        self.run(&kernels::add_bias(x, bias));
+    }
+
+    fn bias_backward(&self, dy: &Tensor, dbias: &Tensor) {
+        self.run_all(&kernels::bias_backward(dy, dbias, self.scratch()));
+    }
+
+    fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
+        if !self.product(op, ws) {
+            self.run(&kernels::matmul(op));
+        }
+    }
+
+    fn norm(&self, op: &Norm<'_>) {
+        self.run(&kernels::norm(op));
+    }
+
+    fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) {
+        self.run(&kernels::norm_backward_input(op, dx, accumulate));
+    }
+
+    fn norm_backward_weight(&self, op: &NormBackward<'_>, dweight: &Tensor, dbias: Option<&Tensor>) {
+        self.run_all(&kernels::norm_backward_weight(op, dweight, dbias, self.scratch()));
+    }
+
+    fn activate(&self, op: &Activate<'_>) {
+        self.run(&kernels::activate(op));
+    }
+
+    fn activate_backward(&self, op: &ActivateBackward<'_>) {
+        self.run(&kernels::activate_backward(op));
+    }
+
+    fn rope_table(&self, op: &RopeTable<'_>) {
+        self.run(&kernels::rope_table(op));
+    }
+
+    fn rope(&self, op: &Rope<'_>) {
+        self.run(&kernels::rope(op));
+    }
+
+    fn embed(&self, op: &Embed<'_>) {
+        self.run(&kernels::embed(op));
+    }
+
+    fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>) {
+        self.run_all(&kernels::embed_backward(ids, dy, scale, dtable, first));
+    }
+
+    fn route(&self, op: &Route<'_>) {
+        self.run(&kernels::route(op));
+    }
+
+    fn route_backward(&self, op: &RouteBackward<'_>) {
+        self.run(&kernels::route_backward(op));
+    }
+
+    fn router_losses(&self, op: &RouterLosses<'_>) {
+        self.run(&kernels::router_losses(op));
+    }
+
+    fn count_experts(&self, index: &Tensor, load: &Tensor) {
+        self.run_all(&kernels::count_experts(index, load, self.scratch()));
+    }
+
+    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
+        self.run_all(&kernels::limit_experts(index, None, [experts, capacity], out, self.scratch()));
+    }
+
+    fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {
+        self.run_all(&kernels::grouped_matmul(op, ws));
+    }
+
+    fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor) {
+        self.run_all(&kernels::grouped_weight(op, ws));
+    }
+
+    fn combine(&self, op: &Combine<'_>) {
+        self.run(&kernels::combine(op));
+    }
+
+    fn combine_backward(&self, op: &CombineBackward<'_>) {
+        self.run_all(&kernels::combine_backward(op));
+    }
+
+    fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
+        if !self.attended(op, ws) {
+            self.run(&kernels::attention(op));
+        }
+    }
+
+    fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
+        if !self.attended_backward(op, ws) {
+            self.run_all(&kernels::attention_backward(op, ws, self.scratch()));
+        }
+    }
+
+    fn cross_entropy(&self, op: &CrossEntropy<'_>) {
+        self.run(&kernels::cross_entropy(op));
+    }
+
+    fn sum(&self, x: &Tensor, out: &Tensor) {
+        self.run(&kernels::sum(x, out));
+    }
+
+    fn sum_squares(&self, x: &Tensor, out: &Tensor) {
+        self.run_all(&kernels::sum_squares(x, out, self.scratch()));
+    }
+
+    fn step_scale(&self, op: &StepScale<'_>) {
+        self.run(&kernels::step_scale(op));
+    }
+
+    fn adamw(&self, op: &AdamW<'_>) {
+        self.run(&kernels::adamw(op, None));
+    }
+}

@@ -1,0 +1,120 @@
+//! A device as a [`Machine`]: products by cuBLASLt, attention by cuDNN, everything else, and what those refuse, by kernels.
+//!
+//! All work of a rank goes to one stream in the order of its calls, so memory that the pool gives to another tensor is
+//! written after its last use. Calls return before their work is done; what the host wants to know it reads late.
+#![allow(unsafe_code)]
+
+mod attention;
+mod build;
+mod contract;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use fathom_tensor::Profile;
+
+use crate::Result;
+use crate::blas::{Operands, Products, Shape};
+use crate::driver::{Driver, Stream};
+use crate::kernels::{Launch, Scratch};
+use crate::memory::{Reads, Streams};
+use crate::operand::{input, output};
+use crate::programs::Programs;
+use crate::sdpa::Attend;
+
+pub use build::profile;
+
+/// One device, as one rank uses it.
+pub struct Cuda {
+    profile: Profile,
+    streams: Arc<Streams>,
+    reads: Arc<Reads>,
+    programs: Programs,
+    /// What computes products, if anything but kernels does.
+    products: Option<Box<dyn Products>>,
+    /// What attends, if anything but kernels does.
+    attend: Option<Box<dyn Attend>>,
+    /// Of [`crate::kernels::SCRATCH_BYTES`], for sums in chunks.
+    scratch: u64,
+}
+
+impl Cuda {
+    /// What the device is.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.streams.driver
+    }
+
+    /// Where its operations run.
+    pub fn compute(&self) -> Stream {
+        self.streams.compute
+    }
+
+    /// Waits until all work issued so far is done.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn synchronise(&self) -> Result<()> {
+        self.streams.synchronise()
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch(self.scratch)
+    }
+
+    /// # Panics
+    /// With the operation's name, if the device has failed: nothing later can be right.
+    #[track_caller]
+    fn must<T>(&self, op: &str, result: Result<T>) -> T {
+        result.unwrap_or_else(|error| panic!("{op}: {error}"))
+    }
+
+    /// Issues a launch.
+    #[track_caller]
+    fn run(&self, launch: &Launch) {
+        if launch.is_empty() {
+            return;
+        }
+        let issue = || {
+            let function = self.programs.function(launch.entry)?;
+            // SAFETY: launches are made of tensors that live, by functions that check their shapes; storage is given to
+            // others only in the order of this stream.
+            unsafe { self.streams.driver.launch(function, launch, self.streams.compute) }
+        };
+        self.must(launch.entry.name, issue());
+    }
+
+    /// Issues launches, one after the other.
+    #[track_caller]
+    fn run_all(&self, launches: &[Launch]) {
+        launches.iter().for_each(|launch| self.run(launch));
+    }
+
+    /// Issues a product if the library has one for it.
+    #[track_caller]
+    fn product(&self, op: &fathom_tensor::MatMul<'_>, ws: &fathom_tensor::Tensor) -> bool {
+        let (m, n, k) = op.sizes();
+        let (Some(products), Some(shape)) = (&self.products, Shape::of(op)) else { return false };
+        if m * n * k == 0 {
+            return false;
+        }
+        let operands = Operands {
+            a: input(op.a),
+            b: input(op.b),
+            c: output(op.c),
+            accumulate: op.accumulate,
+            workspace: output(ws),
+            workspace_bytes: ws.bytes(),
+        };
+        // SAFETY: the shape is that of the operands, whose tensors live; see `run` for their storage.
+        self.must("matmul", unsafe { products.product(&shape, &operands, self.streams.compute) })
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        let driver = &self.streams.driver;
+        // A device that has failed gives its memory back when the process ends.
+        let _ = self.streams.synchronise().and_then(|()| driver.free(self.scratch));
+    }
+}

@@ -1,0 +1,145 @@
+//! Copies that worker threads make behind the compute stream's back, for [`fathom_tensor::spill`].
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use fathom_tensor::spill::{Copies, HostBuffer, Region};
+
+use super::Streams;
+use crate::Result;
+use crate::driver::{Rows, Stream, Way};
+
+/// Host threads reach nothing of the device: everything is copied, through pinned staging.
+pub struct DeviceCopies(Arc<Streams>);
+
+impl DeviceCopies {
+    /// Copies of a rank's tensors.
+    pub fn new(streams: Arc<Streams>) -> DeviceCopies {
+        DeviceCopies(streams)
+    }
+
+    /// Copies some of a region's bytes, which begin `at` into its rows laid end to end, from or to the host.
+    fn run(&self, way: Way, region: &Region, at: usize, host: u64, bytes: usize) -> Result<()> {
+        let streams = &*self.0;
+        let driver = &streams.driver;
+        let stream: Stream = if way == Way::Up { streams.up } else { streams.down };
+        driver.wait(stream, streams.event(region.fence))?;
+        for (device, position) in cut(region, at, bytes) {
+            let packed = device.packed_at(host + position as u64);
+            let (from, to) = if way == Way::Up { (packed, device) } else { (device, packed) };
+            // SAFETY: the caller of `fetch` or `store` holds both sides until this method returns, which waits below.
+            unsafe { driver.copy(way, from, to, stream)? };
+        }
+        let done = driver.event(false)?;
+        let waited = driver.record(done, stream).and_then(|()| driver.join(done));
+        driver.end_event(done)?;
+        waited
+    }
+}
+
+/// The rectangles that hold bytes `at..at + bytes` of a region's rows laid end to end, each with the position of its
+/// first byte among them: the rest of a row, whole rows, the beginning of a row.
+fn cut(region: &Region, at: usize, bytes: usize) -> Vec<(Rows, usize)> {
+    let Region { address, row_bytes, stride_bytes, .. } = *region;
+    if region.is_contiguous() {
+        return vec![(Rows::flat(address + at as u64, bytes), 0)];
+    }
+    let mut parts = Vec::new();
+    let mut done = 0;
+    while done < bytes {
+        let (row, column) = ((at + done) / row_bytes, (at + done) % row_bytes);
+        let start = address + (row * stride_bytes + column) as u64;
+        let left = bytes - done;
+        let part = if column > 0 || left < row_bytes {
+            Rows { address: start, rows: 1, row_bytes: left.min(row_bytes - column), stride_bytes }
+        } else {
+            Rows { address: start, rows: left / row_bytes, row_bytes, stride_bytes }
+        };
+        parts.push((part, done));
+        done += part.bytes();
+    }
+    parts
+}
+
+/// # Panics
+/// With the driver's words: a worker hands them on as the engine's failure.
+fn must(result: Result<()>, what: &str) {
+    if let Err(error) = result {
+        panic!("{what}: {error}");
+    }
+}
+
+/// Pinned memory of the host.
+struct Pinned {
+    streams: Arc<Streams>,
+    address: u64,
+}
+
+// SAFETY: the driver pinned as many bytes as were asked for, and they stay until the drop.
+unsafe impl HostBuffer for Pinned {
+    fn start(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The process ends with it at the latest.
+        let _ = self.streams.driver.unpin(self.address);
+    }
+}
+
+// SAFETY: no address is given out; the copies move exactly the bytes of the region that they are asked for.
+unsafe impl Copies for DeviceCopies {
+    fn host(&self, _: u64) -> Option<*mut u8> {
+        None
+    }
+
+    fn staging(&self, bytes: usize) -> Option<Box<dyn HostBuffer>> {
+        let streams = self.0.clone();
+        let address = streams.driver.pin(bytes).ok()?;
+        Some(Box::new(Pinned { streams, address }))
+    }
+
+    fn fence(&self) -> u64 {
+        match self.0.fence() {
+            Ok(fence) => fence,
+            Err(error) => panic!("spill: {error}"),
+        }
+    }
+
+    unsafe fn fetch(&self, from: &Region, at: usize, into: &mut [u8]) {
+        let (host, bytes) = (into.as_mut_ptr().expose_provenance() as u64, into.len());
+        must(self.run(Way::Down, from, at, host, bytes), "copy from the device");
+    }
+
+    unsafe fn store(&self, into: &Region, at: usize, from: &[u8]) {
+        let (host, bytes) = (from.as_ptr().expose_provenance() as u64, from.len());
+        must(self.run(Way::Up, into, at, host, bytes), "copy to the device");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_cover_every_byte_once() {
+        let region = Region { address: 1000, rows: 5, row_bytes: 7, stride_bytes: 10, fence: 0 };
+        let expected: Vec<u64> = (0..35).map(|at| 1000 + at / 7 * 10 + at % 7).collect();
+        for at in 0..35 {
+            for bytes in 1..=35 - at {
+                let parts = cut(&region, at, bytes);
+                let mut seen = vec![0; bytes];
+                for (rows, position) in &parts {
+                    for index in 0..rows.bytes() {
+                        let (row, column) = (index / rows.row_bytes, index % rows.row_bytes);
+                        seen[position + index] = rows.address + (row * rows.stride_bytes + column) as u64;
+                    }
+                }
+                assert_eq!(seen, expected[at..at + bytes], "{at} {bytes}");
+                assert!(parts.len() <= 3);
+            }
+        }
+    }
+}

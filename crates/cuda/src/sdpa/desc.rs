@@ -1,0 +1,192 @@
+//! cuDNN's descriptors: made, set, finalised, destroyed; what one refers to lives as long as it does.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use cudarc::cudnn::sys::{
+    self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Kind,
+    cudnnBackendDescriptorType_t as Type, cudnnStatus_t as Status,
+};
+
+use crate::{Error, Result};
+
+/// Turns a status into an error with cuDNN's own words.
+pub fn check(status: Status, call: impl FnOnce() -> String) -> Result<()> {
+    if status == Status::CUDNN_STATUS_SUCCESS {
+        return Ok(());
+    }
+    let mut text: [c_char; 512] = [0; 512];
+    // SAFETY: the library writes at most as many characters as it is told, a zero at the end.
+    let message = unsafe {
+        sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
+        CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
+    };
+    Err(Error::Dnn { call: call(), status: format!("{status:?}"), message })
+}
+
+/// A descriptor that is being described.
+pub struct Draft(Desc);
+
+/// A finished one.
+pub struct Desc {
+    raw: sys::cudnnBackendDescriptor_t,
+    /// What it refers to.
+    held: Vec<Arc<Desc>>,
+}
+
+// SAFETY: cuDNN ties descriptors to no thread. A finished one is only read, and plans run one at a time (`super::Cudnn`).
+unsafe impl Send for Desc {}
+// SAFETY: as above.
+unsafe impl Sync for Desc {}
+
+impl Drop for Desc {
+    fn drop(&mut self) {
+        // SAFETY: made by `Draft::new`, and not used again.
+        unsafe { sys::cudnnBackendDestroyDescriptor(self.raw) };
+    }
+}
+
+/// Values that attributes take: cuDNN reads as many bytes of each as the kind says.
+pub trait Value: Copy {
+    /// The kind.
+    const KIND: Kind;
+}
+
+impl Value for i64 {
+    const KIND: Kind = Kind::CUDNN_TYPE_INT64;
+}
+impl Value for bool {
+    const KIND: Kind = Kind::CUDNN_TYPE_BOOLEAN;
+}
+impl Value for *mut c_void {
+    const KIND: Kind = Kind::CUDNN_TYPE_VOID_PTR;
+}
+impl Value for sys::cudnnHandle_t {
+    const KIND: Kind = Kind::CUDNN_TYPE_HANDLE;
+}
+impl Value for sys::cudnnDataType_t {
+    const KIND: Kind = Kind::CUDNN_TYPE_DATA_TYPE;
+}
+impl Value for sys::cudnnPointwiseMode_t {
+    const KIND: Kind = Kind::CUDNN_TYPE_POINTWISE_MODE;
+}
+impl Value for sys::cudnnReduceTensorOp_t {
+    const KIND: Kind = Kind::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
+}
+impl Value for sys::cudnnBackendHeurMode_t {
+    const KIND: Kind = Kind::CUDNN_TYPE_HEUR_MODE;
+}
+impl Value for u8 {
+    const KIND: Kind = Kind::CUDNN_TYPE_CHAR;
+}
+
+impl Draft {
+    /// A descriptor without attributes.
+    ///
+    /// # Errors
+    /// If cuDNN has no such descriptors.
+    pub fn new(kind: Type) -> Result<Draft> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the library writes a handle.
+        check(unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut raw) }, || format!("create {kind:?}"))?;
+        Ok(Draft(Desc { raw, held: Vec::new() }))
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// If cuDNN refuses the value.
+    pub fn set<V: Value>(self, name: Name, values: &[V]) -> Result<Draft> {
+        self.raw(name, V::KIND, values)
+    }
+
+    fn raw<V: Copy>(self, name: Name, kind: Kind, values: &[V]) -> Result<Draft> {
+        let (count, start) = (values.len() as i64, values.as_ptr().cast());
+        // SAFETY: the library copies `count` values of the kind that their type has.
+        let status = unsafe { sys::cudnnBackendSetAttribute(self.0.raw, name, kind, count, start) };
+        check(status, || format!("set {name:?}"))?;
+        Ok(self)
+    }
+
+    /// Sets an attribute to descriptors, which then live as long.
+    ///
+    /// # Errors
+    /// If cuDNN refuses them.
+    pub fn refer(mut self, name: Name, to: &[&Arc<Desc>]) -> Result<Draft> {
+        self.0.held.extend(to.iter().map(|desc| (*desc).clone()));
+        let raw: Vec<_> = to.iter().map(|desc| desc.raw).collect();
+        self.raw(name, Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw)
+    }
+
+    /// As [`Draft::refer`] if there is something to refer to.
+    ///
+    /// # Errors
+    /// If cuDNN refuses it.
+    pub fn refer_if(self, name: Name, to: Option<&Arc<Desc>>) -> Result<Draft> {
+        match to {
+            Some(desc) => self.refer(name, &[desc]),
+            None => Ok(self),
+        }
+    }
+
+    /// Ends the description.
+    ///
+    /// # Errors
+    /// If cuDNN refuses it as a whole.
+    pub fn finish(self, what: &str) -> Result<Arc<Desc>> {
+        // SAFETY: a descriptor of this draft.
+        check(unsafe { sys::cudnnBackendFinalize(self.0.raw) }, || format!("finish {what}"))?;
+        Ok(Arc::new(self.0))
+    }
+}
+
+impl Desc {
+    /// cuDNN's handle of it.
+    pub fn raw(&self) -> sys::cudnnBackendDescriptor_t {
+        self.raw
+    }
+
+    /// A number that it has.
+    ///
+    /// # Errors
+    /// If it has none of this name.
+    pub fn number(&self, name: Name) -> Result<i64> {
+        let (mut value, mut count) = (0i64, 0i64);
+        // SAFETY: the library writes one number.
+        let status = unsafe {
+            sys::cudnnBackendGetAttribute(
+                self.raw,
+                name,
+                Kind::CUDNN_TYPE_INT64,
+                1,
+                &mut count,
+                (&raw mut value).cast(),
+            )
+        };
+        check(status, || format!("get {name:?}"))?;
+        Ok(value)
+    }
+
+    /// The descriptors that it has made, such as the heuristics' choices.
+    ///
+    /// # Errors
+    /// If it has none of this name.
+    pub fn children(&self, name: Name, kind: Type) -> Result<Vec<Arc<Desc>>> {
+        let get = |capacity: i64, into: *mut c_void| -> Result<i64> {
+            let mut count = 0i64;
+            // SAFETY: the library fills at most `capacity` descriptors that were made for it.
+            let status = unsafe {
+                let descriptors = Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR;
+                sys::cudnnBackendGetAttribute(self.raw, name, descriptors, capacity, &mut count, into)
+            };
+            check(status, || format!("get {name:?}"))?;
+            Ok(count)
+        };
+        let count = get(0, std::ptr::null_mut())?;
+        let drafts = (0..count).map(|_| Draft::new(kind)).collect::<Result<Vec<_>>>()?;
+        let mut raw: Vec<_> = drafts.iter().map(|draft| draft.0.raw).collect();
+        let found = get(count, raw.as_mut_ptr().cast())?;
+        Ok(drafts.into_iter().take(found as usize).map(|draft| Arc::new(draft.0)).collect())
+    }
+}

@@ -1,0 +1,13 @@
+//! Attention by cuDNN: graphs of operations that it runs as one kernel, made here and kept by shape.
+
+mod attention;
+mod case;
+mod desc;
+mod dnn;
+mod graph;
+mod plan;
+
+pub use crate::blas::Element;
+pub use case::{Case, Strides, uid};
+pub use dnn::{Attend, Call, Cudnn};
+pub use plan::{Plan, Target};
