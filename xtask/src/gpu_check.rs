@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A package of the index: a folder of its own below `target/gpu-wheels` once it is unpacked.
-struct Wheel {
-    package: &'static str,
-    version: &'static str,
+pub struct Wheel {
+    /// Its name in the index.
+    pub package: &'static str,
+    /// Which of them.
+    pub version: &'static str,
     /// A library in it, by folder and the beginning of its name.
-    library: [&'static str; 2],
+    pub library: [&'static str; 2],
 }
 
 /// The compiler that CUDA 13.0 has.
-const NVRTC: Wheel =
+pub const NVRTC: Wheel =
     Wheel { package: "nvidia-cuda-nvrtc", version: "13.0.88", library: ["nvidia/cu13/lib", "libnvrtc.so."] };
 
 /// Fetches what is missing, then compiles every kernel for every chip. Says so in one line, and has no complaints, where the
@@ -39,14 +41,15 @@ pub fn run() -> Result<Vec<String>, String> {
     Ok(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] })
 }
 
-fn root() -> &'static Path {
+/// The repository.
+pub fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
 impl Wheel {
     /// The library's path, after fetching and unpacking the wheel if it is not there yet; else the reason in one line.
-    fn fetch(&self) -> Result<PathBuf, String> {
+    pub fn fetch(&self) -> Result<PathBuf, String> {
         let folder = root().join("target/gpu-wheels").join(format!("{}-{}", self.package, self.version));
         if let Some(library) = self.find(&folder) {
             return Ok(library);

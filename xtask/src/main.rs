@@ -2,6 +2,8 @@
 //! the crates compute.
 
 mod gpu_check;
+mod gpu_plans;
+mod gpu_run;
 mod kill_test;
 mod quickstart;
 mod tidy;
@@ -14,7 +16,9 @@ usage: cargo xtask <command>
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
-  gpu-check              compile every kernel of the GPU for every chip, with a compiler fetched into target/";
+  gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
+                         libraries fetched into target/; no device is needed
+  gpu-run [DIR]          rates, every operation and training steps of a GPU against the CPU; DIR has `gpu` and `fathom` built";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +26,9 @@ fn main() -> ExitCode {
     let complaints = match args[..] {
         ["tidy"] => tidy::run(),
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
-        ["gpu-check"] => gpu_check::run(),
+        ["gpu-check"] => gpu_check::run().and_then(|kernels| Ok([kernels, gpu_plans::run()?].concat())),
+        ["gpu-run"] => gpu_run::run(None),
+        ["gpu-run", folder] => gpu_run::run(Some(folder.as_ref())),
         ["kill-test", kills] => kills.parse().map_err(|_| USAGE.to_string()).and_then(kill_test::run),
         _ => Err(USAGE.to_string()),
     };

@@ -1,0 +1,75 @@
+//! cuDNN builds the plan of every case of attention for a described H200, on a machine without a device: its library comes as
+//! a Python wheel, or lies in the folders of `FATHOM_CUDA_LIBS`, and the driver that it wants to open is a stub.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::gpu_check::{NVRTC, Wheel, root};
+
+/// What PyTorch 2.11 brings.
+const CUDNN: Wheel = Wheel {
+    package: "nvidia-cudnn-cu13",
+    version: "9.19.0.56",
+    library: ["nvidia/cudnn/lib", "libcudnn.so."],
+};
+const CUBLAS: Wheel =
+    Wheel { package: "nvidia-cublas", version: "13.1.0.3", library: ["nvidia/cu13/lib", "libcublasLt.so."] };
+
+const STUB: &str = include_str!("stub_driver.c");
+
+/// Fetches what is missing, then builds every plan. Says so in one line, and has no complaints, where the package index cannot
+/// be reached or there is no C compiler.
+///
+/// # Errors
+/// A message when cargo cannot be run.
+pub fn run() -> Result<Vec<String>, String> {
+    let named = std::env::var_os("FATHOM_CUDA_LIBS").filter(|folders| !folders.is_empty());
+    let mut folders: Vec<PathBuf> = named.iter().flat_map(std::env::split_paths).collect();
+    for wheel in [&CUDNN, &CUBLAS, &NVRTC].into_iter().filter(|_| named.is_none()) {
+        match wheel.fetch() {
+            Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
+            Err(reason) => {
+                let Wheel { package, version, .. } = wheel;
+                println!("plans of attention skipped: {package} {version} is not to be had: {reason}");
+                return Ok(Vec::new());
+            }
+        }
+    }
+    match stub() {
+        Ok(folder) => folders.push(folder),
+        Err(reason) => {
+            println!("plans of attention skipped: no stub of a driver: {reason}");
+            return Ok(Vec::new());
+        }
+    }
+    let folders: OsString = std::env::join_paths(folders).map_err(|error| error.to_string())?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root())
+        .args(["run", "--quiet", "-p", "fathom-cuda", "--example", "gpu", "--", "plans"])
+        .env("FATHOM_CUDA_LIBS", folders)
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    Ok(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] })
+}
+
+/// Builds the stub; the folder it is in.
+fn stub() -> Result<PathBuf, String> {
+    let folder = root().join("target/gpu-wheels/stub-driver");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let (text, library) = (folder.join("stub_driver.c"), folder.join("libcuda.so.1"));
+    std::fs::write(&text, STUB).map_err(|error| format!("{}: {error}", text.display()))?;
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-w", "-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&library, &text])
+        .arg("-ldl")
+        .output()
+        .map_err(|error| format!("cannot run cc: {error}"))?;
+    match output.status.success() {
+        true => Ok(folder),
+        false => {
+            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("cc fails").to_string())
+        }
+    }
+}
