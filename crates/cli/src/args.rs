@@ -57,7 +57,7 @@ pub enum Verb {
         json: bool,
     },
     /// What this machine can do, and whether Fathom works on it.
-    Doctor,
+    Doctor(Doctor),
 }
 
 /// `fathom quickstart`.
@@ -102,6 +102,14 @@ pub enum Recipes {
     },
 }
 
+/// `fathom doctor`.
+#[derive(Group)]
+pub struct Doctor {
+    /// One JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `fathom train`.
 #[derive(Group)]
 pub struct Train {
@@ -110,7 +118,7 @@ pub struct Train {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
-    /// cpu, or meta for a plan.
+    /// auto, cpu, cuda, or meta for a plan.
     #[arg(long)]
     pub machine: Option<String>,
     /// For tests: an adversary between memory and disk (`machine.chaos`).

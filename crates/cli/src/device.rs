@@ -15,7 +15,7 @@ use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{Machine, Precision};
 
-use crate::profiles;
+use crate::{gpu, profiles};
 
 /// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
 pub fn isa_mask() -> Result<Option<Isa>> {
@@ -28,6 +28,14 @@ pub fn isa_mask() -> Result<Option<Isa>> {
     Ok(isa)
 }
 
+/// The machine that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.
+pub fn open(machine: &Machine) -> Result<Device> {
+    match gpu::open(machine, 0, 1)? {
+        Some(opened) => Ok(Device::new(opened.machine, opened.budget)),
+        None => cpu(machine),
+    }
+}
+
 /// The processor with a memory budget: what the recipe says, or most of what is available.
 pub fn cpu(machine: &Machine) -> Result<Device> {
     let cpu = Cpu::new(machine.threads, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
@@ -38,6 +46,9 @@ pub fn cpu(machine: &Machine) -> Result<Device> {
 /// One of `ranks` ranks on this machine: its share of the cores and of the memory.
 pub fn cpu_rank(machine: &Machine, mesh: Mesh) -> Result<Device> {
     let ranks = mesh.grid().ranks();
+    if let Some(opened) = gpu::open(machine, mesh.rank(), ranks)? {
+        return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
+    }
     let cores = (threads(machine.threads) / ranks).max(1);
     let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
     let budget = machine.memory_bytes.unwrap_or_else(default_budget) / ranks as u64;

@@ -6,6 +6,7 @@ mod choices;
 mod commands;
 mod curate_models;
 mod device;
+mod gpu;
 mod library;
 mod live;
 mod measure;

@@ -189,7 +189,7 @@ impl Job<'_> {
 
     /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
     fn fits(&self) -> Result<()> {
-        let cpu = device::cpu(&self.recipe.machine)?;
+        let cpu = device::open(&self.recipe.machine)?;
         let profile = cpu.machine.profile();
         // What predictions were made with, to be read beside them.
         let path = self.folder.join("machine.json");
@@ -220,7 +220,7 @@ impl Job<'_> {
         let seconds = &self.stage_seconds();
         let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, stop };
         if mesh.grid.ranks() == 1 {
-            return self.first_rank(device::cpu(&recipe.machine)?, metrics, tokenizer, shared);
+            return self.first_rank(device::open(&recipe.machine)?, metrics, tokenizer, shared);
         }
         let first = |device| self.first_rank(device, metrics, tokenizer, shared);
         ranks::run(recipe, &mesh, first, &|device| ranks::follow(shared, device))
@@ -319,7 +319,7 @@ impl Job<'_> {
             self.export(&trainer.device, &model, &params, tokenizer)?;
             // The parts of all ranks are one model now, which this rank measures.
             drop((model, params, trainer));
-            let device = device::cpu(&self.recipe.machine)?;
+            let device = device::open(&self.recipe.machine)?;
             let device::Loaded { model, params } = device::load(&device, &self.folder.join("model"), None)?;
             trainer = Trainer::new(&device, model, params);
             let measure_s = self.measure_s();

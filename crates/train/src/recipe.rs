@@ -10,8 +10,12 @@ use crate::schedule::Decay;
 choice! {
     /// Where a run computes.
     pub enum MachineKind {
+        /// A GPU if there is one and CUDA's libraries are found, else the processor.
+        Auto = "auto",
         /// The processor.
         Cpu = "cpu",
+        /// A GPU, by CUDA.
+        Cuda = "cuda",
         /// Nowhere: shapes and no data.
         Meta = "meta",
     }
@@ -242,8 +246,8 @@ recipe! {
 
     /// What a run computes on.
     pub struct Machine {
-        /// `cpu`, or `meta` for a plan.
-        pub kind: MachineKind = MachineKind::Cpu,
+        /// `cpu`, `cuda` for a GPU, `auto` for a GPU if there is one, or `meta` for a plan.
+        pub kind: MachineKind = MachineKind::Auto,
         /// Threads; 0 for all cores.
         pub threads: usize = 0,
         /// Folder for what is on disk instead of in memory; none for the run's own.

@@ -12,10 +12,11 @@ use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
+use fathom_cuda::libs::{Found, Library};
 use fathom_tensor::Device;
 
 use super::check;
-use crate::device;
+use crate::{args, device, gpu};
 
 /// Memory below which the quickstart's long stage does not fit.
 const ENOUGH_MEMORY: u64 = 4 << 30;
@@ -28,6 +29,8 @@ const TEST_BYTES: u64 = 256 << 20;
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Ok,
+    /// Absent, and nobody needs it.
+    None,
     Warn,
     Fail,
 }
@@ -35,26 +38,34 @@ enum Verdict {
 /// The lines so far.
 struct Findings {
     failed: usize,
+    json: bool,
 }
 
 impl Findings {
     fn say(&mut self, verdict: Verdict, what: &str, found: impl Display) {
         let word = match verdict {
-            Verdict::Ok => "OK  ",
+            Verdict::Ok => "OK",
+            Verdict::None => "-",
             Verdict::Warn => "WARN",
             Verdict::Fail => "FAIL",
         };
         self.failed += usize::from(verdict == Verdict::Fail);
-        println!("{word}  {what:<22} {found}");
+        if self.json {
+            let found = found.to_string();
+            println!("{}", serde_json::json!({ "verdict": word, "what": what, "found": found }));
+        } else {
+            println!("{word:<4}  {what:<22} {found}");
+        }
     }
 }
 
 /// Runs the verb.
-pub fn run() -> Result<()> {
-    let mut findings = Findings { failed: 0 };
+pub fn run(args: &args::Doctor) -> Result<()> {
+    let mut findings = Findings { failed: 0, json: args.json };
     processor(&mut findings)?;
     memory(&mut findings);
     disk(&mut findings);
+    cuda(&mut findings);
     text(&mut findings);
     for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
         self_test(&mut findings, isa);
@@ -149,6 +160,33 @@ fn write_probe(path: &Path) -> std::io::Result<bool> {
     #[cfg(target_os = "linux")]
     options.custom_flags(libc::O_DIRECT);
     Ok(options.open(path).is_ok())
+}
+
+/// CUDA's libraries and devices. Where there is no driver, nobody misses the rest.
+fn cuda(findings: &mut Findings) {
+    let probe = gpu::everything();
+    let (driver, device) = (probe.has(Library::Driver), !probe.devices.is_empty());
+    for Found { library, path, version, problem, remedy } in &probe.libraries {
+        let what = format!("CUDA {}", library.name());
+        let missed = match (driver, device || *library == Library::Driver) {
+            (true, true) => Verdict::Warn,
+            _ => Verdict::None,
+        };
+        match problem {
+            None => {
+                let path = path.as_ref().map_or_else(String::new, |path| format!(" at {}", path.display()));
+                findings.say(Verdict::Ok, &what, format!("{}{path}", version.as_deref().unwrap_or("found")));
+            }
+            Some(problem) => {
+                let remedy = remedy.as_deref().unwrap_or_default();
+                findings.say(missed, &what, format!("{problem}; {remedy}"));
+            }
+        }
+    }
+    match &probe.why_not {
+        None => findings.say(Verdict::Ok, "GPU", probe.devices.join(", ")),
+        Some(why) => findings.say(Verdict::None, "GPU", format!("the processor computes: {why}")),
+    }
 }
 
 /// The text that a quickstart would read.

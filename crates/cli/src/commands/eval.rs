@@ -47,7 +47,7 @@ struct Figures {
 pub fn run(args: &Eval) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
     let tokenizer = device::tokenizer(&folder)?;
-    let device = device::cpu(&Machine::default())?;
+    let device = device::open(&Machine::default())?;
     let loaded = device::load(&device, &folder, None)?;
     let own = loaded.model.spec.max_positions;
     let tokens = args.tokens.unwrap_or(own.min(LONGEST));

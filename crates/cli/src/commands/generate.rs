@@ -13,7 +13,7 @@ use crate::{args, device};
 pub fn run(args: &args::Generate) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
     let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
-    let device = device::cpu(&Machine { threads: args.threads, ..Machine::default() })?;
+    let device = device::open(&Machine { threads: args.threads, ..Machine::default() })?;
     let loaded = device::load(&device, &folder, dtype)?;
     let tokenizer = device::tokenizer(&folder)?;
     let context_tokens = args.context.unwrap_or(loaded.model.spec.max_positions);

@@ -37,7 +37,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Import(args) => convert::import(&args)?,
         Verb::Inspect { what } => inspect::run(&what)?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
-        Verb::Doctor => doctor::run()?,
+        Verb::Doctor(args) => doctor::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use fathom_train::recipe::Recipe;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::library::{LIBRARY, layers, load};
-use crate::{args, commands, pipeline};
+use crate::{args, commands, gpu, pipeline};
 
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
 const RESUME: u8 = 75;
@@ -74,6 +74,9 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
 }
 
 fn run(loaded: &Loaded<Recipe>, command: &str) -> Result<ExitCode> {
+    if let Some(why) = gpu::why_not(&loaded.value.machine) {
+        eprintln!("machine: cpu ({why})");
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGUSR1, SIGINT] {
         // A second signal of the kind ends the process at once.

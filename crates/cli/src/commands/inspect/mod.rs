@@ -34,7 +34,7 @@ impl Subject {
     fn new(args: &InspectModel) -> Result<Subject> {
         let folder = device::model_folder(&args.model)?;
         check_ids(&fathom_model::open_config(&folder)?.0, &args.ids)?;
-        let device = device::cpu(&Machine::default())?;
+        let device = device::open(&Machine::default())?;
         let loaded = device::load(&device, &folder, Some(device::dtype(&args.precision)?))?;
         let ids: Vec<i32> = args.ids.iter().map(|id| *id as i32).collect();
         let positions: Vec<i32> = (0..ids.len() as i32).collect();

@@ -15,7 +15,7 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 12] = [
+const CHAPTERS: [&str; 13] = [
     "README",
     "quickstart",
     "recipes",
@@ -26,6 +26,7 @@ const CHAPTERS: [&str; 12] = [
     "checkpoints",
     "memory",
     "mesh",
+    "gpu",
     "speed",
     "evaluation",
 ];
@@ -127,7 +128,7 @@ fn memory() {
 
 #[test]
 fn speed_and_evaluation() {
-    ["README", "speed", "evaluation"].into_iter().for_each(run);
+    ["README", "gpu", "speed", "evaluation"].into_iter().for_each(run);
 }
 
 #[test]

@@ -1,0 +1,62 @@
+//! Whether a device of CUDA computes: what the recipe asks for, what there is.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result, bail};
+use fathom_cuda::Cuda;
+use fathom_cuda::libs::{Probe, Search, probe};
+use fathom_tensor::Machine as _;
+use fathom_train::recipe::{Machine, MachineKind};
+
+/// What of a device's free memory a run may use: the rest is for what libraries take behind our back.
+const SHARE: [u64; 2] = [95, 100];
+
+/// A device that computes for one rank.
+pub struct Opened {
+    /// The machine.
+    pub machine: Arc<Cuda>,
+    /// Bytes that the rank may use.
+    pub budget: u64,
+}
+
+/// What there is of CUDA, looked for once. Without a driver nothing else is looked for.
+fn found() -> &'static Probe {
+    static FOUND: OnceLock<Probe> = OnceLock::new();
+    FOUND.get_or_init(|| probe(&Search::from_environment(), false))
+}
+
+/// The device of one of `ranks` ranks, if the recipe wants one, or leaves the choice and there is one.
+pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opened>> {
+    let wanted = match machine.kind {
+        MachineKind::Cpu | MachineKind::Meta => return Ok(None),
+        MachineKind::Auto => false,
+        MachineKind::Cuda => true,
+    };
+    let found = found();
+    if let Some(why) = &found.why_not {
+        if wanted {
+            bail!("machine.kind = \"cuda\": {why}; `fathom doctor` has the whole list");
+        }
+        return Ok(None);
+    }
+    let devices = found.devices.len().max(1);
+    let cuda =
+        Cuda::open(found, rank % devices).context("the CUDA machine; `--machine cpu` does without it")?;
+    let (free, _) = cuda.driver().memory()?;
+    let share = machine.memory_bytes.map(|bytes| bytes / ranks as u64);
+    // Ranks on one device share what is free before the first of them takes any.
+    let together = ranks.div_ceil(devices) as u64;
+    let budget = share.unwrap_or(free / SHARE[1] * SHARE[0] / together);
+    debug_assert!(cuda.has_data());
+    Ok(Some(Opened { machine: Arc::new(cuda), budget }))
+}
+
+/// Why the processor computes where the recipe leaves the choice; none if a device does, or nobody asked.
+pub fn why_not(machine: &Machine) -> Option<&'static str> {
+    if machine.kind == MachineKind::Auto { found().why_not.as_deref() } else { None }
+}
+
+/// All that there is, for `fathom doctor`.
+pub fn everything() -> Probe {
+    probe(&Search::from_environment(), true)
+}
