@@ -53,6 +53,7 @@ fn ten_million_tokens_fit_in_grids() {
         pos_q: row(DType::I32),
         pos_k: row(DType::I32),
         pairs: 0,
+        packed: None,
     };
     let op = Attention {
         q: &x,
