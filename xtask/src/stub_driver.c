@@ -34,7 +34,7 @@ int cuModuleUnload(void *module) { return OK; }
 ABSENT(cuCtxGetCurrent) ABSENT(cuCtxGetLimit) ABSENT(cuCtxPopCurrent) ABSENT(cuCtxPushCurrent) ABSENT(cuStreamGetCtx)
 ABSENT(cuLinkCreate) ABSENT(cuLinkAddData) ABSENT(cuLinkComplete) ABSENT(cuLinkDestroy)
 ABSENT(cuLaunchKernel) ABSENT(cuLaunchKernelEx) ABSENT(cuLaunchCooperativeKernel) ABSENT(cuDeviceGet)
-ABSENT(cuLibraryLoadFromFile) ABSENT(cuOccupancyMaxPotentialClusterSize)
+ABSENT(cuGetExportTable) ABSENT(cuStreamGetGreenCtx) ABSENT(cuLibraryLoadFromFile) ABSENT(cuOccupancyMaxPotentialClusterSize)
 
 /* Everything else is there and says the same. */
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long flags, int *status) {
