@@ -59,15 +59,15 @@ impl Search {
 
     /// Says where was looked, in few words.
     pub fn said(&self) -> String {
-        let count = |folders: &[PathBuf], what: &str| match folders.len() {
-            0 => format!("no {what}"),
-            1 => format!("1 {what}"),
-            many => format!("{many} {what}s"),
+        let count = |folders: &[PathBuf], [what, of]: [&str; 2]| match folders.len() {
+            0 => format!("no {what} {of}"),
+            1 => format!("1 {what} {of}"),
+            many => format!("{many} {what}s {of}"),
         };
         [
-            count(&self.named, "folder of FATHOM_CUDA_LIBS"),
-            count(&self.python, "wheel of the active Python"),
-            count(&self.system, "folder of the system"),
+            count(&self.named, ["folder", "of FATHOM_CUDA_LIBS"]),
+            count(&self.python, ["wheel", "of the active Python"]),
+            count(&self.system, ["folder", "of the system"]),
         ]
         .join(", ")
     }

@@ -23,7 +23,13 @@ fn companions(library: Library) -> &'static [&'static str] {
 fn open(path: &Path) -> Result<Handle> {
     // SAFETY: NVIDIA's libraries run their own start-up code and nothing of ours.
     unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-        .map_err(|error| Error::Load { path: path.to_path_buf(), message: one_line(&error.to_string()) })
+        .map_err(|error| Error::Load { path: path.to_path_buf(), message: words(&error) })
+}
+
+/// An error and what caused it, in one line.
+fn words(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map_or_else(String::new, |cause| format!(": {}", words(cause)));
+    format!("{}{cause}", one_line(&error.to_string()))
 }
 
 fn one_line(text: &str) -> String {
