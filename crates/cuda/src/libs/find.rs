@@ -133,7 +133,7 @@ mod tests {
         touch(&system.join("libb.so.9"));
         touch(&named.join("libc.so"));
         let search = Search { named: vec![named], python: wheels(dir.path()), system: vec![system.clone()] };
-        assert_eq!(search.python, [wheel.clone()]);
+        assert_eq!(search.python, std::slice::from_ref(&wheel));
         for (name, expected) in [
             ("liba.so.13", Some(wheel.join("liba.so.13.2.1"))),
             ("libb.so.9", Some(system.join("libb.so.9"))),

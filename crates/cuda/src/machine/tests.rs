@@ -79,7 +79,7 @@ fn memory_comes_as_the_pool_grows_and_goes_with_it() {
     assert_eq!(fake.used(), 0);
     let a = device.empty(1, 1 << 20, DType::U8, Category::Data);
     let one_step = fake.used();
-    assert!(one_step >= 1 << 20 && one_step <= 33 << 20);
+    assert!((1 << 20..=33 << 20).contains(&one_step));
     drop(a);
     let _again = device.empty(1, 8 << 20, DType::U8, Category::Data);
     assert_eq!(fake.used(), one_step);
