@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
-    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, Combine, CombineBackward,
-    CrossEntropy, Embed, GroupedMatMul, GroupedWeight, InFlight, Machine, MatMul, Norm, NormBackward,
-    Profile, Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+    Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
+    CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
+    Machine, MatMul, Norm, NormBackward, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
+    RouterLosses, Share, StepScale, Tensor,
 };
 
 use super::Cuda;
@@ -142,8 +143,18 @@ impl Machine for Cuda {
         self.run_all(&kernels::count_experts(index, load, self.scratch()));
     }
 
-    fn limit_experts(&self, index: &Tensor, experts: usize, capacity: usize, out: &Tensor) {
-        self.run_all(&kernels::limit_experts(index, None, [experts, capacity], out, self.scratch()));
+    fn limit_experts(&self, op: &LimitExperts<'_>) {
+        let sizes = [op.experts, op.capacity];
+        self.run_all(&kernels::limit_experts(op.index, op.weights, sizes, op.out, self.scratch()));
+    }
+
+    fn balance_bias(&self, op: &BalanceBias<'_>) {
+        self.run(&kernels::balance_bias(op.bias, op.load, op.rate, op.skip));
+    }
+
+    fn dispatch(&self, op: &Dispatch<'_>) {
+        let filled = [op.slots, op.tokens, op.experts];
+        self.run_all(&kernels::dispatch(op.index, op.own, op.round, filled, op.places, self.scratch()));
     }
 
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {

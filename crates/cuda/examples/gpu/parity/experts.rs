@@ -1,8 +1,8 @@
 //! Mixture of experts.
 
 use fathom_tensor::{
-    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, Groups, Route, RouteBackward,
-    RouterLosses, Routing, Scores,
+    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, Groups, LimitExperts, Route,
+    RouteBackward, RouterLosses, Routing, Scores,
 };
 
 use super::{Bed, Case, Made, ROUNDED};
@@ -42,7 +42,14 @@ fn router(bed: &Bed) -> Made {
             RouterLosses { scores, logits: &logits, load: &load, aux: 1e-2, z: 1e-3, dlogits: &losses };
         bed.machine().router_losses(&call);
         let limited = bed.empty([TOKENS, SLOTS], DType::I32);
-        bed.machine().limit_experts(&index, EXPERTS, 40, &limited);
+        let (index_, out) = (&index, &limited);
+        bed.machine().limit_experts(&LimitExperts {
+            index: index_,
+            weights: None,
+            experts: EXPERTS,
+            capacity: 40,
+            out,
+        });
         made.extend([
             (name, index),
             (name, weights),
