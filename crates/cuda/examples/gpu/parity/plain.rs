@@ -208,7 +208,7 @@ fn optimizer(bed: &Bed) -> Made {
         param: &param,
         master: (bed.dtype != DType::F32).then_some(&master),
         m: &m,
-        v: &v,
+        v: Some(&v),
         grad: &grad,
         scale: &scale,
         skip: &skip,
