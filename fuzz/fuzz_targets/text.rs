@@ -20,7 +20,7 @@ static PIECES: LazyLock<Option<Pieces>> = LazyLock::new(|| {
     let (quotation, boilerplate, urls, markdown) = (true, true, true, true);
     let cleaner = Cleaner::new(&CleanOptions { quotation, boilerplate, urls, markdown, ..CleanOptions::default() });
     let sets = [Set::English, Set::NonEnglish, Set::GopherRepetition, Set::GopherQuality, Set::FineWeb, Set::C4Paragraphs];
-    let filters = [WordRule::Spaces, WordRule::Unicode].map(|words| {
+    let filters = [WordRule::Spaces, WordRule::Unicode, WordRule::Dictionary].map(|words| {
         Filters::new(&FilterOptions { sets: sets.to_vec(), words, ..FilterOptions::default() })
     });
     Some(Pieces {

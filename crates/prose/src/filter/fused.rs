@@ -68,7 +68,7 @@ impl Filters {
             rules.iter().filter_map(|r| of(r.filter)).max().unwrap_or(0) as usize
         };
         let needs = Needs {
-            rule: options.words,
+            rule: options.words.with_sets(&options.sets),
             short: options.fineweb.short_line_length,
             ngrams: longest(|f| match f {
                 Filter::TopNGram(n) | Filter::DupNGram(n) => Some(n),

@@ -7,7 +7,7 @@
 //! [`Filters::scores`], which measures all.
 //!
 //! A value is what the filter's publication measures (a share, a count); characters are Unicode scalar values,
-//! words are split as Python's `str.split` does. Text without a word has no values: it is refused as `empty`
+//! words are split as Python's `str.split` does, and by dictionary ([`WordRule`]) where text has no spaces. Text without a word has no values: it is refused as `empty`
 //! before any share could divide by zero.
 //!
 //! This module knows nothing of tables, files or threads.
@@ -25,6 +25,7 @@ mod options;
 mod phrases;
 mod repetition;
 mod scratch;
+mod segments;
 mod select;
 mod table;
 mod tokens;

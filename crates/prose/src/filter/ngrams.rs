@@ -18,6 +18,17 @@ pub(crate) struct Wanted {
     pub(crate) rule: DupRule,
 }
 
+/// The words of a text as the climb sees them.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    /// One hash a word.
+    pub(crate) hashes: &'a [u64],
+    /// Characters of all words before the word; one entry more than words.
+    pub(crate) chars: &'a [u32],
+    /// Of each word, how many spaces there are between words up to it; empty where there is one between any two.
+    pub(crate) gaps: &'a [u32],
+}
+
 /// Which characters count as duplicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum DupRule {
@@ -56,16 +67,10 @@ pub(crate) struct NGrams {
 }
 
 impl NGrams {
-    /// Counts n-grams of the words with these `hashes`; `chars[i]` is the number of characters before word i.
-    pub(crate) fn climb(
-        &mut self,
-        hashes: &[u64],
-        chars: &[u32],
-        wanted: &Wanted,
-        table: &mut Table,
-        found: &mut Found,
-    ) {
+    /// Counts n-grams of the words of `row`.
+    pub(crate) fn climb(&mut self, row: Row<'_>, wanted: &Wanted, table: &mut Table, found: &mut Found) {
         *found = Found::default();
+        let Row { hashes, chars, .. } = row;
         let words = hashes.len();
         if wanted.longest < 2 || words < 2 {
             return;
@@ -80,7 +85,7 @@ impl NGrams {
             self.group(hashes, n, table);
             found.top[n] = self.top();
             found.dup_chars[n] = match wanted.rule {
-                DupRule::Overlap => self.overlapping(chars, n),
+                DupRule::Overlap => self.overlapping(row, n),
                 DupRule::Skip => self.skipping(chars, n),
             };
             self.survivors(n, words);
@@ -116,7 +121,7 @@ impl NGrams {
         top
     }
 
-    fn overlapping(&self, chars: &[u32], n: usize) -> u64 {
+    fn overlapping(&self, Row { chars, gaps, .. }: Row<'_>, n: usize) -> u64 {
         let mut total = 0;
         let mut covered_to = 0usize;
         for &p in &self.places {
@@ -125,7 +130,10 @@ impl NGrams {
                 continue;
             }
             let overlap = covered_to.saturating_sub(at).min(n);
-            let spaces = (n - overlap).min(n - 1) as u64;
+            let spaces = match gaps {
+                [] => (n - overlap).min(n - 1) as u64,
+                gaps => u64::from(gaps[at + n - 1] - gaps[at + overlap.max(1) - 1]),
+            };
             total += u64::from(chars[at + n] - chars[at + overlap]) + spaces;
             covered_to = at + n;
         }

@@ -7,11 +7,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WordRule {
-    /// Between white space, as Python's `str.split`.
+    /// `dictionary` where `non_english` is among the sets, else `spaces`.
     #[default]
+    Auto,
+    /// Between white space, as Python's `str.split`.
     Spaces,
-    /// Word boundaries of Unicode (UAX 29): for Chinese and Japanese, where every ideograph is then a word.
+    /// Word boundaries of Unicode (UAX 29): every ideograph is a word.
     Unicode,
+    /// Between white space, and by dictionary where text is written without it: Chinese, Japanese, Thai, Lao, Burmese,
+    /// Khmer. There marks are words too, as they are for jieba and MeCab, which Curator asks.
+    Dictionary,
+}
+
+impl WordRule {
+    /// The rule that `auto` stands for.
+    pub(super) fn with_sets(self, sets: &[Set]) -> WordRule {
+        match self {
+            WordRule::Auto if sets.contains(&Set::NonEnglish) => WordRule::Dictionary,
+            WordRule::Auto => WordRule::Spaces,
+            rule => rule,
+        }
+    }
 }
 
 /// The threshold of one n-gram length.
@@ -109,7 +125,7 @@ impl Default for FilterOptions {
             sets: vec![Set::English],
             with: Vec::new(),
             without: Vec::new(),
-            words: WordRule::Spaces,
+            words: WordRule::Auto,
             max_bytes: 64 << 20,
             alpha_numeric: 0.25,
             symbol_to_word: 0.1,

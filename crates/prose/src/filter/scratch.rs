@@ -2,7 +2,7 @@
 
 use super::chars::CharFacts;
 use super::lines::{Bag, LineFacts, Pieces, find_lines, find_paragraphs};
-use super::ngrams::{DupRule, Found, NGrams, Wanted};
+use super::ngrams::{DupRule, Found, NGrams, Row, Wanted};
 use super::options::WordRule;
 use super::repetition::{gopher_lines, gopher_paragraphs};
 use super::table::Table;
@@ -130,7 +130,8 @@ impl<'a> View<'a> {
         let s = &mut *self.s;
         if !s.has_ngrams {
             let wanted = Wanted { longest: self.needs.ngrams, rule: DupRule::Overlap };
-            s.ngrams.climb(&s.words.hashes, &s.words.chars, &wanted, &mut s.table, &mut s.found);
+            let Words { hashes, chars, gaps, .. } = &s.words;
+            s.ngrams.climb(Row { hashes, chars, gaps }, &wanted, &mut s.table, &mut s.found);
             s.has_ngrams = true;
         }
         &s.found
@@ -142,7 +143,8 @@ impl<'a> View<'a> {
         let s = &mut *self.s;
         if !s.has_token_ngrams {
             let wanted = Wanted { longest: self.needs.token_ngrams, rule: DupRule::Skip };
-            s.ngrams.climb(&s.tokens.hashes, &s.tokens.chars, &wanted, &mut s.table, &mut s.token_found);
+            let row = Row { hashes: &s.tokens.hashes, chars: &s.tokens.chars, gaps: &[] };
+            s.ngrams.climb(row, &wanted, &mut s.table, &mut s.token_found);
             s.has_token_ngrams = true;
         }
         &s.token_found
@@ -151,8 +153,8 @@ impl<'a> View<'a> {
     /// The characters that go when the most frequent n-gram of `n` words is deleted from the text; none when the text
     /// has fewer words.
     ///
-    /// With words between spaces this is Curator's measure: the words joined by single spaces are searched in the text.
-    /// Words of the Unicode rule have no spaces between them, so the stretch from the first to the last is searched.
+    /// This is Curator's measure: the words joined by single spaces are searched in the text, without a space where two
+    /// words touch. Between words of the Unicode rule may be marks, so the stretch from the first to the last is searched.
     pub(super) fn top_ngram_chars(&mut self, n: usize) -> Option<u64> {
         let top = self.ngrams().top[n];
         if top.count == 0 {
@@ -166,11 +168,13 @@ impl<'a> View<'a> {
         if rule == WordRule::Unicode {
             s.joined.push_str(&text[spans[0].0 as usize..spans[n - 1].1 as usize]);
         } else {
+            let mut behind = spans[0].0;
             for &(start, end) in spans {
-                if !s.joined.is_empty() {
+                if start > behind {
                     s.joined.push(' ');
                 }
                 s.joined.push_str(&text[start as usize..end as usize]);
+                behind = end;
             }
         }
         let times = memmem::find_iter(text.as_bytes(), s.joined.as_bytes()).count() as u64;

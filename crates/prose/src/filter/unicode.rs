@@ -15,6 +15,26 @@ pub fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
+/// Whether `c` belongs to a script that is written without spaces between words: Han, Kana, Thai, Lao, Burmese, Khmer.
+pub(crate) fn is_unspaced(c: char) -> bool {
+    matches!(
+        c,
+        '\u{e00}'..='\u{eff}'
+            | '\u{1000}'..='\u{109f}'
+            | '\u{1780}'..='\u{17ff}'
+            | '\u{3005}'..='\u{3007}'
+            | '\u{3041}'..='\u{30ff}'
+            | '\u{31f0}'..='\u{31ff}'
+            | '\u{3400}'..='\u{4dbf}'
+            | '\u{4e00}'..='\u{9fff}'
+            | '\u{a9e0}'..='\u{a9ff}'
+            | '\u{aa60}'..='\u{aa7f}'
+            | '\u{f900}'..='\u{faff}'
+            | '\u{ff66}'..='\u{ff9f}'
+            | '\u{20000}'..='\u{3ffff}'
+    )
+}
+
 /// Whether `byte` is white space of one byte.
 pub(crate) const fn is_ascii_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ')

@@ -1,8 +1,9 @@
 //! The words of a text, found once: where they are, how long, their hashes, and what the word filters count.
 
 use super::options::WordRule;
+use super::segments::segments;
 use super::table::hash_at;
-use super::unicode::{count_chars, is_ascii_space, wide_space};
+use super::unicode::{count_chars, is_ascii_space, is_unspaced, wide_space};
 use unicode_segmentation::UnicodeSegmentation;
 
 const SPACE: u8 = 1;
@@ -48,6 +49,8 @@ pub(crate) struct Words {
     pub(crate) hashes: Vec<u64>,
     /// Characters of all words before the word; one entry more than words.
     pub(crate) chars: Vec<u32>,
+    /// Of each word, how often something stands between two words up to it; empty where it does between any two.
+    pub(crate) gaps: Vec<u32>,
     /// Characters of the longest word.
     pub(crate) longest: u32,
     /// Words with a letter.
@@ -64,6 +67,7 @@ impl Words {
         self.hashes.clear();
         self.chars.clear();
         self.chars.push(0);
+        self.gaps.clear();
         (self.longest, self.with_letter, self.symbols, self.common) = (0, 0, 0, 0);
     }
 
@@ -80,17 +84,40 @@ impl Words {
     pub(crate) fn find(&mut self, text: &str, rule: WordRule) {
         self.clear();
         match rule {
-            WordRule::Spaces => self.find_spaces(text),
+            WordRule::Auto | WordRule::Spaces => self.between_spaces(text, Words::push),
+            WordRule::Dictionary => {
+                self.between_spaces(text, Words::push_unspaced);
+                self.count_gaps();
+            }
             WordRule::Unicode => {
                 for (start, word) in text.unicode_word_indices() {
-                    let flags = word.bytes().fold(0, |flags, b| flags | CLASS[b as usize]);
-                    self.push(text, start, start + word.len(), flags);
+                    self.push(text, start, start + word.len(), flags_of(word));
                 }
+                self.count_gaps();
             }
         }
     }
 
-    fn find_spaces(&mut self, text: &str) {
+    /// A word between spaces that may be many: those of the dictionaries, if it is of a script without spaces.
+    fn push_unspaced(&mut self, text: &str, start: usize, end: usize, flags: u8) {
+        if flags & HIGH == 0 || !text[start..end].chars().any(is_unspaced) {
+            return self.push(text, start, end, flags);
+        }
+        segments(text, start, end, |from, to| self.push(text, from, to, flags_of(&text[from..to])));
+    }
+
+    fn count_gaps(&mut self) {
+        let (mut gaps, mut behind) = (0, self.spans.first().map_or(0, |span| span.0));
+        for &(start, end) in &self.spans {
+            gaps += u32::from(start > behind);
+            self.gaps.push(gaps);
+            behind = end;
+        }
+    }
+
+    /// Calls `each` with begin, end and classes of every stretch without white space.
+    #[inline(always)]
+    fn between_spaces(&mut self, text: &str, each: impl Fn(&mut Words, &str, usize, usize, u8)) {
         let bytes = text.as_bytes();
         let mut at = 0;
         loop {
@@ -117,7 +144,7 @@ impl Words {
                 flags |= class;
                 at += 1;
             }
-            self.push(text, start, at, flags);
+            each(self, text, start, at, flags);
         }
     }
 
@@ -149,6 +176,11 @@ impl Words {
             self.symbols += 1;
         }
     }
+}
+
+/// The classes of all bytes of a word.
+fn flags_of(word: &str) -> u8 {
+    word.bytes().fold(0, |flags, b| flags | CLASS[b as usize])
 }
 
 /// Whether runs of `#` are more than half as many as the characters (Curator counts runs, not signs).

@@ -330,6 +330,40 @@ fn published_cases() {
     check("substring", |o| o.substring.text = "test".into(), &["a test", "none"], &[true, false]);
 }
 
+/// The values of Curator's filters for other languages.
+fn values(words: WordRule, text: &str) -> Vec<(&'static str, f64)> {
+    let filters = Filters::new(&FilterOptions { sets: vec![Set::NonEnglish], words, ..Default::default() });
+    let mut scores = Vec::new();
+    let _ = filters.unwrap().scores(text, &mut Scratch::default(), &mut scores);
+    scores.iter().map(|score| (score.name, score.value)).collect()
+}
+
+#[test]
+fn words_without_spaces_are_those_of_dictionaries() {
+    let value = |words, name: &str, text: &str| {
+        values(words, text).into_iter().find(|(score, _)| *score == name).unwrap().1
+    };
+    let count = |text: &str| value(WordRule::Auto, "word_count", text);
+    assert_eq!(count("你好，世界。"), 4.0);
+    assert_eq!(count("สวัสดีชาวโลก"), 3.0);
+    assert_eq!(count("Hello, world! 你好，世界。"), 6.0);
+    assert_eq!(value(WordRule::Spaces, "word_count", "你好，世界。"), 1.0);
+    assert_eq!(value(WordRule::Auto, "mean_word_length", "你好，世界。"), 1.5);
+    // Of 18 characters 12 repeat: no space stands between the words, so none counts.
+    let thrice = "你好，世界。".repeat(3);
+    assert_eq!(value(WordRule::Auto, "repeating_dup_5gram", &thrice), 12.0 / 18.0);
+    assert_eq!(value(WordRule::Auto, "repeating_top_2grams", &thrice), 9.0 / 18.0);
+}
+
+#[test]
+fn where_there_are_spaces_the_dictionary_changes_nothing() {
+    let line = "The cat  sat on the mat, the cat sat — naïve café. ";
+    for text in [line.repeat(5), line.repeat(4).replace(". ", "\n\n"), "Привет мир, привет мир. ".repeat(9)]
+    {
+        assert_eq!(values(WordRule::Dictionary, &text), values(WordRule::Spaces, &text), "{text}");
+    }
+}
+
 #[test]
 fn duplicates_of_two_words_as_published() {
     let mut options =
