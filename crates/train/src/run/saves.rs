@@ -9,17 +9,19 @@ use super::Run;
 use crate::error::Result;
 
 impl Run<'_> {
-    /// What the first rank wants, on all of them: whether to stop, and whether to save.
+    /// Whether any rank wants to stop (a signal may have come to one process alone), and whether the first one wants to save:
+    /// the same on all of them.
     pub(super) fn agree(&self, wants: [bool; 2]) -> [bool; 2] {
         let device = &self.trainer.device;
         if device.mesh.grid().ranks() == 1 {
             return wants;
         }
         device.pool.enter("agree", -1);
-        let flags = device.from_i32(&wants.map(i32::from), Category::Comm);
-        device.mesh.everybody().broadcast(device, 0, &flags);
-        let bytes = device.machine.read(&flags).wait();
-        [0, 4].map(|at| bytes.get(at).is_some_and(|flag| *flag != 0))
+        let wants = [wants[0], wants[1] && device.mesh.rank() == 0];
+        let flags = device.from_f32(1, 2, &wants.map(|want| f32::from(u8::from(want))), Category::Comm);
+        device.mesh.everybody().all_reduce(device, &flags);
+        let sums = device.to_f32(&flags);
+        [0, 1].map(|at| sums.get(at).is_some_and(|sum| *sum > 0.0))
     }
 
     /// Whether the newest checkpoint is of the step that the run is at; the first rank looks.
