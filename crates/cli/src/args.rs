@@ -1,8 +1,12 @@
 //! The verbs and their flags. Settings of a run are recipe keys, given as `path=value`, not flags.
 
+mod dist;
+
 use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+
+pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 
 /// Trains, adapts and serves language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
@@ -58,6 +62,14 @@ pub enum Verb {
     },
     /// What this machine can do, and whether Fathom works on it.
     Doctor(Doctor),
+    /// Writes or submits the job that trains a recipe on many ranks.
+    Launch {
+        /// Where.
+        #[command(subcommand)]
+        on: Launch,
+    },
+    /// Runs a job and starts it again from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
+    Supervise(Supervise),
 }
 
 /// `fathom quickstart`.
@@ -102,14 +114,6 @@ pub enum Recipes {
     },
 }
 
-/// `fathom doctor`.
-#[derive(Group)]
-pub struct Doctor {
-    /// One JSON object a line.
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// `fathom train`.
 #[derive(Group)]
 pub struct Train {
@@ -124,6 +128,9 @@ pub struct Train {
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
+    /// Which rank this process is.
+    #[command(flatten)]
+    pub rank: Rank,
 }
 
 /// `fathom curate`.

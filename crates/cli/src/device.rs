@@ -43,15 +43,23 @@ pub fn cpu(machine: &Machine) -> Result<Device> {
     Ok(Device::new(Arc::new(cpu), budget))
 }
 
-/// One of `ranks` ranks on this machine: its share of the cores and of the memory.
-pub fn cpu_rank(machine: &Machine, mesh: Mesh) -> Result<Device> {
-    let ranks = mesh.grid().ranks();
-    if let Some(opened) = gpu::open(machine, mesh.rank(), ranks)? {
+/// Ranks that share what a rank uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharers {
+    /// Ranks that run on the same cores.
+    pub cores: usize,
+    /// Ranks that use the same memory.
+    pub memory: usize,
+}
+
+/// One of several ranks: its share of the cores and of the memory.
+pub fn cpu_rank(machine: &Machine, mesh: Mesh, sharers: Sharers) -> Result<Device> {
+    if let Some(opened) = gpu::open(machine, mesh.rank(), sharers.memory)? {
         return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
     }
-    let cores = (threads(machine.threads) / ranks).max(1);
+    let cores = (threads(machine.threads) / sharers.cores).max(1);
     let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
-    let budget = machine.memory_bytes.unwrap_or_else(default_budget) / ranks as u64;
+    let budget = machine.memory_bytes.unwrap_or_else(default_budget) / sharers.memory as u64;
     Ok(Device::on_mesh(Arc::new(cpu), budget, mesh))
 }
 

@@ -4,12 +4,15 @@ mod alloc;
 mod args;
 mod choices;
 mod commands;
+mod crew;
 mod curate_models;
 mod device;
 mod gpu;
 mod library;
 mod live;
 mod measure;
+#[cfg(not(feature = "mpi"))]
+mod no_mpi;
 mod pipeline;
 mod profiles;
 mod ranks;

@@ -28,6 +28,7 @@ use fathom_train::{
     train_experts,
 };
 
+use crate::crew::Crew;
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
 use crate::{choices, commands, device, ranks};
@@ -55,7 +56,15 @@ struct Job<'a> {
 }
 
 /// Runs a recipe to its end, or until `stop` is set.
-pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool) -> Result<Outcome> {
+pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) -> Result<Outcome> {
+    match crew.is_first() {
+        true => crew.lead(|| lead(loaded, command, stop, crew)),
+        false => ranks::follow_first(&loaded.value, stop, crew),
+    }
+}
+
+/// The part of the first of several processes, or of the only one.
+fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) -> Result<Outcome> {
     let recipe = &loaded.value;
     let folder = recipe.run.out.clone();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -67,13 +76,15 @@ pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool) -> Result<
             job.folder.display(),
             job.folder.join("report.html").display()
         ));
+        crew.nothing_to_do();
         return Ok(Outcome::Finished);
     }
     let mut metrics = MetricsWriter::open(job.log())?;
-    job.fits()?;
+    job.fits(crew)?;
     job.begin(command, &mut metrics)?;
-    let (tokenizer, store) = job.corpus(&mut metrics)?;
-    job.train(metrics, &tokenizer, store, stop)
+    let corpus = job.corpus(&mut metrics)?;
+    crew.ready();
+    job.train(metrics, corpus, stop, crew)
 }
 
 impl Job<'_> {
@@ -188,7 +199,7 @@ impl Job<'_> {
     }
 
     /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
-    fn fits(&self) -> Result<()> {
+    fn fits(&self, crew: &Crew) -> Result<()> {
         let cpu = device::open(&self.recipe.machine)?;
         let profile = cpu.machine.profile();
         // What predictions were made with, to be read beside them.
@@ -196,7 +207,7 @@ impl Job<'_> {
         std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
             .with_context(|| format!("cannot write {}", path.display()))?;
         let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
-        budgets.memory /= stage::ranks(self.recipe, 0)?.grid.ranks() as u64;
+        budgets.memory /= crew.sharers(&stage::ranks(self.recipe, 0)?).memory as u64;
         for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
             let ranks = stage::ranks(self.recipe, index)?;
             for rank in ranks.distinct() {
@@ -209,11 +220,11 @@ impl Job<'_> {
     fn train(
         self,
         metrics: MetricsWriter,
-        tokenizer: &Tokenizer,
-        corpus: Option<Store>,
+        (tokenizer, corpus): (Tokenizer, Option<Store>),
         stop: &AtomicBool,
+        crew: &Crew,
     ) -> Result<Outcome> {
-        let (recipe, folder) = (self.recipe, self.folder.clone());
+        let (recipe, folder, tokenizer) = (self.recipe, self.folder.clone(), &tokenizer);
         let vocab = tokenizer.vocab_size();
         let stores = &Stores::open(recipe, corpus.map(Arc::new), vocab)?;
         let mesh = stage::ranks(recipe, 0)?;
@@ -223,7 +234,7 @@ impl Job<'_> {
             return self.first_rank(device::open(&recipe.machine)?, metrics, tokenizer, shared);
         }
         let first = |device| self.first_rank(device, metrics, tokenizer, shared);
-        ranks::run(recipe, &mesh, first, &|device| ranks::follow(shared, device))
+        ranks::run(recipe, &mesh, crew, first, &|device| ranks::follow(shared, device).map(|_| ()))
     }
 
     /// The special tokens of the exported model.

@@ -1,41 +1,56 @@
-//! Several ranks of one run as threads of this process: each with its share of the cores, of the memory and of the model.
+//! Several ranks of one run, as threads of this process or as processes: each with its share of the cores, of the memory and
+//! of the model.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use fathom_base::metrics::{MetricsWriter, events};
+use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_model::{Init, Model, Spec, initialise};
 use fathom_tensor::Device;
-use fathom_tensor::mesh::{Mesh, Seat, ThreadsOptions, threads};
+use fathom_tensor::mesh::{Link, Mesh, Seat, ThreadsOptions, threads};
+use fathom_text::Tokenizer;
+use fathom_text::store::Store;
 use fathom_train::parallel::{Ranks, whole};
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage, train_experts,
+    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, open_state_disk, rank_folder, stage,
+    train_experts,
 };
 
+use crate::crew::{self, Crew};
+use crate::device::Sharers;
 use crate::{device, pipeline};
 
-/// Runs `first` on this thread as the first rank and `other` on a thread for each of the others. A rank that fails ends the run
-/// of all.
+/// Runs `first` on this thread as the first rank; the others are processes with their own call of [`follow_first`], or `other`
+/// on a thread each. A rank that fails ends the run of all.
 ///
 /// # Errors
 /// The first rank's, which names the rank that failed first.
 pub fn run<T>(
     recipe: &Recipe,
     ranks: &Ranks,
+    crew: &Crew,
     first: impl FnOnce(Device) -> Result<T>,
     other: &(dyn Fn(Device) -> Result<()> + Sync),
 ) -> Result<T> {
-    let deadline = Duration::try_from_secs_f64(recipe.mesh.timeout_s).unwrap_or(Duration::MAX / 2);
-    let mut seats = threads(ranks.grid.ranks(), ThreadsOptions { deadline, chaos: recipe.machine.chaos });
+    let sharers = crew.sharers(ranks);
+    let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
+    if let Crew::Processes { mpi, .. } = crew {
+        return one(recipe, ranks, (mpi.link(), sharers), first);
+    }
+    let options = ThreadsOptions { deadline: crew::deadline(recipe), chaos: recipe.machine.chaos };
+    let mut seats = threads(ranks.grid.ranks(), options);
     let rest = seats.split_off(1);
     let Some(seat) = seats.pop() else { bail!("a mesh without ranks") };
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            rest.into_iter().map(|seat| scope.spawn(move || one(recipe, ranks, seat, other))).collect();
-        let result = one(recipe, ranks, seat, first);
+        let others: Vec<_> = rest
+            .into_iter()
+            .map(|seat| scope.spawn(move || one(recipe, ranks, (take(seat), sharers), other)))
+            .collect();
+        let result = one(recipe, ranks, (take(seat), sharers), first);
         let ended =
             others.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err(anyhow!("a rank panicked"))));
         let failed = ended.filter_map(Result::err).next();
@@ -43,6 +58,27 @@ pub fn run<T>(
             (Ok(_), Some(error)) => Err(error),
             (result, _) => result,
         }
+    })
+}
+
+/// What a process that is not the first does: waits for the first to prepare the run, and takes part in its steps.
+///
+/// # Errors
+/// The rank's own; it has ended the job then.
+pub fn follow_first(recipe: &Recipe, stop: &AtomicBool, crew: &Crew) -> Result<Outcome> {
+    crew.follow(|| {
+        let (folder, data) = (&recipe.run.out, recipe.run.out.join("data"));
+        let seen = || format!("{}: every machine has to see the run's folder", folder.display());
+        let vocab = Tokenizer::from_dir(tokenizer_dir(&data)).with_context(seen)?.vocab_size();
+        let store = match needs_corpus(recipe) {
+            true => Some(Arc::new(Store::open(store_prefix(&data)).with_context(seen)?)),
+            false => None,
+        };
+        let stores = &Stores::open(recipe, store, vocab)?;
+        // The first rank alone decides what takes how long.
+        let seconds = &vec![60.0; recipe.stage.len()];
+        let shared = &Shared { recipe, folder, stores, vocab, seconds, stop };
+        run(recipe, &stage::ranks(recipe, 0)?, crew, |device| follow(shared, device), &|_| Ok(()))
     })
 }
 
@@ -57,10 +93,15 @@ impl Drop for Unwinding {
     }
 }
 
-fn one<T>(recipe: &Recipe, ranks: &Ranks, seat: Seat, body: impl FnOnce(Device) -> Result<T>) -> Result<T> {
-    let mesh = Mesh::new(ranks.grid, Box::new(seat.take()));
+fn one<T>(
+    recipe: &Recipe,
+    ranks: &Ranks,
+    (link, sharers): (Box<dyn Link>, Sharers),
+    body: impl FnOnce(Device) -> Result<T>,
+) -> Result<T> {
+    let mesh = Mesh::new(ranks.grid, link);
     let _unwinding = Unwinding(mesh.clone());
-    let result = device::cpu_rank(&recipe.machine, mesh.clone()).and_then(body);
+    let result = device::cpu_rank(&recipe.machine, mesh.clone(), sharers).and_then(body);
     if let (Err(error), Some(link)) = (&result, mesh.link()) {
         link.abort(&format!("{error:#}"));
     }
@@ -119,7 +160,7 @@ pub struct Shared<'a> {
 
 /// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
 /// folder of its own.
-pub fn follow(shared: &Shared<'_>, device: Device) -> Result<()> {
+pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
     let Shared { recipe, folder, stores, vocab, seconds, stop } = *shared;
     let own = rank_folder(folder, device.mesh.rank());
     std::fs::create_dir_all(&own)?;
@@ -127,13 +168,14 @@ pub fn follow(shared: &Shared<'_>, device: Device) -> Result<()> {
     let trainer = trainer(recipe, folder, &device, vocab)?;
     let (stores, seconds) = (stores.clone(), seconds.to_vec());
     let mut run = Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, stop })?;
-    if run.train(&mut Silent)? == Outcome::Finished {
+    let outcome = run.train(&mut Silent)?;
+    if outcome == Outcome::Finished {
         let (trainer, mut metrics) = run.finish();
         metrics.sync()?;
         let nothing = whole(&trainer);
         assert!(nothing.is_none(), "only the first rank collects");
     }
-    Ok(())
+    Ok(outcome)
 }
 
 /// Nobody watches.

@@ -6,14 +6,17 @@ mod cluster;
 mod convert;
 mod curate;
 mod diff;
+mod dist;
 mod doctor;
 mod eval;
 mod generate;
 mod inspect;
+mod launch;
 pub(crate) mod plan;
 mod plan_page;
 mod plan_ranks;
 mod recipes;
+mod supervise;
 mod train;
 
 use std::process::ExitCode;
@@ -28,6 +31,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Quickstart(args) => return train::quickstart(&args),
         Verb::Train(args) => return train::train(&args),
         Verb::Curate(args) => return curate::run(&args),
+        Verb::Supervise(args) => return supervise::run(&args),
+        Verb::Launch { on } => return launch::run(&on),
         Verb::Recipes { action } => recipes::run(&action)?,
         Verb::Plan(args) => plan::run(&args)?,
         Verb::Eval(args) => eval::run(&args)?,
@@ -37,6 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Import(args) => convert::import(&args)?,
         Verb::Inspect { what } => inspect::run(&what)?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
+        Verb::Doctor(args) if args.dist => dist::run(&args)?,
         Verb::Doctor(args) => doctor::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
+use crate::crew::Crew;
 use crate::library::{LIBRARY, layers, load};
 use crate::{args, commands, gpu, pipeline};
 
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
-const RESUME: u8 = 75;
+pub const RESUME: u8 = 75;
 
 /// From this time on a quickstart goes to 128K.
 const LONG_MINUTES: f64 = 60.0;
 
-/// Runs `fathom train`.
-pub fn train(args: &args::Train) -> Result<ExitCode> {
+/// The recipe that `fathom train` is given.
+pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
     let mut layers = layers(&args.recipe, &args.settings);
     if let Some(machine) = &args.machine {
         layers = layers.flag("--machine", "machine.kind", machine);
@@ -29,7 +31,12 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
     if let Some(seed) = &chaos {
         layers = layers.flag("--chaos", "machine.chaos", seed);
     }
-    let loaded = load(layers)?;
+    load(layers)
+}
+
+/// Runs `fathom train`.
+pub fn train(args: &args::Train) -> Result<ExitCode> {
+    let loaded = recipe(args)?;
     if loaded.value.machine.kind == fathom_train::recipe::MachineKind::Meta {
         let (recipe, settings) = (args.recipe.clone(), args.settings.clone());
         let plan = args::Plan {
@@ -45,7 +52,8 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
         commands::plan::run(&plan)?;
         return Ok(ExitCode::SUCCESS);
     }
-    run(&loaded, &format!("fathom train {} {}", args.recipe, args.settings.join(" ")))
+    let command = format!("fathom train {} {}", args.recipe, args.settings.join(" "));
+    run(&loaded, &command, &args.rank.claim())
 }
 
 /// Runs `fathom quickstart`.
@@ -70,10 +78,11 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         }
     }
     let loaded = load(layers.sets(&args.settings))?;
-    run(&loaded, &format!("fathom quickstart --minutes {} --out {out}", args.minutes))
+    let command = format!("fathom quickstart --minutes {} --out {out}", args.minutes);
+    run(&loaded, &command, &Claim::default())
 }
 
-fn run(loaded: &Loaded<Recipe>, command: &str) -> Result<ExitCode> {
+fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode> {
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
         eprintln!("machine: cpu ({why})");
     }
@@ -84,7 +93,8 @@ fn run(loaded: &Loaded<Recipe>, command: &str) -> Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .context("cannot watch for signals")?;
     }
-    match pipeline::run(loaded, command.trim(), &stop)? {
+    let crew = Crew::assemble(flags, &loaded.value)?;
+    match pipeline::run(loaded, command.trim(), &stop, &crew)? {
         Outcome::Finished => Ok(ExitCode::SUCCESS),
         Outcome::Interrupted => Ok(ExitCode::from(RESUME)),
     }

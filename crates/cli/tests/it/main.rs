@@ -12,10 +12,12 @@ mod disk_full;
 mod folders;
 mod handbook;
 mod inspect;
+mod launch;
 mod mesh;
 mod recipes;
 mod resume;
 mod run;
+mod supervise;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -14,6 +14,7 @@ use super::row::Row;
 use super::step::{once, random_batch};
 use super::watch::{Timed, measure, measure_once};
 use crate::args::Bench;
+use crate::crew::Crew;
 use crate::{device, ranks};
 
 /// The mesh of the flags, as a recipe that has no other key; micro batches enough for every rank.
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Bench, spec: &Spec, how: &InStep, tokens: usize, row: R
         Ok(())
     };
     let Measured { timed, loss, flops, wait_s, peak_live, threads } =
-        ranks::run(&recipe, &how.ranks, first, &other)?;
+        ranks::run(&recipe, &how.ranks, &Crew::Threads, first, &other)?;
     let Ranks { grid, .. } = how.ranks;
     let all = (tokens * micro_batches) as f64;
     row.with("mesh", grid.to_string())

@@ -15,7 +15,7 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 13] = [
+const CHAPTERS: [&str; 14] = [
     "README",
     "quickstart",
     "recipes",
@@ -27,6 +27,7 @@ const CHAPTERS: [&str; 13] = [
     "memory",
     "mesh",
     "gpu",
+    "launch",
     "speed",
     "evaluation",
 ];
@@ -117,8 +118,8 @@ fn models_and_checkpoints() {
 }
 
 #[test]
-fn mesh() {
-    run("mesh");
+fn mesh_and_launch() {
+    ["mesh", "launch"].into_iter().for_each(run);
 }
 
 #[test]

@@ -1,0 +1,187 @@
+//! The flags of what runs on many processes and machines.
+
+use std::path::PathBuf;
+
+use clap::{Args as Group, Subcommand, ValueEnum};
+use fathom_base::ranks::{Claim, Said};
+
+/// Who this process is among others, where no launcher says so.
+#[derive(Group, Default)]
+pub struct Rank {
+    /// Number of this process among all ranks, from 0; what the launcher says if not given.
+    #[arg(long)]
+    pub rank: Option<usize>,
+    /// Number of ranks.
+    #[arg(long)]
+    pub world_size: Option<usize>,
+    /// Number of this process among the ranks of its machine, from 0.
+    #[arg(long)]
+    pub local_rank: Option<usize>,
+    /// Where the first rank can be reached.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub rendezvous: Option<String>,
+}
+
+impl Rank {
+    /// As a source of the resolver.
+    pub fn claim(&self) -> Claim {
+        let number = |value: Option<usize>, by: &str| value.map(|value| Said { value, by: by.into() });
+        Claim {
+            rank: number(self.rank, "--rank"),
+            world_size: number(self.world_size, "--world-size"),
+            local_rank: number(self.local_rank, "--local-rank"),
+            rendezvous: self.rendezvous.clone().map(|value| Said { value, by: "--rendezvous".into() }),
+            ..Claim::default()
+        }
+    }
+}
+
+/// `fathom doctor`.
+#[derive(Group)]
+pub struct Doctor {
+    /// Instead: who this process is among others, by every launcher's variables, and which one decides.
+    #[arg(long)]
+    pub dist: bool,
+    /// One JSON object a line; with --dist one in all.
+    #[arg(long)]
+    pub json: bool,
+    /// With --dist: what would be said on the command line.
+    #[command(flatten)]
+    pub rank: Rank,
+}
+
+/// `fathom launch`.
+#[derive(Subcommand)]
+pub enum Launch {
+    /// A script for sbatch: a process for each rank, started by srun.
+    Slurm(Slurm),
+    /// A manifest for kubectl: an Indexed Job, or Kubeflow's TrainJob.
+    Kubernetes(Kubernetes),
+    /// Ranks on this machine: processes of mpirun, or threads.
+    Local(Local),
+}
+
+/// What every kind of job has.
+#[derive(Group)]
+pub struct Job {
+    /// A shipped recipe's name, or a file that every machine can read.
+    pub recipe: String,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// Prints what would be submitted.
+    #[arg(long, required_unless_present = "submit", conflicts_with = "submit")]
+    pub print: bool,
+    /// Submits it, or runs it here.
+    #[arg(long)]
+    pub submit: bool,
+    /// The program `fathom` on the machines that run it.
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<PathBuf>,
+    /// How often a job that saved something is started again after a failure.
+    #[arg(long, default_value_t = 10)]
+    pub max_restarts: u32,
+}
+
+/// Machines and what each has.
+#[derive(Group)]
+pub struct Machines {
+    /// Number of machines.
+    #[arg(long, default_value_t = 1)]
+    pub nodes: usize,
+    /// Ranks on each; --gpus-per-node if not given, else all ranks of the recipe's mesh spread over the machines.
+    #[arg(long)]
+    pub ranks_per_node: Option<usize>,
+    /// Accelerators of each.
+    #[arg(long)]
+    pub gpus_per_node: Option<usize>,
+    /// Processor cores for each rank.
+    #[arg(long)]
+    pub cpus_per_rank: Option<usize>,
+}
+
+/// `fathom launch slurm`.
+#[derive(Group)]
+pub struct Slurm {
+    /// The job.
+    #[command(flatten)]
+    pub job: Job,
+    /// Where it runs.
+    #[command(flatten)]
+    pub machines: Machines,
+    /// Longest time, as sbatch takes it: 4:00:00 or 2-00:00:00. A minute and a half before its end the job saves and queues again.
+    #[arg(long)]
+    pub time: Option<String>,
+    /// Partition.
+    #[arg(long)]
+    pub partition: Option<String>,
+    /// Account.
+    #[arg(long)]
+    pub account: Option<String>,
+}
+
+/// Which objects of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Manifest {
+    /// An Indexed Job with its headless service; Kubernetes alone is enough.
+    Job,
+    /// A TrainJob of Kubeflow Trainer v2 with its runtime.
+    Trainjob,
+}
+
+/// `fathom launch kubernetes`.
+#[derive(Group)]
+pub struct Kubernetes {
+    /// The job.
+    #[command(flatten)]
+    pub job: Job,
+    /// Where it runs.
+    #[command(flatten)]
+    pub machines: Machines,
+    /// What is written.
+    #[arg(long = "as", value_enum, default_value_t = Manifest::Job)]
+    pub manifest: Manifest,
+    /// Container image with this program; for several machines also with Open MPI and an ssh server.
+    #[arg(long)]
+    pub image: String,
+    /// Namespace; kubectl's own if not given.
+    #[arg(long)]
+    pub namespace: Option<String>,
+    /// A claim for a volume that all pods share; the run's folder is put on it.
+    #[arg(long, value_name = "CLAIM")]
+    pub volume: Option<String>,
+    /// Memory of a pod, e.g. 64Gi.
+    #[arg(long)]
+    pub memory: Option<String>,
+}
+
+/// `fathom launch local`.
+#[derive(Group)]
+pub struct Local {
+    /// The job.
+    #[command(flatten)]
+    pub job: Job,
+    /// Ranks as threads of one process even where processes can be had.
+    #[arg(long)]
+    pub threads: bool,
+}
+
+/// `fathom supervise`.
+#[derive(Group)]
+pub struct Supervise {
+    /// Folder of the run; found in the command if that is a `fathom train`.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// How often the job is started again, at most.
+    #[arg(long, default_value_t = 10)]
+    pub max_restarts: u32,
+    /// How often in a row without a new checkpoint.
+    #[arg(long, default_value_t = 1)]
+    pub patience: u32,
+    /// Seconds before the first restart without a new checkpoint; each further one in a row waits twice as long, up to a minute.
+    #[arg(long, default_value_t = 1.0)]
+    pub backoff: f64,
+    /// The job: anything that ends when one of its ranks does, such as mpirun or srun --kill-on-bad-exit.
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}

@@ -1,0 +1,129 @@
+//! `fathom launch`: writes the job that trains a recipe on many ranks, and submits it if asked to. What is submitted is what
+//! is printed.
+
+mod kubernetes;
+mod local;
+mod slurm;
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail};
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_train::recipe::Recipe;
+use fathom_train::stage;
+
+use crate::args::{Job, Launch, Machines};
+use crate::library::{LIBRARY, layers, load};
+
+/// Runs the verb.
+pub fn run(on: &Launch) -> Result<ExitCode> {
+    match on {
+        Launch::Slurm(args) => slurm::run(args),
+        Launch::Kubernetes(args) => kubernetes::run(args),
+        Launch::Local(args) => local::run(args),
+    }
+}
+
+/// What every job runs.
+struct Work<'a> {
+    job: &'a Job,
+    loaded: Loaded<Recipe>,
+    /// Of the job's objects: the recipe's own name, else that of the recipe.
+    name: String,
+    /// Ranks of the mesh.
+    ranks: usize,
+}
+
+/// Ranks over machines.
+#[derive(Clone, Copy)]
+struct Spread {
+    nodes: usize,
+    per_node: usize,
+}
+
+impl<'a> Work<'a> {
+    fn of(job: &'a Job) -> Result<Work<'a>> {
+        let loaded = load(layers(&job.recipe, &job.settings))?;
+        let ranks = stage::ranks(&loaded.value, 0)?.grid.ranks();
+        let file = PathBuf::from(&job.recipe);
+        let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let named = loaded.value.run.name.clone();
+        let name = if named.is_empty() || named == "train" { stem } else { named };
+        Ok(Work { job, loaded, name: text::label(&name), ranks })
+    }
+
+    /// As many ranks as the mesh has, spread evenly.
+    fn spread(&self, machines: &Machines) -> Result<Spread> {
+        let nodes = machines.nodes.max(1);
+        let per_node =
+            machines.ranks_per_node.or(machines.gpus_per_node).unwrap_or(self.ranks.div_ceil(nodes));
+        if nodes * per_node != self.ranks {
+            bail!(
+                "--nodes {nodes} with {per_node} ranks each are {} ranks, and the recipe's mesh has {}; set mesh.dp and its like so that their product is {}, or other machines",
+                nodes * per_node,
+                self.ranks,
+                nodes * per_node
+            );
+        }
+        Ok(Spread { nodes, per_node })
+    }
+
+    /// The program: what is given, else `other`.
+    fn program(&self, other: impl FnOnce() -> PathBuf) -> String {
+        self.job.program.clone().unwrap_or_else(other).display().to_string()
+    }
+
+    /// `fathom train RECIPE ...`, with the recipe from elsewhere if given.
+    fn train(&self, program: &str, recipe: Option<&str>) -> Vec<String> {
+        let mut words = vec![program.to_string(), "train".to_string()];
+        match recipe {
+            Some(file) => words.push(file.to_string()),
+            None => words.extend([self.job.recipe.clone()].into_iter().chain(self.job.settings.clone())),
+        }
+        words
+    }
+
+    /// `fathom supervise ... --`.
+    fn supervise(&self, program: &str) -> Vec<String> {
+        let out = self.loaded.value.run.out.display().to_string();
+        let restarts = self.job.max_restarts.to_string();
+        let words = [program, "supervise", "--out", &out, "--max-restarts", &restarts, "--"];
+        words.map(String::from).to_vec()
+    }
+
+    /// Whether the recipe is a file rather than a name that the binary knows.
+    fn is_file(&self) -> bool {
+        LIBRARY.text(&self.job.recipe).is_none()
+    }
+}
+
+/// This binary.
+fn this_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fathom"))
+}
+
+/// Prints a text, or gives it to a program that submits it.
+fn hand_over(job: &Job, text: &str, submit: &[&str]) -> Result<ExitCode> {
+    if !job.submit {
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (program, args) = (submit[0], &submit[1..]);
+    let mut child = Command::new(program).args(args).stdin(Stdio::piped()).spawn().with_context(|| {
+        format!("cannot start {program}; is it installed here? --print writes what it would get")
+    })?;
+    if let Some(mut input) = child.stdin.take() {
+        input
+            .write_all(text.as_bytes())
+            .with_context(|| format!("{program} does not read what it is to submit"))?;
+    }
+    Ok(code(child.wait().with_context(|| format!("cannot wait for {program}"))?))
+}
+
+/// The exit code of another program as one's own.
+fn code(status: ExitStatus) -> ExitCode {
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}

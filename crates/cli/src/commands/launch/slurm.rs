@@ -1,0 +1,67 @@
+//! A script for sbatch.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use super::text::command;
+use super::{Work, hand_over, this_program};
+use crate::args::Slurm;
+use crate::commands::train::RESUME;
+
+/// Seconds before its end at which a job saves. Slurm may send the signal a minute early.
+const SAVE_S: u32 = 90;
+
+/// Prints or submits the script.
+pub fn run(args: &Slurm) -> Result<ExitCode> {
+    hand_over(&args.job, &script(args)?, &["sbatch"])
+}
+
+fn script(args: &Slurm) -> Result<String> {
+    let work = Work::of(&args.job)?;
+    let spread = work.spread(&args.machines)?;
+    let mut script = String::from("#!/bin/bash\n");
+    let mut option = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(script, "#SBATCH --{name}={value}");
+    };
+    option("job-name", &work.name);
+    option("nodes", &spread.nodes);
+    option("ntasks-per-node", &spread.per_node);
+    for (name, value) in
+        [("cpus-per-task", args.machines.cpus_per_rank), ("gpus-per-node", args.machines.gpus_per_node)]
+    {
+        value.iter().for_each(|value| option(name, value));
+    }
+    for (name, value) in [("time", &args.time), ("partition", &args.partition), ("account", &args.account)] {
+        value.iter().for_each(|value| option(name, value));
+    }
+    option("output", &"%x-%j.log");
+    option("open-mode", &"append");
+    script += "#SBATCH --requeue\n# Before the end of their time the ranks save and stop.\n";
+    let _ = writeln!(script, "#SBATCH --signal=USR1@{SAVE_S}");
+    let program = work.program(this_program);
+    let bound =
+        args.machines.cpus_per_rank.map(|cores| format!(" --cpus-per-task={cores}")).unwrap_or_default();
+    let _ = write!(
+        script,
+        r#"
+# Cancelled is cancelled: only what ran out of time queues again.
+cancelled=
+trap 'cancelled=1' TERM
+
+# A rank that dies ends the step, and the step is started again from the last checkpoint.
+code=0
+{} \
+    srun --mpi=pmix --kill-on-bad-exit=1{bound} \
+    {} || code=$?
+if [ "$code" = {RESUME} ] && [ -z "$cancelled" ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"#,
+        command(&work.supervise(&program)),
+        command(&work.train(&program, None)),
+    );
+    Ok(script)
+}

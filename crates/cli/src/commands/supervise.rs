@@ -1,0 +1,184 @@
+//! `fathom supervise -- COMMAND`: a job that dies is started again from its last checkpoint.
+//!
+//! The job's ranks end together (mpirun and srun see to that), so there is one process to watch. Whether a restart can help
+//! is read from the run's folder: a job that saved nothing new, again and again, would do the same once more.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use fathom_base::human;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
+use crate::args::{Args, Supervise, Verb};
+use crate::commands::train;
+
+/// Passed through to the job. After one of the first three it is not started again; the first of these asks it to save and
+/// stop ([`ASK`]), since mpirun passes that on to its ranks and answers the others by ending them.
+const SIGNALS: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+const ENDS: usize = 3;
+const ASK: i32 = SIGUSR1;
+/// Longest wait before a restart.
+const LONGEST_S: f64 = 60.0;
+/// Between two looks at the job and the signals.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs the verb.
+pub fn run(args: &Supervise) -> Result<ExitCode> {
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => folder_of(&args.command)?,
+    };
+    let flag = |signal: i32| -> Result<(i32, Arc<AtomicBool>)> {
+        let came = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal, came.clone()).context("cannot watch for signals")?;
+        Ok((signal, came))
+    };
+    let signals = SIGNALS.into_iter().map(flag).collect::<Result<Vec<_>>>()?;
+    let mut watch = Watch { args, out, signals, restarts: 0, idle: 0, stopped: false };
+    loop {
+        let saved = last_saved(&watch.out);
+        let begun = Instant::now();
+        let status = watch.until_it_ends(start(&args.command)?)?;
+        if let Some(code) = watch.judge(status, saved, begun.elapsed()) {
+            return Ok(code);
+        }
+    }
+}
+
+/// The run's folder, if the command is a `fathom train` behind some launcher.
+fn folder_of(command: &[String]) -> Result<PathBuf> {
+    let verb = command.iter().position(|word| word == "train");
+    let args = verb.map(|at| {
+        Args::try_parse_from(["fathom"].into_iter().chain(command[at..].iter().map(String::as_str)))
+    });
+    match args {
+        Some(Ok(Args { verb: Verb::Train(args) })) => Ok(train::recipe(&args)?.value.run.out),
+        _ => bail!("the command is not a `fathom train RECIPE ...`; say with --out where its run is"),
+    }
+}
+
+/// In a group of its own, so that what a terminal sends to the supervisor reaches the job once.
+fn start(command: &[String]) -> Result<Child> {
+    let Some((program, args)) = command.split_first() else { bail!("no command to supervise") };
+    let job = Command::new(program).args(args).process_group(0).spawn();
+    job.with_context(|| format!("cannot start {program}"))
+}
+
+/// The step of the newest checkpoint.
+fn last_saved(out: &Path) -> Option<u64> {
+    let name = std::fs::read_to_string(out.join("checkpoints/LATEST")).ok()?;
+    name.trim().strip_prefix("step-")?.parse().ok()
+}
+
+fn say(text: &str) {
+    eprintln!("supervise: {text}");
+}
+
+/// A supervised job.
+struct Watch<'a> {
+    args: &'a Supervise,
+    out: PathBuf,
+    /// Each signal, and whether it came.
+    signals: Vec<(i32, Arc<AtomicBool>)>,
+    restarts: u32,
+    /// Ends in a row without a new checkpoint.
+    idle: u32,
+    /// Somebody asked for the end.
+    stopped: bool,
+}
+
+impl Watch<'_> {
+    /// What the job is to get for the signals that came since the last look.
+    fn came(&mut self) -> Vec<i32> {
+        let came = self.signals.iter().filter(|(_, came)| came.swap(false, Ordering::Relaxed));
+        let mut stopped = self.stopped;
+        let mut passed_on = |signal: i32| {
+            let first = SIGNALS[..ENDS].contains(&signal) && !stopped;
+            stopped |= first;
+            if first { ASK } else { signal }
+        };
+        let signals = came.map(|(signal, _)| passed_on(*signal)).collect();
+        self.stopped = stopped;
+        signals
+    }
+
+    /// Passes signals on until the job ends.
+    fn until_it_ends(&mut self, mut job: Child) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = job.try_wait().context("cannot wait for the job")? {
+                return Ok(status);
+            }
+            for signal in self.came() {
+                // Every shell has this command. The job may have ended by itself: the next look tells.
+                let kill = format!("kill -{signal} {} 2>/dev/null", job.id());
+                Command::new("sh").args(["-c", &kill]).status().context("cannot pass a signal on")?;
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// The exit code, or none if the job is to run again.
+    fn judge(&mut self, status: ExitStatus, before: Option<u64>, ran: Duration) -> Option<ExitCode> {
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        let exit = Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+        if code == 0 || code == i32::from(train::RESUME) {
+            return exit;
+        }
+        let (saved, ran) = (last_saved(&self.out), human::seconds(ran.as_secs_f64()));
+        let how = match status.signal() {
+            Some(signal) => format!("was killed by signal {signal} after {ran}"),
+            None => format!("ended with code {code} after {ran}"),
+        };
+        if self.stopped {
+            say(&format!("the job {how}; it was asked to end and is not started again"));
+            return exit;
+        }
+        let moved = saved > before;
+        self.idle = if moved { 0 } else { self.idle + 1 };
+        let at = match saved {
+            Some(step) if moved => format!("it saved step {step}"),
+            Some(step) => format!("its last checkpoint is still that of step {step}"),
+            None => "it has saved nothing".into(),
+        };
+        if self.idle > self.args.patience {
+            say(&format!(
+                "the job {how}; {at}, {} times in a row, so it would end like this again",
+                self.idle
+            ));
+            return exit;
+        }
+        if self.restarts >= self.args.max_restarts {
+            say(&format!("the job {how}; {at}; it was started again {} times, which is all", self.restarts));
+            return exit;
+        }
+        self.restarts += 1;
+        let pause = match self.idle {
+            0 => 0.0,
+            idle => (self.args.backoff * 2f64.powi(idle as i32 - 1)).min(LONGEST_S),
+        };
+        say(&format!(
+            "the job {how}; {at}: restart {} of {}{}",
+            self.restarts,
+            self.args.max_restarts,
+            if pause > 0.0 { format!(" in {}", human::seconds(pause)) } else { String::new() }
+        ));
+        if self.pause(pause) { exit } else { None }
+    }
+
+    /// Waits; whether somebody asked for the end meanwhile.
+    fn pause(&mut self, seconds: f64) -> bool {
+        let until = Instant::now() + Duration::from_secs_f64(seconds.max(0.0));
+        while !self.stopped && Instant::now() < until {
+            sleep(LOOK);
+            self.came();
+        }
+        self.stopped
+    }
+}

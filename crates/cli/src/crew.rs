@@ -1,0 +1,176 @@
+//! What the ranks of a run are: threads of this process, or processes that a launcher started, of which this is one.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fathom_base::ranks::{Claim, Environment, Resolution, Role, resolve};
+#[cfg(feature = "mpi")]
+use fathom_mpi::Mpi;
+use fathom_train::Outcome;
+use fathom_train::parallel::Ranks;
+use fathom_train::recipe::Recipe;
+use fathom_train::stage;
+
+use crate::device::Sharers;
+#[cfg(not(feature = "mpi"))]
+use crate::no_mpi::Mpi;
+
+/// What the first process tells the others before they begin.
+const READY: u64 = 1;
+const NOTHING_TO_DO: u64 = 2;
+
+/// The ranks of a run.
+pub enum Crew {
+    /// Threads of this process, if there are several.
+    Threads,
+    /// Processes.
+    Processes {
+        /// This one among them.
+        mpi: Mpi,
+        /// Those on the same machine.
+        sharers: Sharers,
+    },
+}
+
+/// What the environment of this process and the flags say.
+pub fn resolution(flags: &Claim) -> Resolution {
+    let environment: Environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    resolve(flags, &environment)
+}
+
+/// How long a wait on a link may take.
+pub fn deadline(recipe: &Recipe) -> Duration {
+    Duration::try_from_secs_f64(recipe.mesh.timeout_s).unwrap_or(Duration::MAX / 2)
+}
+
+impl Crew {
+    /// Finds out whether this process is alone, and joins the others if it is not.
+    ///
+    /// # Errors
+    /// Launchers that contradict each other; a mesh of another size; a build without the link.
+    pub fn assemble(flags: &Claim, recipe: &Recipe) -> Result<Crew> {
+        let found = resolution(flags);
+        let (rank, ranks) = match found.role()? {
+            Role::Alone | Role::Rank { ranks: 1, .. } | Role::Node { nodes: 1, .. } => {
+                return Ok(Crew::Threads);
+            }
+            Role::Rank { rank, ranks } => (rank, ranks),
+            Role::Node { .. } => bail!(
+                "{found}: one process was started on each machine, and ranks over several machines are one process each; start them with mpirun or srun (`fathom launch` writes such jobs)"
+            ),
+        };
+        let grid = stage::ranks(recipe, 0)?.grid;
+        if grid.ranks() != ranks {
+            bail!(
+                "{found}: {ranks} processes, and the recipe's mesh ({grid}) has {} ranks; set mesh.dp and its like so that their product is {ranks}, or start as many processes as the mesh has ranks",
+                grid.ranks()
+            );
+        }
+        let mpi = Mpi::start(deadline(recipe)).with_context(|| found.to_string())?;
+        if (mpi.rank(), mpi.ranks()) != (rank, ranks) {
+            bail!(
+                "{found}, but MPI started this process as rank {} of {}: start the job with mpirun, or with srun --mpi=pmix (plain srun and torchrun start processes that MPI does not know)",
+                mpi.rank(),
+                mpi.ranks()
+            );
+        }
+        let sharers = sharers(&mpi);
+        if rank == 0 {
+            eprintln!("{found}; the ranks are processes over MPI");
+        }
+        Ok(Crew::Processes { mpi, sharers })
+    }
+
+    /// Whether this process is what is seen of the run.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Crew::Threads => true,
+            Crew::Processes { mpi, .. } => mpi.rank() == 0,
+        }
+    }
+
+    /// How many ranks share the cores and the memory of one.
+    pub fn sharers(&self, ranks: &Ranks) -> Sharers {
+        match self {
+            Crew::Threads => Sharers { cores: ranks.grid.ranks(), memory: ranks.grid.ranks() },
+            Crew::Processes { sharers, .. } => *sharers,
+        }
+    }
+
+    /// From the first process to the others: the run's folder has what they need.
+    pub fn ready(&self) {
+        self.tell(READY);
+    }
+
+    /// To the others: the run is finished already.
+    pub fn nothing_to_do(&self) {
+        self.tell(NOTHING_TO_DO);
+    }
+
+    /// Runs what the first process does; the others hear of its end.
+    pub fn lead(&self, work: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
+        let _unwinding = Unwinding(self);
+        let outcome = work();
+        self.end(&outcome);
+        outcome
+    }
+
+    /// Runs what another process does, once the first one is ready, and waits for the end of the first one.
+    pub fn follow(&self, work: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
+        let _unwinding = Unwinding(self);
+        let outcome = match self.tell(0) {
+            READY => work(),
+            _ => Ok(Outcome::Finished),
+        };
+        self.end(&outcome);
+        outcome
+    }
+
+    fn tell(&self, number: u64) -> u64 {
+        match self {
+            Crew::Threads => number,
+            Crew::Processes { mpi, .. } => mpi.tell(number),
+        }
+    }
+
+    /// A process that ended waits for the first without using a core, which leaving MPI would.
+    fn end(&self, outcome: &Result<Outcome>) {
+        let Crew::Processes { mpi, .. } = self else { return };
+        match outcome {
+            Ok(_) => mpi.tell(0),
+            Err(error) => mpi.abort(&crate::describe(error)),
+        };
+    }
+}
+
+/// Ends the job when a process unwinds: leaving MPI would wait for the others.
+struct Unwinding<'a>(&'a Crew);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        if let (true, Crew::Processes { mpi, .. }) = (std::thread::panicking(), self.0) {
+            mpi.abort("it panicked; its message is above");
+        }
+    }
+}
+
+/// Counts the processes on the same machine, and those among them that the system lets run on the same cores.
+fn sharers(mpi: &Mpi) -> Sharers {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
+    let machine = read("/proc/sys/kernel/random/boot_id");
+    let count = |what: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        what(&mut hasher);
+        let own = hasher.finish();
+        mpi.gather(own).into_iter().filter(|other| *other == own).count().max(1)
+    };
+    Sharers {
+        cores: count(&|hasher| (&machine, cores).hash(hasher)),
+        memory: count(&|hasher| machine.hash(hasher)),
+    }
+}

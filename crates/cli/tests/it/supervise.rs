@@ -1,0 +1,152 @@
+//! `fathom supervise` over jobs made of a few lines of shell, and `fathom doctor --dist`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::text;
+
+fn supervise(folder: &Path, flags: &[&str], job: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    command.arg("supervise").args(flags).args(["--", "sh", "-c", job]).current_dir(folder);
+    command
+}
+
+/// Counts its calls in `calls`.
+const COUNT: &str = "n=$(cat calls 2>/dev/null || echo 0); n=$((n + 1)); echo $n > calls;";
+/// Saves as many steps as it was called.
+const SAVE: &str = "mkdir -p run/checkpoints; printf 'step-%08d' $n > run/checkpoints/LATEST;";
+
+#[track_caller]
+fn ends(flags: &[&str], job: &str, code: i32, calls: &str, says: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [&["--out", "run", "--backoff", "0.01"], flags].concat();
+    let Output { status, stderr, .. } = supervise(folder.path(), &flags, job).output().unwrap();
+    let err = text(&stderr);
+    assert_eq!(status.code(), Some(code), "{err}");
+    assert_eq!(fs::read_to_string(folder.path().join("calls")).unwrap().trim(), calls, "{err}");
+    for said in says {
+        assert!(err.contains(said), "`{said}` is not in: {err}");
+    }
+}
+
+#[test]
+fn a_job_that_moves_on_is_started_again() {
+    let dies = format!("{COUNT} {SAVE} [ $n = 3 ] || kill -9 $$");
+    ends(
+        &[],
+        &dies,
+        0,
+        "3",
+        &["was killed by signal 9", "it saved step 1: restart 1 of 10", "it saved step 2: restart 2 of 10"],
+    );
+    ends(&["--max-restarts", "1"], &dies, 137, "2", &["it was started again 1 times, which is all"]);
+}
+
+#[test]
+fn a_job_that_does_not_move_on_is_given_up() {
+    ends(&[], &format!("{COUNT} exit 7"), 7, "2", &["it has saved nothing", "2 times in a row"]);
+    let once = format!("{COUNT} [ $n = 2 ] && {{ {SAVE} }}; exit 7");
+    ends(&[], &once, 7, "4", &["it saved step 2: restart 2", "its last checkpoint is still that of step 2"]);
+    ends(&["--patience", "0"], &format!("{COUNT} exit 3"), 3, "1", &["1 times in a row"]);
+}
+
+#[test]
+fn a_job_that_ends_or_saves_and_stops_is_left() {
+    ends(&[], &format!("{COUNT} exit 0"), 0, "1", &[]);
+    ends(&[], &format!("{COUNT} exit 75"), 75, "1", &[]);
+}
+
+/// Sends each signal once the job has written the file of its name, and gives the exit code.
+fn signalled(job: &str, signals: &[&str]) -> Option<i32> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = supervise(folder.path(), &["--out", "run"], job);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    for (index, signal) in signals.iter().enumerate() {
+        while !folder.path().join(index.to_string()).exists() {
+            sleep(Duration::from_millis(5));
+        }
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn signals_ask_the_job_to_save_and_stop() {
+    let forever = "echo > 0; while :; do sleep 0.02; done";
+    for signal in ["TERM", "INT", "USR1"] {
+        assert_eq!(signalled(&format!("trap 'exit 75' USR1; {forever}"), &[signal]), Some(75), "{signal}");
+    }
+    assert_eq!(signalled(&format!("trap 'exit 0' USR2; {forever}"), &["USR2"]), Some(0));
+    // A job that does not listen gets the second one as it is.
+    let deaf = format!("trap 'echo > 1' USR1; trap 'exit 5' TERM; {forever}");
+    assert_eq!(signalled(&deaf, &["TERM", "TERM"]), Some(5));
+}
+
+#[test]
+fn a_command_without_a_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Output { status, stderr, .. } = supervise(folder.path(), &[], "exit 0").output().unwrap();
+    assert!(!status.success() && text(&stderr).contains("--out"), "{}", text(&stderr));
+}
+
+/// `fathom doctor --dist` in an environment of these variables alone.
+fn doctor(variables: &[(&str, &str)], flags: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    command
+        .args(["doctor", "--dist"])
+        .args(flags)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn doctor_tells_who_this_process_is() {
+    let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "1")];
+    let out = text(&doctor(&mpirun, &[]).stdout);
+    for said in
+        ["Open MPI", "won", "by OMPI_COMM_WORLD_RANK", "fits", "this process: rank 1 of 4 (from Open MPI)"]
+    {
+        assert!(out.contains(said), "`{said}` is not in: {out}");
+    }
+    let rows = crate::rows(&text(&doctor(&mpirun, &["--json"]).stdout));
+    assert_eq!(rows[0]["winner"], "Open MPI");
+    assert_eq!(rows[0]["claim"]["rank"]["value"], 1);
+    let both = [&mpirun[..], &[("RANK", "2"), ("WORLD_SIZE", "4")]].concat();
+    let output = doctor(&both, &[]);
+    let err = text(&output.stderr);
+    assert!(
+        !output.status.success() && err.contains("RANK=2") && err.contains("OMPI_COMM_WORLD_RANK=1"),
+        "{err}"
+    );
+    let out = text(&doctor(&both, &["--rank", "0", "--world-size", "2"]).stdout);
+    assert!(out.contains("rank 0 of 2 (from flags)"), "{out}");
+    assert!(text(&doctor(&[], &[]).stdout).contains("a process alone"));
+}
+
+/// Processes are refused with what to do, where this build or the launcher cannot connect them.
+#[test]
+fn a_launched_process_that_cannot_be_connected_says_why() {
+    let train = |variables: &[(&str, &str)], keys: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        command.args(["train", "quickstart", "run.out=nowhere"]).args(keys).env_clear();
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let two = [("RANK", "0"), ("WORLD_SIZE", "2")];
+    let err = train(&two, &[]);
+    assert!(err.contains("2 processes") && err.contains("has 1 ranks") && err.contains("mesh.dp"), "{err}");
+    if !cfg!(feature = "mpi") {
+        let err = train(&two, &["mesh.pp=2"]);
+        assert!(err.contains("cargo build --release --features mpi"), "{err}");
+    }
+    let node = [("PET_NODE_RANK", "0"), ("PET_NNODES", "2")];
+    let err = train(&node, &["mesh.pp=2"]);
+    assert!(err.contains("(from PET)") && err.contains("mpirun or srun"), "{err}");
+}
