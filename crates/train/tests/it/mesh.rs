@@ -231,7 +231,13 @@ pub fn check(case: Case, exact: bool) {
         assert_eq!((&ranks[0].losses, &ranks[0].norms), (&one.losses, &one.norms), "{what}");
         assert_eq!(error, 0.0, "{what}");
     } else {
-        let (first, last) = if case.dtype == DType::F32 { (1e-6, 1e-5) } else { (2e-3, 2e-2) };
+        // Norms after sub-layers divide by what is small at first, which magnifies rounding; gradients have the same bound.
+        let divides = (case.spec)(case.tied).residual == fathom_model::Residual::Post;
+        let (first, last) = match (case.dtype, divides) {
+            (DType::F32, false) => (1e-6, 1e-5),
+            (DType::F32, true) => (1e-5, 1e-3),
+            _ => (2e-3, 2e-2),
+        };
         let apart = |step: usize| (ranks[0].losses[step] / one.losses[step] - 1.0).abs();
         assert!(
             apart(1) <= first && apart(STEPS - 1) <= last,
