@@ -265,15 +265,23 @@ pub struct Plan {
     /// Memory that a step may use, e.g. 24GiB; the recipe's, or what the machine has, if not given.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
-    /// cpu, h100, h200, b200, or a file of `fathom bench profile --out`.
+    /// cpu, h100, h200, b200, the same with what connects them (dgx-h100, dgx-h200, dgx-b200), or a file of `fathom bench profile
+    /// --out`.
     #[arg(long, value_name = "NAME|FILE")]
     pub machine_profile: Option<String>,
     /// Says what the peak is made of and which single change lowers it most.
     #[arg(long)]
     pub why: bool,
-    /// Answers a question: `max-tokens` is the longest sequence with the best places there are.
+    /// Answers a question: `max-tokens` is the longest sequence with the best places there are, `mesh` the best meshes of --gpus
+    /// ranks.
     #[arg(long, value_enum)]
     pub solve: Option<Question>,
+    /// Ranks of --solve mesh.
+    #[arg(long, value_name = "N", requires = "solve")]
+    pub gpus: Option<usize>,
+    /// Writes a step of each stage of the recipe on its mesh as a Chrome trace for Perfetto, to this file.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Draws the plan as a page, to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -284,6 +292,8 @@ pub struct Plan {
 pub enum Question {
     /// How long can I go?
     MaxTokens,
+    /// How do I spread it?
+    Mesh,
 }
 
 /// Sampling flags.

@@ -4,29 +4,64 @@ use anyhow::Result;
 use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
 use fathom_train::recipe::Recipe;
 
-/// (name, text) of every shipped recipe.
-const ENTRIES: &[(&str, &str)] = &[
-    ("quickstart", include_str!("../../../recipes/quickstart.toml")),
-    ("quickstart-128k", include_str!("../../../recipes/quickstart-128k.toml")),
-    ("long-1m-cpu", include_str!("../../../recipes/long-1m-cpu.toml")),
-    ("extend", include_str!("../../../recipes/extend.toml")),
-    ("mesh-parity", include_str!("../../../recipes/mesh-parity.toml")),
-    ("llama3-1b", include_str!("../../../recipes/llama3-1b.toml")),
-    ("llama3-1b-16k", include_str!("../../../recipes/llama3-1b-16k.toml")),
-    ("llama3-1b-64k", include_str!("../../../recipes/llama3-1b-64k.toml")),
-    ("llama3-1b-128k", include_str!("../../../recipes/llama3-1b-128k.toml")),
-    ("llama3-1b-1m", include_str!("../../../recipes/llama3-1b-1m.toml")),
-    ("llama3-8b", include_str!("../../../recipes/llama3-8b.toml")),
-    ("llama3-8b-16k", include_str!("../../../recipes/llama3-8b-16k.toml")),
-    ("llama3-8b-64k", include_str!("../../../recipes/llama3-8b-64k.toml")),
-    ("llama3-8b-128k", include_str!("../../../recipes/llama3-8b-128k.toml")),
-    ("llama3-8b-1m", include_str!("../../../recipes/llama3-8b-1m.toml")),
-    ("llama3-70b", include_str!("../../../recipes/llama3-70b.toml")),
-    ("llama3-70b-16k", include_str!("../../../recipes/llama3-70b-16k.toml")),
-    ("llama3-70b-64k", include_str!("../../../recipes/llama3-70b-64k.toml")),
-    ("llama3-70b-128k", include_str!("../../../recipes/llama3-70b-128k.toml")),
-    ("llama3-70b-1m", include_str!("../../../recipes/llama3-70b-1m.toml")),
-];
+/// The recipes of these names in the folder `recipes`.
+macro_rules! shipped {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../../recipes/", $name, ".toml")))),*]
+    };
+}
+
+/// (name, text) of every shipped recipe; `-nvidia` are those on the mesh that NVIDIA published.
+const ENTRIES: &[(&str, &str)] = shipped!(
+    "quickstart"
+    "quickstart-128k"
+    "long-1m-cpu"
+    "extend"
+    "mesh-parity"
+    "llama3-1b"
+    "llama3-1b-16k"
+    "llama3-1b-64k"
+    "llama3-1b-128k"
+    "llama3-1b-1m"
+    "llama3-8b"
+    "llama3-8b-16k"
+    "llama3-8b-64k"
+    "llama3-8b-128k"
+    "llama3-8b-1m"
+    "llama3-70b"
+    "llama3-70b-16k"
+    "llama3-70b-64k"
+    "llama3-70b-128k"
+    "llama3-70b-1m"
+    "llama3-405b"
+    "mixtral-8x7b"
+    "mixtral-8x22b"
+    "nemotron3-22b"
+    "nemotron3-22b-16k"
+    "nemotron3-22b-64k"
+    "nemotron3-22b-128k"
+    "nemotron3-22b-1m"
+    "nemotron4-15b"
+    "nemotron4-340b"
+    "llama4-class-10m"
+    "llama3-8b-nvidia"
+    "llama3-8b-16k-nvidia"
+    "llama3-8b-64k-nvidia"
+    "llama3-8b-128k-nvidia"
+    "llama3-70b-nvidia"
+    "llama3-70b-16k-nvidia"
+    "llama3-70b-64k-nvidia"
+    "llama3-405b-128k-nvidia"
+    "mixtral-8x7b-nvidia"
+    "mixtral-8x7b-16k-nvidia"
+    "mixtral-8x7b-64k-nvidia"
+    "mixtral-8x22b-64k-nvidia"
+    "nemotron3-22b-16k-nvidia"
+    "nemotron3-22b-64k-nvidia"
+    "nemotron4-15b-16k-nvidia"
+    "nemotron4-15b-64k-nvidia"
+    "nemotron4-340b-nvidia"
+);
 
 /// The library.
 pub const LIBRARY: Library<'static> = Library::new(ENTRIES);

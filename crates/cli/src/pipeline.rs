@@ -210,7 +210,7 @@ impl Job<'_> {
         budgets.memory /= crew.sharers(&stage::ranks(self.recipe, 0)?).memory as u64;
         for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
             let ranks = stage::ranks(self.recipe, index)?;
-            for rank in ranks.distinct() {
+            for (rank, _) in fathom_train::distinct(&ranks, spec) {
                 Draft { profile, spec, recipe: self.recipe.clone(), index, budgets, rank }.check()?;
             }
         }

@@ -53,6 +53,12 @@ fn read(name: &str) -> Result<Profile> {
     if let Some((key, _)) = needed.into_iter().find(|(_, rate)| rate.is_nan() || *rate <= 0.0) {
         bail!("{name}: rates.{key} must be above zero; measure it with `fathom bench profile --out {name}`");
     }
+    let lines = sheet.fabric.iter().flat_map(|fabric| [("node", fabric.node), ("network", fabric.network)]);
+    for (key, line) in lines {
+        if line.bytes_per_s.is_nan() || line.bytes_per_s <= 0.0 {
+            bail!("{name}: fabric.{key}.bytes_per_s must be above zero");
+        }
+    }
     if sheet.granule == 0 {
         bail!("{name}: granule must be at least 1");
     }

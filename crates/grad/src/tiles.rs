@@ -31,11 +31,11 @@ pub(crate) fn each(
     (0..FIRST - 1).for_each(|index| work(tile(index)));
     let clock = device.machine.clock();
     let (worked, passed) = (counters.work(), clock.map(|clock| clock.times()));
-    let wires = device.mesh.wires();
+    let sent = device.mesh.ledger();
     work(tile(FIRST - 1));
     let more = count - FIRST - 1;
     counters.repeat_since(worked, more as u64);
-    device.mesh.repeat_since(&wires, more as u64);
+    device.mesh.repeat_since(&sent, more as u64);
     if let (Some(clock), Some(passed)) = (clock, passed) {
         clock.add_times(&(clock.times() - passed), more);
     }

@@ -12,6 +12,7 @@ mod family;
 mod files;
 mod init;
 mod latent;
+mod made;
 mod model;
 mod moe;
 mod pieces;

@@ -31,6 +31,8 @@ pub struct RunLog {
     pub placements: Vec<ev::Placement>,
     /// Length against memory and time, for stages that have it.
     pub lengths: Vec<ev::Lengths>,
+    /// Planned steps of pipelines, one per stage of the run.
+    pub pipelines: Vec<ev::Pipeline>,
     /// Loss by position, one per moment.
     pub positions: Vec<ev::EvalPosition>,
     /// Bits per byte, one per text.
@@ -91,6 +93,7 @@ impl RunLog {
             Event::PlanTimeline(line) => put(&mut self.planned, line, |a, b| a.stage == b.stage),
             Event::Placement(map) => put(&mut self.placements, map, |a, b| a.stage == b.stage),
             Event::Lengths(lengths) => put(&mut self.lengths, lengths, |a, b| a.stage == b.stage),
+            Event::Pipeline(pipeline) => put(&mut self.pipelines, pipeline, |a, b| a.stage == b.stage),
             Event::EvalPosition(eval) => put(&mut self.positions, eval, |a, b| a.when == b.when),
             Event::EvalBits(bits) => put(&mut self.bits, bits, |a, b| a.name == b.name),
             Event::Needle(needle) => {

@@ -2,15 +2,16 @@
 //!
 //! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own,
 //! first come first served, beside the compute; a retire point that comes before its transfer's end waits, and that is
-//! the predicted stall. The clock knows rates and sizes only: what is called, and when, is the program's affair.
+//! the predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows rates and sizes only: what is called, and when, is the program's affair.
 
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{DType, Rates};
+use crate::{DType, Rates, Ride};
 
 /// Seconds by what they are spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Times {
     /// Matrix products.
     pub matmul_s: f64,
@@ -22,23 +23,31 @@ pub struct Times {
     pub disk_s: f64,
     /// The host link's work, beside the compute.
     pub host_s: f64,
-    /// Retire points that waited.
+    /// Retire points that waited for one of these.
     pub stall_s: f64,
+    /// The work of the lines within a node, both directions, beside the compute.
+    pub node_s: f64,
+    /// The same between nodes.
+    pub network_s: f64,
+    /// Retire points that waited for other ranks.
+    pub exposed_s: f64,
 }
 
 impl Times {
-    /// Seconds that pass: compute and waiting. What the disk and the host link do meanwhile is not among them.
+    /// Seconds that pass: compute and waiting. What disk, host link and lines do meanwhile is not among them.
     pub fn elapsed_s(&self) -> f64 {
-        self.matmul_s + self.attention_s + self.memory_s + self.stall_s
+        self.matmul_s + self.attention_s + self.memory_s + self.stall_s + self.exposed_s
     }
 
-    fn array(&self) -> [f64; 6] {
-        [self.matmul_s, self.attention_s, self.memory_s, self.disk_s, self.host_s, self.stall_s]
+    fn array(&self) -> [f64; PARTS] {
+        let Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s } =
+            *self;
+        [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s]
     }
 
-    fn of(parts: [f64; 6]) -> Times {
-        let [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s] = parts;
-        Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s }
+    fn of(parts: [f64; PARTS]) -> Times {
+        let [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s] = parts;
+        Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s }
     }
 
     fn zip(self, other: Times, with: impl Fn(f64, f64) -> f64) -> Times {
@@ -111,9 +120,9 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Clock {
     rates: Rates,
-    times: [Seconds; 6],
-    /// Disk, to the host, from the host.
-    free_at: [Seconds; 3],
+    times: [Seconds; PARTS],
+    /// Disk, to the host, from the host; within the node out and in, over the network out and in.
+    free_at: [Seconds; 7],
 }
 
 /// Bits of an f64. Only the thread that issues work writes, so plain loads and stores will do.
@@ -140,6 +149,10 @@ const MEMORY: usize = 2;
 const DISK: usize = 3;
 const HOST: usize = 4;
 const STALL: usize = 5;
+const NODE: usize = 6;
+const NETWORK: usize = 7;
+const EXPOSED: usize = 8;
+const PARTS: usize = 9;
 
 impl Clock {
     /// A clock that stands at zero.
@@ -166,8 +179,9 @@ impl Clock {
     pub fn add_times(&self, delta: &Times, repeats: usize) {
         let more = *delta * repeats as f64;
         let (now, passed) = (self.now(), more.elapsed_s());
-        // One loop body may use both directions of the host link; each is taken to have half of its work.
-        let busy = [delta.disk_s, delta.host_s / 2.0, delta.host_s / 2.0];
+        // One loop body may use both directions of a link; each is taken to have half of its work.
+        let [host, node, network] = [delta.host_s, delta.node_s, delta.network_s].map(|both| both / 2.0);
+        let busy = [delta.disk_s, host, host, node, node, network, network];
         for (queue, busy_s) in self.free_at.iter().zip(busy).filter(|(_, busy_s)| *busy_s > 0.0) {
             let backlog = queue.get() - now;
             // A queue slower than the compute grows; a faster one is left with what one body leaves.
@@ -212,6 +226,20 @@ impl Clock {
         let end = self.free_at[queue].get().max(self.now()) + busy_s;
         self.free_at[queue].set(end);
         end
+    }
+
+    /// Moves a message over one of the rank's lines, out or in, no earlier than `from`; returns when the line will be done.
+    pub fn ride(&self, ride: &Ride, inwards: bool, from: f64) -> f64 {
+        let queue = &self.free_at[3 + 2 * usize::from(ride.network) + usize::from(inwards)];
+        self.times[if ride.network { NETWORK } else { NODE }].add(ride.busy_s);
+        let end = queue.get().max(from) + ride.busy_s;
+        queue.set(end);
+        end
+    }
+
+    /// A retire point of a message that is there at `moment`.
+    pub fn wait_for_rank(&self, moment: f64) {
+        self.times[EXPOSED].add((moment - self.now()).max(0.0));
     }
 
     /// A retire point of what ends at `moment`; returns the seconds waited.
@@ -266,6 +294,22 @@ mod tests {
         // The directions of the host link do not wait for each other.
         assert_eq!((clock.begin(Way::HostWrite, 10), clock.begin(Way::HostRead, 10)), (5.0, 5.0));
         assert_eq!(clock.times().elapsed_s(), 4.0);
+    }
+
+    #[test]
+    fn lines_work_beside_the_compute() {
+        let clock = clock();
+        let ride = |network, busy_s| Ride { network, busy_s, latency_s: 0.0 };
+        // Directions and lines do not wait for each other, messages of one line do.
+        assert_eq!(clock.ride(&ride(false, 2.0), false, 0.0), 2.0);
+        assert_eq!(clock.ride(&ride(false, 1.0), false, 0.0), 3.0);
+        assert_eq!(clock.ride(&ride(false, 1.0), true, 0.5), 1.5);
+        assert_eq!(clock.ride(&ride(true, 5.0), true, 0.0), 5.0);
+        clock.run(Work::Memory, 2_000_000);
+        clock.wait_for_rank(1.5);
+        clock.wait_for_rank(5.0);
+        let times = clock.times();
+        assert_eq!((times.node_s, times.network_s, times.exposed_s, clock.now()), (4.0, 5.0, 3.0, 5.0));
     }
 
     #[test]

@@ -11,11 +11,17 @@
 //! - one exponential per pair and head: 3.9 T/s on Hopper (FlashAttention 3, section 1). Blackwell has as many units;
 //!   FlashAttention 4 computes half of them on the ordinary ones.
 //! - memory: nine tenths of the peak. Link: PCIe 5 x16 has 64 GB/s in each direction, pinned copies see some 52.
+//! - nodes (DGX H100, H200 and B200 user guides): eight devices over NVSwitch, 450 GB/s in each direction for each device (NVLink
+//!   4), 900 GB/s on Blackwell (NVLink 5); an adapter of 400 Gb/s for each device (ConnectX-7). One direction of NVLink was
+//!   measured at 380 of 450 GB/s (github.com/NVIDIA/nccl, issue 1264; the same share is taken for NVLink 5), of the adapter nine
+//!   tenths are taken. Latencies of a hop: 3.4 us within a node, 14 us between nodes (NCCL 2.19 and later, src/graph/tuning.cc,
+//!   ring and tree with the protocol for large messages).
 
 use crate::profile::{OpDesc, Profile, Rates};
+use crate::{Fabric, Line};
 
 /// The names that [`named`] knows.
-pub const NAMES: [&str; 3] = ["h100", "h200", "b200"];
+pub const NAMES: [&str; 7] = ["h100", "h200", "b200", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-h100-fp8"];
 
 /// Charges on a device: what CUDA's allocators round to.
 pub const GRANULE: u64 = 512;
@@ -32,10 +38,16 @@ struct Figures {
     attention: [f64; 2],
     exponentials: f64,
     memory_peak: f64,
+    /// One direction.
+    nvlink_peak: f64,
 }
 
-/// The data sheet of a device; `None` for a name that is not among [`NAMES`].
+/// The data sheet of a device, alone or (`dgx-...`) with what connects it to others; `None` for a name that is not among
+/// [`NAMES`].
 pub fn named(name: &str) -> Option<Profile> {
+    if name == "dgx-h100-fp8" {
+        return named("dgx-h100").map(|profile| fp8(&profile, name));
+    }
     let hopper = Figures {
         isa: "sm_90",
         multiprocessors: 132,
@@ -45,8 +57,10 @@ pub fn named(name: &str) -> Option<Profile> {
         attention: [688e12, 581e12],
         exponentials: 3.9e12,
         memory_peak: 3.35e12,
+        nvlink_peak: 450e9,
     };
-    let figures = match name {
+    let device = name.strip_prefix("dgx-");
+    let figures = match device.unwrap_or(name) {
         "h100" => hopper,
         // 141 GB are sold, 140 GiB less some are there: the driver takes its share.
         "h200" => Figures { memory_bytes: 139 << 30, memory_peak: 4.8e12, ..hopper },
@@ -59,13 +73,40 @@ pub fn named(name: &str) -> Option<Profile> {
             attention: [1605e12, 1605e12 * 581.0 / 688.0],
             exponentials: 2.0 * 3.9e12,
             memory_peak: 8e12,
+            nvlink_peak: 900e9,
         },
         _ => return None,
     };
-    Some(figures.profile(name))
+    let profile = figures.profile(name);
+    Some(Profile { fabric: device.map(|_| figures.fabric()), ..profile })
 }
 
+/// DGX H100 with products in FP8, as far as NVIDIA's own runs tell: the rate of products and of the node's lines are such that
+/// plans of Llama 2 7B have the published throughput at 8K and 16K tokens (NeMo 2, performance_long_sequence.md: 730 and 660
+/// TFLOP/s). Everything else, attention in bf16 above all, is as in `dgx-h100`.
+fn fp8(device: &Profile, name: &str) -> Profile {
+    let mut profile = Profile { name: name.to_string(), ..device.clone() };
+    if let Some(rates) = &mut profile.rates {
+        rates.matmul_bf16_flops_per_s = FP8_PRODUCTS;
+    }
+    if let Some(fabric) = &mut profile.fabric {
+        fabric.node.bytes_per_s = FP8_NODE;
+    }
+    profile
+}
+
+/// FLOP/s of FP8 products, conversions included: fitted.
+const FP8_PRODUCTS: f64 = 908e12;
+/// Bytes per second of a rank's lines within a node: fitted, and far above the device's own, as NVIDIA's runs hide this traffic
+/// behind products. More changes nothing: the plan then has 654 TFLOP/s at 16K.
+const FP8_NODE: f64 = 10e12;
+
 impl Figures {
+    fn fabric(&self) -> Fabric {
+        let node = Line { bytes_per_s: 380.0 / 450.0 * self.nvlink_peak, latency_s: 3.4e-6 };
+        Fabric { node_ranks: 8, node, network: Line { bytes_per_s: 0.9 * 50e9, latency_s: 14e-6 } }
+    }
+
     fn profile(&self, name: &str) -> Profile {
         let products = 788.0 / 989.0 * 0.9;
         let pair_s = 1.0 / self.exponentials;
@@ -94,6 +135,7 @@ impl Figures {
             memory_bytes: Some(self.memory_bytes),
             host_bytes: Some(128 << 30),
             rates: Some(rates),
+            fabric: None,
             workspace,
         }
     }

@@ -11,6 +11,7 @@ mod best_fit;
 mod clock;
 mod dtype;
 mod experts;
+mod fabric;
 pub mod gpu;
 mod loan;
 mod machine;
@@ -29,6 +30,7 @@ pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
     Route, RouteBackward, RouterLosses, Routing, Scores,
 };
+pub use fabric::{Fabric, Line, Ride};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,

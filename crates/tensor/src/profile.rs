@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DType;
+use crate::{DType, Fabric};
 
 /// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where nobody measured them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -119,6 +119,8 @@ pub struct Profile {
     pub host_bytes: Option<u64>,
     /// For predicted times; `None` until measured.
     pub rates: Option<Rates>,
+    /// What connects such machines, for predicted times of a mesh; `None` if nobody said.
+    pub fabric: Option<Fabric>,
     /// Scratch bytes an operation needs; the kernels ask the same function.
     pub workspace: fn(&Profile, &OpDesc) -> u64,
 }
@@ -135,6 +137,7 @@ impl Profile {
             memory_bytes: None,
             host_bytes: None,
             rates: None,
+            fabric: None,
             workspace: |_, _| 0,
         }
     }
@@ -146,9 +149,10 @@ impl Profile {
 
     /// All of it that a file can hold.
     pub fn sheet(&self) -> Sheet {
-        let Profile { ref name, granule, threads, ref isa, memory_bytes, host_bytes, rates, .. } = *self;
+        let Profile { ref name, granule, threads, ref isa, memory_bytes, host_bytes, rates, fabric, .. } =
+            *self;
         let (name, isa) = (name.clone(), isa.clone());
-        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates }
+        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates, fabric }
     }
 }
 
@@ -172,12 +176,15 @@ pub struct Sheet {
     /// [`Profile::rates`].
     #[serde(default)]
     pub rates: Option<Rates>,
+    /// [`Profile::fabric`].
+    #[serde(default)]
+    pub fabric: Option<Fabric>,
 }
 
 impl Sheet {
     /// The profile, with the scratch function of the machine that the name stands for.
     pub fn profile(self, workspace: fn(&Profile, &OpDesc) -> u64) -> Profile {
-        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates } = self;
-        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, workspace }
+        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates, fabric } = self;
+        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, fabric, workspace }
     }
 }

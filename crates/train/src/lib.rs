@@ -30,7 +30,8 @@ pub use error::{Error, Result};
 pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
 pub use plan::{
-    Budgets, Change, Draft, Edit, Growth, Instead, Longest, Plan, Row, Settled, Solution, Why, Workload, plan,
+    Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlan,
+    MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
 pub use run::{Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};

@@ -34,6 +34,7 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         FamilyName::Qwen2 => llama.into_qwen2(),
         FamilyName::Qwen3 => llama.into_qwen3(),
         FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
+        FamilyName::Nemotron => llama.into_nemotron(),
         FamilyName::Mixtral => {
             let moe = moe()?;
             llama.into_mixtral(moe)

@@ -38,6 +38,8 @@ choice! {
         Qwen3Moe = "qwen3_moe",
         /// DeepSeek-V3: latent attention, experts that are weighed by sigmoids and chosen with biases.
         DeepseekV3 = "deepseek_v3",
+        /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, half of each head rotates.
+        Nemotron = "nemotron",
     }
 }
 
@@ -265,7 +267,7 @@ recipe! {
         /// Most bytes of activations on disk; none for most of what is free.
         pub disk_bytes: Option<u64>,
         /// Whose rates predict times: `cpu` (nominal ones), a file of `fathom bench profile --out`, or, for plans, `h100`,
-        /// `h200`, `b200`.
+        /// `h200`, `b200`, and with what connects them `dgx-h100`, `dgx-h200`, `dgx-b200`.
         pub profile: String = "cpu".into(),
     }
 
@@ -322,7 +324,7 @@ recipe! {
         pub kv_heads: usize = 2,
         /// Columns of one head.
         pub head_dim: usize = 64,
-        /// Columns inside the MLP.
+        /// Columns inside the MLP, or inside an expert.
         pub ffn: usize = 704,
         /// Rows of the embedding; the tokenizer's size when it is trained here.
         pub vocab: usize = 4096,

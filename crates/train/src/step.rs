@@ -1,5 +1,6 @@
 //! One training step: micro batches forward and backward, then the update.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -13,7 +14,7 @@ use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
-use crate::parallel::pipeline::{Loaded, Pipeline};
+use crate::parallel::pipeline::{Lap, Loaded, Pipeline};
 use crate::parallel::{self, Ranks, Sharding, shares};
 
 /// A packed stream of tokens on the host, with the target of each.
@@ -62,6 +63,10 @@ pub struct Trainer {
     pub counters: Counters,
     /// What lies behind memory; needed by steps whose places name it ([`crate::offload::open`]).
     pub offload: Option<Offload>,
+    /// Of plans: micro batches of a pipeline whose tables are loaded and that do not run.
+    pub(crate) idle: usize,
+    /// Of plans: when the last step's parts began and ended.
+    pub(crate) laps: RefCell<Vec<Lap>>,
     grads: Grads,
     optimizer: AdamW,
     loss: Tensor,
@@ -131,13 +136,15 @@ impl Trainer {
             counters.count_loads(&loads);
             loads
         });
-        let device = device.clone();
+        let (device, idle, laps) = (device.clone(), 0, RefCell::default());
         Trainer {
             device,
             model,
             params,
             counters,
             offload: None,
+            idle,
+            laps,
             grads,
             optimizer,
             loss,
@@ -168,6 +175,7 @@ impl Trainer {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
         self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
+        self.laps.borrow_mut().clear();
         match self.device.mesh.size(Axis::Pp) {
             // A micro batch's tables go before those of the next come.
             1 => {
@@ -281,12 +289,13 @@ impl Trainer {
 
     /// Forward and backward of some micro batches, whose tables are on the machine meanwhile; `last` if the step ends with them.
     fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep, last: bool) {
-        let Trainer { device, model, params, counters, offload, grads, loss, .. } = self;
+        let Trainer { device, model, params, counters, offload, idle, laps, grads, loss, .. } = self;
         let load = |micro: &MicroBatch| load(device, model, params, micro, how);
         let loaded: Vec<Loaded> = micro_batches.iter().map(load).collect();
+        let _idle: Vec<Loaded> = micro_batches.iter().cycle().take(*idle).map(load).collect();
         let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
         let order = how.ranks.order;
-        Pipeline { device, model, params, places, offload, counters, z_loss, loss, last, order }
+        Pipeline { device, model, params, places, offload, counters, z_loss, loss, laps, last, order }
             .run(&loaded, grads);
     }
 }

@@ -5,10 +5,10 @@ use fathom_base::human;
 use fathom_model::Spec;
 use fathom_tensor::{Category, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Budgets, Draft, Growth, Longest, Settled, Why, stage};
+use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, stage};
 use serde_json::{Value, json};
 
-use super::{plan_page, plan_ranks};
+use super::{plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
 use crate::library::{layers, load};
 use crate::{choices, device, pipeline, profiles};
@@ -32,24 +32,35 @@ pub fn run(args: &args::Plan) -> Result<()> {
     if let Some(path) = &args.html {
         plan_page::write(args, &loaded, &profile, budgets, path)?;
     }
+    let mut meshes = Vec::new();
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
+        if args.solve == Some(args::Question::Mesh) {
+            plan_mesh::run(&draft, args.gpus, args.json)?;
+            continue;
+        }
         let settled = draft.settle()?;
+        let mesh = plan_ranks::of(&draft)?;
+        let alone = mesh.is_none();
         let planned = Planned {
-            growth: draft.growth(&settled.how)?,
+            growth: alone.then(|| draft.growth(&settled.how)).transpose()?,
             settled,
-            longest: draft.longest()?,
+            longest: if alone { draft.longest()? } else { None },
             of_all: args.solve.map(|_| draft.longest_of_all()).transpose()?,
             why: args.why.then(|| draft.why()).transpose()?,
-            ranks: plan_ranks::of(&draft)?,
+            mesh,
             draft,
         };
         match args.json {
             true => println!("{}", planned.json()),
             false => planned.print()?,
         }
+        meshes.extend(planned.mesh);
     }
-    Ok(())
+    match &args.trace {
+        Some(path) => plan_trace::write(path, &meshes),
+        None => Ok(()),
+    }
 }
 
 /// FLOPs as JSON: a whole number while it is one that 64 bits hold.
@@ -86,14 +97,15 @@ pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64) -> Budgets {
 struct Planned<'a> {
     draft: Draft<'a>,
     settled: Settled,
-    growth: Growth,
+    /// Of one rank alone, as `longest`.
+    growth: Option<Growth>,
     longest: Option<usize>,
     /// With `--solve max-tokens`.
     of_all: Option<Option<Longest>>,
     /// With `--why`.
     why: Option<Why>,
-    /// Of a mesh: one of each kind of rank.
-    ranks: Vec<plan_ranks::OfRank>,
+    /// Of more than one rank.
+    mesh: Option<MeshPlan>,
 }
 
 impl Planned<'_> {
@@ -112,9 +124,6 @@ impl Planned<'_> {
             "peak_bytes": plan.usage.peak_live,
             "peak_reserved_bytes": plan.usage.peak_reserved,
             "by_category": by_category,
-            "bytes_per_token": self.growth.bytes,
-            "bytes_per_token_by_name": self.growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes)))
-                .collect::<serde_json::Map<_, _>>(),
             "peak_op": plan.usage.peak_op,
             "model_flops": flops(plan.model_flops),
             "hardware_flops": flops(plan.hardware_flops),
@@ -129,8 +138,13 @@ impl Planned<'_> {
             "fits": draft.budgets.hold(plan),
             "max_tokens": self.longest,
         });
-        if !self.ranks.is_empty() {
-            row["ranks"] = plan_ranks::json(&self.ranks);
+        if let Some(growth) = &self.growth {
+            let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes)));
+            row["bytes_per_token"] = json!(growth.bytes);
+            row["bytes_per_token_by_name"] = by_name.collect::<serde_json::Map<_, _>>().into();
+        }
+        if let Some(mesh) = &self.mesh {
+            row["mesh"] = plan_ranks::json(mesh);
         }
         if let Some(of_all) = &self.of_all {
             row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
@@ -168,12 +182,9 @@ impl Planned<'_> {
         }
         size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
         // What a token adds is worked out between two lengths of one rank.
-        if self.ranks.is_empty() {
-            line(
-                "B",
-                &human::number(self.growth.bytes),
-                &format!("bytes a token at the peak: {}", self.growth_by_name()),
-            );
+        if let Some(growth) = &self.growth {
+            let note = format!("bytes a token at the peak: {}", by_name(growth));
+            line("B", &human::number(growth.bytes), &note);
         }
         let fits = self.draft.budgets.hold(plan);
         let budget = human::bytes(self.draft.budgets.memory);
@@ -191,10 +202,12 @@ impl Planned<'_> {
         let share = plan.hardware_flops as f64 / plan.model_flops as f64 - 1.0;
         let note = format!("recompute and score products add {}", human::percent(share));
         line("step FLOPs", &human::si(plan.model_flops as f64), &note);
-        self.print_times();
         let tokens =
             |tokens: Option<usize>| tokens.map_or("none".into(), |tokens| human::grouped(tokens as u64));
-        line("longest", &tokens(self.longest), &format!("tokens a sample that fit into {budget}"));
+        if self.mesh.is_none() {
+            self.print_times();
+            line("longest", &tokens(self.longest), &format!("tokens a sample that fit into {budget}"));
+        }
         if let Some(solution) = &self.settled.solution {
             println!("{}", choices::table(solution));
         }
@@ -206,14 +219,8 @@ impl Planned<'_> {
             }
         }
         self.why.iter().for_each(|why| println!("  {}", sentence(why)));
-        plan_ranks::print(&self.ranks);
+        self.mesh.iter().for_each(plan_ranks::print);
         Ok(())
-    }
-
-    fn growth_by_name(&self) -> String {
-        let part = |(name, bytes): &(String, f64)| format!("{name} {}", human::number(*bytes));
-        let shown = self.growth.by_name.iter().filter(|(_, bytes)| bytes.abs() >= 1.0).map(part);
-        shown.collect::<Vec<_>>().join(", ")
     }
 
     fn print_times(&self) {
@@ -239,6 +246,12 @@ impl Planned<'_> {
         line("step time", &human::seconds(times.elapsed_s()), &format!("{}{beside}", parts.join(", ")));
         line("tokens/s", &human::number(rate), &format!("by the rates of {on} ({})", self.draft.profile.isa));
     }
+}
+
+fn by_name(growth: &Growth) -> String {
+    let part = |(name, bytes): &(String, f64)| format!("{name} {}", human::number(*bytes));
+    let shown = growth.by_name.iter().filter(|(_, bytes)| bytes.abs() >= 1.0).map(part);
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// Buffers that `--why` names.

@@ -13,6 +13,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Subject, Workload, longest_stage};
 
 use super::plan::specs;
+use super::plan_ranks;
 use crate::{args, device, pipeline};
 
 /// Plans every stage and writes the page.
@@ -44,6 +45,8 @@ pub fn write(
             ..events::Stage::default()
         }));
         all.extend(subject.events(&settled.plan, 0).0);
+        let mesh = plan_ranks::of(&draft)?;
+        all.extend(mesh.and_then(|mesh| mesh.event(&table.name)).map(Event::Pipeline));
         if longest_stage(recipe) == Some(index) {
             all.push(Event::Lengths(subject.lengths(budgets.memory)));
         }

@@ -1,79 +1,99 @@
-//! The plans of a mesh: one of each kind of rank, run as that rank would run, with nobody at the other end.
+//! The plans of a mesh: one of each kind of rank, run as that rank would run, with nobody at the other end, and the step that all
+//! stages of the pipeline make together.
 
 use anyhow::Result;
 use fathom_base::human;
 use fathom_tensor::mesh::Axis;
-use fathom_train::{Draft, Plan, stage};
-use serde_json::{Value, json};
+use fathom_train::{Draft, MeshPlan, OfRank, stage};
+use serde_json::{Map, Value, json};
 
-/// The plan of one rank.
-pub struct OfRank {
-    rank: usize,
-    /// Along pp, dp, cp, tp.
-    place: String,
-    plan: Plan,
-}
-
-/// The ranks of a stage whose plans may differ; none for one rank alone.
-pub fn of(draft: &Draft<'_>) -> Result<Vec<OfRank>> {
+/// The mesh of a stage; nothing for one rank alone.
+pub fn of(draft: &Draft<'_>) -> Result<Option<MeshPlan>> {
     let ranks = stage::ranks(&draft.recipe, draft.index)?;
-    if ranks.grid.ranks() == 1 {
-        return Ok(Vec::new());
-    }
-    let one = |rank: usize| {
-        let at = |axis: Axis| format!("{} {}", axis.name(), ranks.grid.index(rank, axis));
-        let axes = [Axis::Pp, Axis::Cp, Axis::Tp].into_iter().filter(|axis| ranks.grid.size(*axis) > 1);
-        let place = axes.map(at).collect::<Vec<_>>().join(", ");
-        Ok(OfRank { rank, place, plan: Draft { rank, ..draft.clone() }.plan()? })
-    };
-    ranks.distinct().into_iter().map(one).collect()
+    Ok(if ranks.grid.ranks() == 1 { None } else { Some(draft.mesh()?) })
 }
 
-/// Every rank's peak, and what it sends in a step.
-pub fn json(ranks: &[OfRank]) -> Value {
-    let row = |rank: &OfRank| {
-        let wires: serde_json::Map<String, Value> = rank
+/// Along the axes that have more than one rank.
+fn place(mesh: &MeshPlan, rank: usize) -> String {
+    let grid = mesh.ranks.grid;
+    let at = |axis: Axis| format!("{} {}", axis.name(), grid.index(rank, axis));
+    let axes = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp].into_iter().filter(|axis| grid.size(*axis) > 1);
+    axes.map(at).collect::<Vec<_>>().join(", ")
+}
+
+/// Every kind of rank's peak, what it sends in a step and how long it waits for that; the step of all.
+pub fn json(mesh: &MeshPlan) -> Value {
+    let row = |kind: &OfRank| {
+        let waits = &kind.plan.waits;
+        let wires: Map<String, Value> = kind
             .plan
             .wires
             .iter()
-            .map(|((axes, collective), wire)| {
-                (format!("{axes} {collective}"), json!({ "calls": wire.calls, "bytes": wire.bytes }))
+            .map(|(key, wire)| {
+                let wait_s = waits.get(key).copied().unwrap_or_default();
+                let row = json!({ "calls": wire.calls, "bytes": wire.bytes, "wait_s": wait_s });
+                (format!("{} {}", key.0, key.1), row)
             })
             .collect();
         json!({
-            "rank": rank.rank,
-            "place": rank.place,
-            "peak_bytes": rank.plan.usage.peak_live,
-            "peak_reserved_bytes": rank.plan.usage.peak_reserved,
+            "rank": kind.rank,
+            "stands_for": kind.stands_for,
+            "place": place(mesh, kind.rank),
+            "peak_bytes": kind.plan.usage.peak_live,
+            "peak_reserved_bytes": kind.plan.usage.peak_reserved,
+            "times": kind.plan.times,
             "wires": wires,
         })
     };
-    ranks.iter().map(row).collect()
+    json!({
+        "ranks": mesh.ranks.grid.ranks(),
+        "kinds": mesh.kinds.iter().map(row).collect::<Vec<_>>(),
+        "step_s": mesh.step_s(),
+        "bubble_share": mesh.gantt.as_ref().map(fathom_train::Gantt::bubble),
+        "tokens_per_s": mesh.tokens_per_s(),
+        "flops_per_s_per_rank": mesh.flops_per_s(),
+        "has_fabric": mesh.has_fabric,
+    })
 }
 
-/// As a table; ranks that need and send the same are one line.
-pub fn print(ranks: &[OfRank]) {
-    let sent = |plan: &Plan| -> String {
-        let mut by_axes: Vec<(&str, u64)> = Vec::new();
-        for ((axes, _), wire) in plan.wires.iter().filter(|(_, wire)| wire.bytes > 0) {
-            match by_axes.iter_mut().find(|(name, _)| name == axes) {
-                Some((_, bytes)) => *bytes += wire.bytes,
-                None => by_axes.push((axes, wire.bytes)),
-            }
+/// As a table: a line for each kind of rank, below it what it sends by axes and collective.
+pub fn print(mesh: &MeshPlan) {
+    println!("  mesh {}: {} ranks", mesh.ranks.grid, mesh.ranks.grid.ranks());
+    for kind in &mesh.kinds {
+        let usage = &kind.plan.usage;
+        let name = format!("rank {} of {} alike", kind.rank, kind.stands_for);
+        println!("  {name:<24} {:>12}  {}", human::bytes(usage.peak_reserved), place(mesh, kind.rank));
+        for (key, wire) in kind.plan.wires.iter().filter(|(_, wire)| wire.bytes > 0) {
+            let waits = kind.plan.waits.get(key).filter(|seconds| **seconds > 0.0);
+            let waits =
+                waits.map_or(String::new(), |seconds| format!(", waits {}", human::seconds(*seconds)));
+            let name = format!("{} {}", key.0, key.1);
+            println!(
+                "    {name:<22} {:>12}  sent in {} calls{waits}",
+                human::bytes(wire.bytes),
+                human::grouped(wire.calls)
+            );
         }
-        let part = |(axes, bytes): &(&str, u64)| format!("{axes} {}", human::bytes(*bytes));
-        by_axes.iter().map(part).collect::<Vec<_>>().join(", ")
-    };
-    let mut index = 0;
-    while let Some(first) = ranks.get(index) {
-        let figures = |rank: &OfRank| (rank.plan.usage.peak_reserved, sent(&rank.plan));
-        let alike = ranks[index..].iter().take_while(|rank| figures(rank) == figures(first)).count();
-        let name = match alike {
-            1 => format!("rank {}", first.rank),
-            _ => format!("ranks {} to {}", first.rank, ranks[index + alike - 1].rank),
-        };
-        let (reserved, sent) = figures(first);
-        println!("  {name:<16} {:>12}  {}; sends in a step: {sent}", human::bytes(reserved), first.place);
-        index += alike;
     }
+    time(mesh);
+}
+
+fn time(mesh: &MeshPlan) {
+    let (Some(step_s), Some(rate), Some(gantt)) = (mesh.step_s(), mesh.tokens_per_s(), &mesh.gantt) else {
+        return;
+    };
+    let waits = mesh.kinds.iter().map(|kind| kind.plan.waits.values().sum::<f64>()).fold(0.0, f64::max);
+    let known = match mesh.has_fabric {
+        true => format!("waiting for messages up to {}", human::seconds(waits)),
+        false => "messages take no time: the profile does not know what connects ranks".to_string(),
+    };
+    let bubble = match mesh.ranks.grid.pp {
+        1 => String::new(),
+        _ => format!("bubble {}, ", human::percent(gantt.bubble())),
+    };
+    println!("  {:<12} {:>12}  {bubble}{known}", "mesh step", human::seconds(step_s));
+    let each = mesh
+        .flops_per_s()
+        .map_or(String::new(), |flops| format!("{}FLOP/s of the model on each rank", human::si(flops)));
+    println!("  {:<12} {:>12}  {each}", "mesh tokens/s", human::number(rate));
 }

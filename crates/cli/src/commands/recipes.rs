@@ -31,7 +31,7 @@ fn list() -> Result<()> {
         for name in library.names() {
             let text = library.text(name).unwrap_or_default();
             let about = header(name, text, "about")?.unwrap_or_default();
-            println!("{name:<18} {verb:<7} {about}");
+            println!("{name:<25} {verb:<7} {about}");
         }
     }
     Ok(())

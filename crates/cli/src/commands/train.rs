@@ -47,6 +47,8 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
             machine_profile: None,
             why: false,
             solve: None,
+            gpus: None,
+            trace: None,
             html: None,
         };
         commands::plan::run(&plan)?;

@@ -40,8 +40,10 @@ fn a_copy_is_a_recipe_and_is_not_written_over() {
 
 #[test]
 fn every_one_is_planned() {
-    for name in names() {
-        let stages = rows(&good(["plan", &name, "--json"]));
+    let all = good(["recipes", "ls"]);
+    let trained = |line: &&str| line.split_whitespace().nth(1) == Some("train");
+    for name in all.lines().filter(trained).filter_map(|line| line.split_whitespace().next()) {
+        let stages = rows(&good(["plan", name, "--json"]));
         assert!(!stages.is_empty(), "{name}");
         for stage in stages {
             let bytes = |key: &str| stage[key].as_u64().unwrap_or_else(|| panic!("{name}: {key} of {stage}"));

@@ -52,6 +52,7 @@ pub fn profile(threads: usize, isa: Isa) -> Profile {
         memory_bytes: None,
         host_bytes: None,
         rates: None,
+        fabric: None,
         workspace,
     }
 }

@@ -4,6 +4,7 @@
 mod area;
 mod bars;
 mod frame;
+mod gantt;
 mod heatmap;
 mod histogram;
 mod line;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 pub use area::{Layer, StackedArea};
 pub use bars::{BarGroup, Bars};
+pub use gantt::{Gantt, GanttBar};
 pub use heatmap::HeatMap;
 pub(crate) use heatmap::LEVELS as HEAT_LEVELS;
 pub use histogram::Histogram;

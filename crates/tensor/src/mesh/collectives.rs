@@ -1,10 +1,11 @@
 //! Collectives over a group: exchanges of whole tensors, and sums in ascending order of the ranks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::Group;
-use super::link::{Flight, What};
-use crate::{Category, DType, Device, Tensor};
+use super::link::{Among, Flight, What};
+use super::{Group, Mesh};
+use crate::{Category, Clock, DType, Device, Machine, Tensor};
 
 /// Sums of up to this many bytes are made by every rank from all parts: one message instead of two.
 const SMALL_BYTES: u64 = 8 << 10;
@@ -15,13 +16,33 @@ const SMALL_BYTES: u64 = 8 << 10;
 pub struct Flying {
     receives: Vec<Box<dyn Flight>>,
     sends: Vec<Box<dyn Flight>>,
+    /// Where predicted waiting is counted.
+    account: Option<Account>,
+}
+
+/// A mesh that counts what a collective waits, by the clock of a machine without data.
+struct Account {
+    mesh: Mesh,
+    key: (String, &'static str),
+    machine: Arc<dyn Machine>,
+}
+
+impl Account {
+    fn now(&self) -> f64 {
+        self.machine.clock().map_or(0.0, Clock::now)
+    }
 }
 
 impl Flying {
     /// The retire point: everything has arrived and what was sent may be written again.
     pub fn wait(self) {
+        let begun = self.account.as_ref().map(Account::now);
         // Receives first: the other side may be waiting to be rid of what it sends.
         self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
+        if let (Some(account), Some(begun)) = (self.account, begun) {
+            let seconds = account.now() - begun;
+            *account.mesh.0.waits.borrow_mut().entry(account.key).or_default() += seconds;
+        }
     }
 }
 
@@ -113,7 +134,16 @@ impl Group {
             wire.calls += 1;
             wire.bytes += sends.iter().map(|(_, tensor)| tensor.bytes()).sum::<u64>();
         }
+        let key = (self.name.clone(), collective);
+        let account = device.machine.clock().map(|_| Account {
+            mesh: self.mesh.clone(),
+            key,
+            machine: device.machine.clone(),
+        });
+        let sending = !sends.is_empty();
+        link.among(device, Among { group: &self.name, ranks: &self.ranks, collective, sends: sending });
         Flying {
+            account,
             sends: sends.iter().map(|(to, src)| link.send(device, *to, src, what(src))).collect(),
             receives: receives
                 .iter()

@@ -1,23 +1,49 @@
 //! A link without anybody at the other end: one rank of any mesh on the machine without data.
+//!
+//! Where the machine's profile says what connects ranks, messages take their time beside the compute: all ranks run the same
+//! program at the same pace, so what this rank sends at some point others send to it at that point. Only stages of a pipeline
+//! are at different points; what they hand on is timed by the simulation of all stages, and here it takes no time.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use super::link::{Flight, Link, LinkError, Traffic, What};
+use super::link::{Among, Flight, Link, LinkError, Traffic, What};
 use crate::loan::Lent;
-use crate::{Device, Tensor};
+use crate::{Clock, Device, Fabric, Machine, Ride, Tensor};
+
+/// Collectives that all members run together, as a ring would.
+const TOGETHER: [&str; 6] =
+    ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather parameters", "gather weights"];
+/// What stages hand on.
+const STAGES: [&str; 2] = ["forward", "backward"];
 
 /// Counts what a rank would send and receive.
 pub struct Imagined {
     rank: usize,
     ranks: usize,
     traffic: Rc<Cell<Traffic>>,
+    current: RefCell<Current>,
+    /// When the sends of a group's collective were given last.
+    given: RefCell<BTreeMap<(String, &'static str), f64>>,
+}
+
+/// The collective at hand.
+#[derive(Default)]
+struct Current {
+    members: Vec<usize>,
+    together: bool,
+    timed: bool,
+    /// When the other side gave what comes.
+    given: f64,
 }
 
 impl Imagined {
     /// The end of one of `ranks` ranks.
     pub fn new(rank: usize, ranks: usize) -> Imagined {
-        Imagined { rank, ranks, traffic: Rc::default() }
+        let (traffic, current, given) = (Rc::default(), RefCell::default(), RefCell::default());
+        Imagined { rank, ranks, traffic, current, given }
     }
 
     fn count(&self, sent: u64, received: u64) {
@@ -26,17 +52,51 @@ impl Imagined {
         traffic.received_bytes += received;
         self.traffic.set(traffic);
     }
+
+    /// How a message with `peer` travels, on a machine that predicts times.
+    fn ride(&self, fabric: &Fabric, peer: usize, bytes: u64) -> Ride {
+        let current = self.current.borrow();
+        match current.together {
+            true => fabric.together(&current.members, self.rank, bytes),
+            false => fabric.message(self.rank, peer, bytes),
+        }
+    }
+
+    /// When a message will be through, and whose clock says so.
+    fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<Arrival> {
+        let clock = device.machine.clock()?;
+        let fabric = device.machine.profile().fabric.as_ref().filter(|_| self.current.borrow().timed)?;
+        let ride = self.ride(fabric, peer, bytes);
+        let given = self.current.borrow().given;
+        let moment = match inwards {
+            true => clock.ride(&ride, true, given) + ride.latency_s,
+            false => clock.ride(&ride, false, clock.now()),
+        };
+        Some(Arrival { moment, machine: device.machine.clone() })
+    }
+}
+
+struct Arrival {
+    moment: f64,
+    machine: Arc<dyn Machine>,
 }
 
 /// Until its retire point a transfer keeps the storage of its tensor, and what is received from being used, as every link
 /// does.
 struct Kept {
+    arrival: Option<Arrival>,
     _sent: Option<Tensor>,
     _coming: Option<Lent>,
 }
 
 impl Flight for Kept {
-    fn wait(self: Box<Self>) {}
+    fn wait(self: Box<Self>) {
+        if let Some(Arrival { moment, machine }) = &self.arrival
+            && let Some(clock) = machine.clock()
+        {
+            clock.wait_for_rank(*moment);
+        }
+    }
 }
 
 impl Link for Imagined {
@@ -48,14 +108,29 @@ impl Link for Imagined {
         self.ranks
     }
 
-    fn send(&self, _: &Device, _: usize, src: &Tensor, _: What) -> Box<dyn Flight> {
-        self.count(src.bytes(), 0);
-        Box::new(Kept { _sent: Some(src.clone()), _coming: None })
+    fn among(&self, device: &Device, among: Among<'_>) {
+        let Among { group, ranks, collective, sends } = among;
+        let now = device.machine.clock().map_or(0.0, Clock::now);
+        let mut known = self.given.borrow_mut();
+        let key = (group.to_string(), collective);
+        // What comes without anything being sent was given when this rank gave its own part, but in a broadcast it gives nothing.
+        let own = known.get(&key).copied().filter(|_| !sends && collective != "broadcast");
+        let given = own.unwrap_or(now);
+        known.insert(key, given);
+        let (together, timed) = (TOGETHER.contains(&collective), !STAGES.contains(&collective));
+        *self.current.borrow_mut() = Current { members: ranks.to_vec(), together, timed, given };
     }
 
-    fn receive(&self, _: &Device, _: usize, dst: &Tensor, _: What) -> Box<dyn Flight> {
+    fn send(&self, device: &Device, to: usize, src: &Tensor, _: What) -> Box<dyn Flight> {
+        self.count(src.bytes(), 0);
+        let arrival = self.arrival(device, to, src.bytes(), false);
+        Box::new(Kept { arrival, _sent: Some(src.clone()), _coming: None })
+    }
+
+    fn receive(&self, device: &Device, from: usize, dst: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(0, dst.bytes());
-        Box::new(Kept { _sent: None, _coming: Some(Lent::new(dst.clone())) })
+        let arrival = self.arrival(device, from, dst.bytes(), true);
+        Box::new(Kept { arrival, _sent: None, _coming: Some(Lent::new(dst.clone())) })
     }
 
     fn check(&self) -> Result<(), LinkError> {

@@ -84,6 +84,19 @@ pub struct Traffic {
     pub wait_s: f64,
 }
 
+/// The collective that messages are part of.
+#[derive(Clone, Copy, Debug)]
+pub struct Among<'a> {
+    /// The group's name.
+    pub group: &'a str,
+    /// Its ranks, ascending.
+    pub ranks: &'a [usize],
+    /// The collective.
+    pub collective: &'static str,
+    /// This rank sends now.
+    pub sends: bool,
+}
+
 /// A transfer under way. Dropped without waiting, it is given up and its tensor is free again.
 pub trait Flight {
     /// The retire point: from here on the tensor may be used (of a receive: holds what was sent).
@@ -96,6 +109,9 @@ pub trait Link {
     fn rank(&self) -> usize;
     /// Number of ranks.
     fn ranks(&self) -> usize;
+    /// Says which collective of which ranks the next sends and receives belong to, and whether there are sends: for links that
+    /// predict times.
+    fn among(&self, _: &Device, _: Among<'_>) {}
     /// Begins to send a tensor; until the flight is waited for it may be read and not written.
     fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight>;
     /// Begins to receive into a tensor without gaps; until the flight is waited for it may not be used.

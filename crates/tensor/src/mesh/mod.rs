@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub use collectives::{Flying, Reducing, share};
 pub use grid::{Axis, Grid};
 pub use imagined::Imagined;
-pub use link::{Flight, Link, LinkError, Traffic, What};
+pub use link::{Among, Flight, Link, LinkError, Traffic, What};
 pub use threads::{Seat, Threads, ThreadsOptions, threads};
 
 /// What one kind of collective moved along one axis.
@@ -34,6 +34,18 @@ pub struct Wire {
 /// Bytes by axes (their names, joined by `-`) and collective.
 pub type Wires = BTreeMap<(String, &'static str), Wire>;
 
+/// Predicted seconds that a rank's program stands still for others, by axes and collective.
+pub type Waits = BTreeMap<(String, &'static str), f64>;
+
+/// What was counted so far.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    /// Sent.
+    pub wires: Wires,
+    /// Waited.
+    pub waits: Waits,
+}
+
 /// A rank's place among all. It belongs to the rank's issuing thread; cheap to clone.
 #[derive(Clone)]
 pub struct Mesh(Rc<Inner>);
@@ -43,6 +55,7 @@ struct Inner {
     rank: usize,
     link: Option<Box<dyn Link>>,
     wires: RefCell<Wires>,
+    waits: RefCell<Waits>,
 }
 
 /// Some ranks of the mesh, this one among them.
@@ -58,7 +71,7 @@ pub struct Group {
 impl Mesh {
     /// One rank.
     pub fn alone() -> Mesh {
-        Mesh(Rc::new(Inner { grid: Grid::default(), rank: 0, link: None, wires: RefCell::default() }))
+        Mesh::of(Grid::default(), None)
     }
 
     /// The rank that a link's end belongs to.
@@ -71,7 +84,12 @@ impl Mesh {
             panic!("mesh: {message}");
         }
         assert_eq!(grid.ranks(), link.ranks(), "mesh {grid}: ranks of the link");
-        Mesh(Rc::new(Inner { grid, rank: link.rank(), link: Some(link), wires: RefCell::default() }))
+        Mesh::of(grid, Some(link))
+    }
+
+    fn of(grid: Grid, link: Option<Box<dyn Link>>) -> Mesh {
+        let rank = link.as_ref().map_or(0, |link| link.rank());
+        Mesh(Rc::new(Inner { grid, rank, link, wires: RefCell::default(), waits: RefCell::default() }))
     }
 
     /// The sizes.
@@ -135,12 +153,20 @@ impl Mesh {
         self.0.wires.borrow().clone()
     }
 
-    /// Counts what was sent since `before` another `times` times.
-    pub fn repeat_since(&self, before: &Wires, times: u64) {
+    /// What it sent and waited so far.
+    pub fn ledger(&self) -> Ledger {
+        Ledger { wires: self.wires(), waits: self.0.waits.borrow().clone() }
+    }
+
+    /// Counts what was sent and waited since `before` another `times` times.
+    pub fn repeat_since(&self, before: &Ledger, times: u64) {
         for (key, wire) in self.0.wires.borrow_mut().iter_mut() {
-            let old = before.get(key).copied().unwrap_or_default();
+            let old = before.wires.get(key).copied().unwrap_or_default();
             wire.calls += (wire.calls - old.calls) * times;
             wire.bytes += (wire.bytes - old.bytes) * times;
+        }
+        for (key, seconds) in self.0.waits.borrow_mut().iter_mut() {
+            *seconds += (*seconds - before.waits.get(key).copied().unwrap_or_default()) * times as f64;
         }
     }
 }

@@ -72,12 +72,6 @@ impl Ranks {
         Portion::cut(spec, mesh, self.virtual_stages, self.layout)
             .with_parted(self.sharding == Sharding::OptimGradsParams)
     }
-
-    /// Ranks whose plans may differ: one of each stage of the pipeline, of each context parallel and each tensor parallel index.
-    pub fn distinct(&self) -> Vec<usize> {
-        let Grid { tp, cp, dp, pp, .. } = self.grid;
-        (0..pp).flat_map(|stage| (0..tp * cp).map(move |index| stage * tp * cp * dp + index)).collect()
-    }
 }
 
 /// Elements of a rank's part of a weight, at most.

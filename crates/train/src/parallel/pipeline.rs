@@ -4,12 +4,13 @@
 //! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
 //! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group};
-use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
 
@@ -19,6 +20,14 @@ pub(crate) struct Loaded {
     pub labels: Labels,
     /// f32 [1, t].
     pub losses: Tensor,
+}
+
+/// One part of a step by the clock of a machine without data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lap {
+    pub act: Act,
+    pub start_s: f64,
+    pub end_s: f64,
 }
 
 /// What a rank runs a step's micro batches with.
@@ -32,6 +41,8 @@ pub(crate) struct Pipeline<'a> {
     pub z_loss: f32,
     /// f32 [1, 1]: the losses of the last stage are added to it.
     pub loss: &'a Tensor,
+    /// Where a machine that predicts times writes them.
+    pub laps: &'a RefCell<Vec<Lap>>,
     /// The step ends with these micro batches.
     pub last: bool,
     /// In which order they go through the stages.
@@ -62,7 +73,9 @@ impl<'a> Pipeline<'a> {
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        let clock = self.device.machine.clock();
         for act in acts {
+            let start_s = clock.map(Clock::now);
             match act {
                 Act::Forward { micro: index, chunk } => {
                     let held = self.forward(&pp, &micro[index], chunk, grads);
@@ -78,6 +91,9 @@ impl<'a> Pipeline<'a> {
                     grads.set_last(self.last && index + 1 == micro.len());
                     owed.remove(&(index, chunk)).into_iter().for_each(|left| left.add(grads));
                 }
+            }
+            if let (Some(start_s), Some(clock)) = (start_s, clock) {
+                self.laps.borrow_mut().push(Lap { act, start_s, end_s: clock.now() });
             }
         }
         returning.into_iter().flatten().for_each(Flying::wait);

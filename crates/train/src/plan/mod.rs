@@ -6,9 +6,13 @@
 mod draft;
 mod drift;
 mod edit;
+mod gantt;
 mod growth;
+mod lane;
 mod longest;
+mod mesh;
 mod solve;
+mod solve_mesh;
 mod table;
 
 use std::borrow::Cow;
@@ -16,16 +20,21 @@ use std::sync::Arc;
 
 use fathom_grad::Places;
 use fathom_model::Spec;
-use fathom_tensor::mesh::Wires;
+use fathom_tensor::mesh::{Waits, Wires};
 use fathom_tensor::spill::Spill;
-use fathom_tensor::{DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
+use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
 pub use draft::{Budgets, Draft, Settled};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
+pub use gantt::{Bar, Gantt};
 pub use growth::Growth;
+pub use lane::Lane;
+use lane::Rehearsed;
 pub use longest::Longest;
+pub use mesh::{MeshPlan, OfRank, distinct};
 pub use solve::{Instead, Row, Solution};
+pub use solve_mesh::{Candidate, MeshSolution};
 
 use crate::state::planned_trainer;
 use crate::step::{InStep, MicroBatch, Trainer};
@@ -53,10 +62,15 @@ pub struct Plan {
     pub host_bytes: u64,
     /// What the rank sends in one step, by axis and collective.
     pub wires: Wires,
+    /// Predicted seconds of a step that the rank waits for messages, by axis and collective. Waiting for other stages of a
+    /// pipeline is not among them.
+    pub waits: Waits,
     /// Tokens of a step, of all ranks.
     pub tokens: u64,
     /// Predicted seconds of a step; `None` if the profile has no rates.
     pub times: Option<Times>,
+    /// The same, part by part, for the simulation of all stages.
+    pub lane: Option<Arc<Lane>>,
 }
 
 impl Plan {
@@ -117,7 +131,7 @@ impl Workload<'_> {
     }
 
     /// Runs two steps on `meta`, in documents of the stage's length: the second is what every later one looks like. Micro
-    /// batches beyond the second repeat it, so they are counted and not run. `record` also returns the second step's
+    /// batches that repeat others are counted and not run. `record` also returns the second step's
     /// memory, point by point.
     pub fn run(&self, record: bool) -> (Plan, Vec<Mark>) {
         let machine = Arc::new(Meta::new(self.profile.clone()));
@@ -125,24 +139,34 @@ impl Workload<'_> {
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
         let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how);
         let micro_batches = (self.micro_batches / ranks.grid.dp).max(1);
-        // A pipeline holds several at once, and every stage other ones.
-        let run = if ranks.grid.pp == 1 { micro_batches.min(2) } else { micro_batches };
+        let Rehearsal { first: one, second: run, period, repeats } = self.rehearsal(micro_batches);
         let blank: Vec<MicroBatch> =
             (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
-        // The first step makes the memory that later ones find, and tells one micro batch's time from two's.
-        let one = if run == micro_batches { run } else { 1 };
+        // A pipeline has the tables of all micro batches at once.
+        let idle = |run: usize| if ranks.grid.pp > 1 { micro_batches - run } else { 0 };
+        // The first step makes the memory that later ones find, and tells a period's time from two's.
+        trainer.idle = idle(one);
         let first = watch(&mut trainer, &*machine, &blank[..one], &self.how);
-        let before = device.mesh.wires();
+        let before = device.mesh.ledger();
         if record {
             device.pool.record();
         }
+        trainer.idle = idle(run);
+        let begun = machine.clock().map(Clock::now);
         let second = watch(&mut trainer, &*machine, &blank, &self.how);
-        let repeats = micro_batches - run;
+        let lane = begun.zip(machine.clock()).map(|(begun, clock)| {
+            let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
+            Arc::new(Lane::of(&trainer.laps.borrow(), [begun, clock.now()], &rehearsed))
+        });
         let more = |first: u128, second: u128| second + repeats as u128 * (second - first);
+        let after = device.mesh.ledger();
         let offload = trainer.offload.clone().unwrap_or_default();
         let [spill, host] = [offload.disk, offload.host]
             .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
         let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
+        let waits = waited(&before.waits, &after.waits, repeats as f64);
+        let exposed_s = waits.values().sum();
+        let times = first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64);
         let plan = Plan {
             usage: device.pool.usage(),
             model_flops: more(first.model_flops, second.model_flops),
@@ -153,12 +177,62 @@ impl Workload<'_> {
             disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
             host_peak_bytes: host,
             host_bytes: more(first.host_bytes, second.host_bytes) as u64,
-            wires: sent(&before, &device.mesh.wires(), repeats as u64),
+            wires: sent(&before.wires, &after.wires, repeats as u64),
+            waits,
             tokens: (micro_batches * ranks.grid.dp * self.tokens) as u64,
-            times: first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64),
+            times: times.map(|times| Times { exposed_s, ..times }),
+            lane,
         };
         (plan, device.pool.recorded())
     }
+}
+
+/// Micro batches that are run for a plan of more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rehearsal {
+    /// Of the first step.
+    first: usize,
+    /// Of the second: a period more.
+    second: usize,
+    /// Micro batches of a period.
+    period: usize,
+    /// Periods that are counted and not run.
+    repeats: usize,
+}
+
+impl Workload<'_> {
+    /// All micro batches have the same shape, so what a rank does repeats after a while: without a pipeline with every micro
+    /// batch, in a pipeline with every micro batch once all stages are at work, in an interleaved one with every group of `pp`.
+    fn rehearsal(&self, micro_batches: usize) -> Rehearsal {
+        let (pp, chunks) = (self.how.ranks.grid.pp, self.how.ranks.virtual_stages);
+        let (period, second) = match (pp, chunks) {
+            (1, _) => (1, 2),
+            // Before the first backward pass come pp - 1 micro batches, after the last forward pass as many; ...
+            (_, 1) => (1, pp + 2),
+            // ... 2 (pp - 1) + (chunks - 1) pp passes of single stages, which are less than one and a half times pp micro batches.
+            _ => (pp, 4 * pp),
+        };
+        match micro_batches > second {
+            true => Rehearsal {
+                first: second - period,
+                second,
+                period,
+                repeats: (micro_batches - second) / period,
+            },
+            false => Rehearsal { first: micro_batches, second: micro_batches, period, repeats: 0 },
+        }
+    }
+}
+
+fn waited(first: &Waits, both: &Waits, repeats: f64) -> Waits {
+    let mut waits = both.clone();
+    for (key, seconds) in &mut waits {
+        let first = first.get(key).copied().unwrap_or_default();
+        let second = *seconds - first;
+        // What a step waits once may differ a little from step to step.
+        *seconds = second + repeats * (second - first).max(0.0);
+    }
+    waits
 }
 
 /// What a step sends: as much as the second step, and for each micro batch that was not run what the second step's second one

@@ -6,6 +6,8 @@ mod draft;
 mod experts;
 mod mesh;
 mod mesh_experts;
+mod mesh_plan;
+mod nemo;
 mod plan;
 mod published;
 mod state;

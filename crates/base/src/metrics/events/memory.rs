@@ -35,6 +35,40 @@ events! {
         step_s: Option<f64>,
     }
 
+    /// A step of all stages of a pipeline, as planned.
+    struct Pipeline {
+        /// Name of the stage of the run.
+        stage: String,
+        /// What was planned, in words.
+        mesh: String,
+        /// Predicted time of the step.
+        step_s: f64,
+        /// Share of the time of all passes in which ranks stand still.
+        bubble_share: f64,
+        /// By rank along the axis.
+        lanes: Vec<PipelineLane>,
+    }
+
+    /// What one rank of a pipeline does.
+    struct PipelineLane {
+        /// In the order of time; the beginning of a long step.
+        passes: Vec<PipelinePass>,
+    }
+
+    /// A forward or backward pass of one micro batch through one stage.
+    struct PipelinePass {
+        /// `forward`, `backward`, or `weights` (gradients of weights that a backward pass left).
+        kind: String,
+        /// Micro batch.
+        micro: u64,
+        /// Which of the rank's stages.
+        chunk: u64,
+        /// Begin.
+        start_s: f64,
+        /// End.
+        end_s: f64,
+    }
+
     /// Live bytes by category along one step. `live_bytes[c][i]` belongs to `categories[c]` and point `i`.
     struct MemoryTimeline {
         /// The step it was taken in; for a plan the update after which its stage began.

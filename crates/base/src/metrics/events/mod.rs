@@ -37,6 +37,8 @@ pub enum Event {
     Placement(Placement),
     /// Sequence length against memory and time.
     Lengths(Lengths),
+    /// A step of all stages of a pipeline.
+    Pipeline(Pipeline),
     /// Loss by position.
     EvalPosition(EvalPosition),
     /// Bits per byte of a text.

@@ -15,7 +15,7 @@ use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 14] = [
+const CHAPTERS: [&str; 15] = [
     "README",
     "quickstart",
     "recipes",
@@ -26,6 +26,7 @@ const CHAPTERS: [&str; 14] = [
     "checkpoints",
     "memory",
     "mesh",
+    "clusters",
     "gpu",
     "launch",
     "speed",

@@ -1,0 +1,131 @@
+//! How long each part of a rank's step takes: what a Gantt chart of all stages is simulated from.
+
+use crate::parallel::pipeline::Lap;
+use crate::parallel::stages::Act;
+
+/// One rank's step by its own clock, without waiting for other stages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lane {
+    /// From the step's begin to the first pass.
+    pub before_s: f64,
+    /// Forward and backward passes of all micro batches in their order, and how long each takes.
+    pub acts: Vec<(Act, f64)>,
+    /// From the last pass to the step's end: gradients are completed, weights updated and handed out.
+    pub after_s: f64,
+}
+
+/// Micro batches that ran, all that there are, and how many repeat each other.
+pub(super) struct Rehearsed {
+    pub micro_batches: usize,
+    pub all: usize,
+    pub period: usize,
+}
+
+impl Lane {
+    /// From the laps of a step from `begin` to `end` that has fewer micro batches than there are: whole periods are missing.
+    pub(super) fn of(laps: &[Lap], [begin, end]: [f64; 2], rehearsed: &Rehearsed) -> Lane {
+        let (Some(first), Some(last)) = (laps.first(), laps.last()) else {
+            return Lane { before_s: end - begin, ..Lane::default() };
+        };
+        // A micro batch's tables may be loaded between two passes.
+        let starts = laps.iter().skip(1).map(|lap| lap.start_s).chain([last.end_s]);
+        let run: Vec<(Act, f64)> =
+            laps.iter().zip(starts).map(|(lap, next)| (lap.act, next - lap.start_s)).collect();
+        let Rehearsed { micro_batches, all, period } = *rehearsed;
+        let each = laps.len() / micro_batches.max(1);
+        // Without a pipeline micro batches run one by one and do not know their numbers.
+        let alone = micro_batches > 1 && laps.iter().all(|lap| micro(lap.act) == 0);
+        // The last period but one of the steady part stands for those that are missing: the last has to do with the last micro
+        // batches.
+        let (missing, step) = ((all - micro_batches) * each, (period * each).max(1));
+        let again = |index: usize| {
+            let (now, next) = (run[index].0, run[index + step].0);
+            renumbered(now, if alone { 0 } else { micro(now) + period }) == next
+        };
+        let periodic = |cut: &usize| (cut - step..*cut).all(again);
+        let cut = (step..=laps.len().saturating_sub(step)).rev().find(periodic).unwrap_or(laps.len());
+        let acts = (0..all * each).map(|index| {
+            let here = match index {
+                _ if index < cut || missing == 0 => index,
+                _ if index >= cut + missing => index - missing,
+                _ => cut - step + (index - cut) % step,
+            };
+            let (act, seconds) = run[here];
+            let number = if alone { index / each } else { micro(act) + (index - here) / each };
+            (renumbered(act, number), seconds)
+        });
+        Lane { before_s: first.start_s - begin, acts: acts.collect(), after_s: end - last.end_s }
+    }
+
+    /// Seconds of forward and backward passes.
+    pub fn busy_s(&self) -> f64 {
+        self.acts.iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
+fn micro(act: Act) -> usize {
+    match act {
+        Act::Forward { micro, .. } | Act::Backward { micro, .. } | Act::Weights { micro, .. } => micro,
+    }
+}
+
+fn renumbered(act: Act, micro: usize) -> Act {
+    match act {
+        Act::Forward { chunk, .. } => Act::Forward { micro, chunk },
+        Act::Backward { chunk, .. } => Act::Backward { micro, chunk },
+        Act::Weights { chunk, .. } => Act::Weights { micro, chunk },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::stages::Order;
+
+    /// Laps of a rank that takes another time for each kind of pass.
+    fn laps(acts: &[Act]) -> Vec<Lap> {
+        let mut now = 10.0;
+        let lap = |act: &Act| {
+            let start_s = now;
+            now += seconds(*act);
+            Lap { act: *act, start_s, end_s: now }
+        };
+        acts.iter().map(lap).collect()
+    }
+
+    fn seconds(act: Act) -> f64 {
+        match act {
+            Act::Forward { chunk, .. } => 1.0 + chunk as f64,
+            Act::Backward { chunk, .. } => 20.0 + chunk as f64,
+            Act::Weights { .. } => 300.0,
+        }
+    }
+
+    #[test]
+    fn what_did_not_run_is_filled_in() {
+        let plain = [(2, 1), (4, 1), (2, 2), (4, 2), (4, 3), (8, 5)].map(|sizes| (sizes, Order::OneByOne));
+        let split = [(2, 1), (4, 1), (8, 1)].map(|sizes| (sizes, Order::ZeroBubble));
+        for ((pp, chunks), order) in plain.into_iter().chain(split) {
+            let (period, run) = if chunks == 1 { (1, pp + 2) } else { (pp, 4 * pp) };
+            for all in [run, run + period, run + 7 * period] {
+                for rank in 0..pp {
+                    let of = |micro| order.acts(rank, pp, chunks, micro).unwrap();
+                    let laps = laps(&of(run));
+                    let ends = [7.0, laps[laps.len() - 1].end_s + 5.0];
+                    let lane = Lane::of(&laps, ends, &Rehearsed { micro_batches: run, all, period });
+                    let expected: Vec<(Act, f64)> =
+                        of(all).into_iter().map(|act| (act, seconds(act))).collect();
+                    assert_eq!(lane.acts, expected, "rank {rank} of {pp} x {chunks}, {all} micro batches");
+                    assert_eq!((lane.before_s, lane.after_s), (3.0, 5.0));
+                }
+            }
+        }
+        // One rank runs one micro batch after the other.
+        let acts = |micro| Order::OneByOne.acts(0, 1, 1, micro).unwrap();
+        let one = acts(1);
+        let laps = laps(&[one.clone(), one].concat());
+        let lane = Lane::of(&laps, [10.0, 100.0], &Rehearsed { micro_batches: 2, all: 5, period: 1 });
+        let expected: Vec<(Act, f64)> = acts(5).into_iter().map(|act| (act, seconds(act))).collect();
+        assert_eq!(lane.acts, expected);
+    }
+}

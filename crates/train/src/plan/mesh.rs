@@ -1,0 +1,155 @@
+//! The plan of a whole mesh: one rank of each kind, run as that rank would run, and all stages of the pipeline together.
+
+use std::sync::Arc;
+
+use fathom_base::metrics::events;
+use fathom_model::{Model, Spec};
+use fathom_tensor::mesh::{Axis, Grid};
+use fathom_tensor::{DType, Device, Meta, Profile};
+
+use super::gantt::{Gantt, simulate};
+use super::lane::Lane;
+use super::{Draft, Plan};
+use crate::error::Result;
+use crate::parallel::{Ranks, Sharding, shares};
+
+/// The plan of one rank.
+#[derive(Clone, Debug)]
+pub struct OfRank {
+    /// Which.
+    pub rank: usize,
+    /// How many ranks it stands for, itself among them.
+    pub stands_for: usize,
+    /// Its plan.
+    pub plan: Plan,
+}
+
+/// The plan of all ranks.
+#[derive(Clone, Debug)]
+pub struct MeshPlan {
+    /// The mesh.
+    pub ranks: Ranks,
+    /// One rank of each kind, ascending.
+    pub kinds: Vec<OfRank>,
+    /// FLOPs of one step, of all ranks, attention counted once under its mask.
+    pub model_flops: u128,
+    /// Tokens of a step.
+    pub tokens: u64,
+    /// When what runs; `None` if the profile has no rates.
+    pub gantt: Option<Gantt>,
+    /// The profile knows what connects ranks: messages take time.
+    pub has_fabric: bool,
+}
+
+impl MeshPlan {
+    /// The most that any rank needs: its plan.
+    pub fn most(&self) -> Option<&OfRank> {
+        self.kinds.iter().max_by_key(|kind| kind.plan.usage.peak_reserved)
+    }
+
+    /// The step of its pipeline for the log, if it has one and the profile has rates.
+    pub fn event(&self, stage: &str) -> Option<events::Pipeline> {
+        self.gantt.as_ref()?.event(stage, self.ranks.grid.to_string())
+    }
+
+    /// Predicted seconds of a step.
+    pub fn step_s(&self) -> Option<f64> {
+        self.gantt.as_ref().map(|gantt| gantt.step_s)
+    }
+
+    /// Predicted tokens per second, of all ranks.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        Some(self.tokens as f64 / self.step_s()?)
+    }
+
+    /// Predicted FLOP/s of the model on each rank.
+    pub fn flops_per_s(&self) -> Option<f64> {
+        Some(self.model_flops as f64 / self.step_s()? / self.ranks.grid.ranks() as f64)
+    }
+}
+
+/// A rank of each kind, and how many there are of it: one for each stage of the pipeline and, of tensor parallel ranks, for each
+/// size of the vocabulary's share. Of the data and context parallel ranks, whose layers and shapes are the same, it is the first
+/// that keeps most of the optimizer's state. Their pairs to attend to differ by less than one in a hundred.
+pub fn distinct(ranks: &Ranks, spec: &Spec) -> Vec<(usize, usize)> {
+    let Grid { tp, cp, dp, pp, .. } = ranks.grid;
+    let block = tp * cp * dp;
+    let vocab = |index: usize| spec.vocab * (index + 1) / tp - spec.vocab * index / tp;
+    let mut kinds = Vec::new();
+    for stage in 0..pp {
+        let mut seen: Vec<usize> = Vec::new();
+        for index in 0..tp {
+            if seen.contains(&vocab(index)) {
+                continue;
+            }
+            seen.push(vocab(index));
+            let alike = (0..tp).filter(|other| vocab(*other) == vocab(index)).count() * cp * dp;
+            let rank = stage * block + index;
+            kinds.push((rank + tp * fullest(ranks, spec, rank), alike));
+        }
+    }
+    kinds
+}
+
+/// The index among the ranks with the same weights as `rank` of the one that keeps most optimizer state.
+fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
+    if ranks.sharding == Sharding::NoShard || ranks.grid.cp * ranks.grid.dp == 1 {
+        return 0;
+    }
+    let ranks = Ranks { rank, ..*ranks };
+    let device = Device::on_mesh(Arc::new(Meta::new(Profile::portable(1))), u64::MAX, ranks.imagined());
+    let portion = ranks.portion(spec, &device.mesh);
+    let (model, params) = Model::declare_part(&device, spec, DType::F32, None, portion);
+    let shares = shares(&device, &model, &params, ranks.sharding);
+    let replicas = device.mesh.group(&[Axis::Cp, Axis::Dp]).size();
+    let kept = |member: usize| shares.params.iter().map(|share| share.ranges[member].len()).sum::<usize>();
+    (0..replicas).max_by_key(|member| (kept(*member), std::cmp::Reverse(*member))).unwrap_or(0)
+}
+
+impl Draft<'_> {
+    /// The plans of every kind of rank, and the step that they make together.
+    ///
+    /// # Errors
+    /// As [`Draft::workload`].
+    pub fn mesh(&self) -> Result<MeshPlan> {
+        let work = self.workload()?;
+        let mut kinds = Vec::new();
+        for (rank, stands_for) in distinct(&work.how.ranks, &work.spec) {
+            kinds.push(OfRank { rank, stands_for, plan: Draft { rank, ..self.clone() }.plan()? });
+        }
+        Ok(self.together(work.how.ranks, kinds, &work))
+    }
+
+    /// The step of ranks of which one of each kind was planned.
+    pub(super) fn together(&self, ranks: Ranks, kinds: Vec<OfRank>, work: &super::Workload<'_>) -> MeshPlan {
+        let grid = ranks.grid;
+        let handover_s = handovers(self.profile, &ranks, work);
+        // The slowest of a stage sets its pace: its ranks exchange something in every block.
+        let slowest = |stage: usize| {
+            let of = kinds.iter().filter(|kind| grid.index(kind.rank, Axis::Pp) == stage);
+            let lanes = of.filter_map(|kind| kind.plan.lane.as_deref());
+            lanes.max_by(|a, b| a.busy_s().total_cmp(&b.busy_s()))
+        };
+        let lanes: Option<Vec<&Lane>> = (0..grid.pp).map(slowest).collect();
+        let gantt = lanes.map(|lanes| simulate(&lanes, ranks.virtual_stages, &handover_s));
+        let model_flops = kinds.iter().map(|kind| kind.plan.model_flops * kind.stands_for as u128).sum();
+        let tokens = kinds.first().map_or(0, |kind| kind.plan.tokens);
+        let has_fabric = self.profile.fabric.is_some();
+        MeshPlan { ranks, kinds, model_flops, tokens, gantt, has_fabric }
+    }
+}
+
+/// Seconds of a transfer from each rank of the pipeline to the next, or back: the rows that a rank has between blocks.
+fn handovers(profile: &Profile, ranks: &Ranks, work: &super::Workload<'_>) -> Vec<f64> {
+    let Grid { tp, cp, dp, pp, sequence_parallel, .. } = ranks.grid;
+    let share = if sequence_parallel { tp } else { 1 };
+    let rows = work.tokens / cp / share;
+    let bytes = (rows * work.spec.hidden * work.dtype.bytes()) as u64;
+    let block = tp * cp * dp;
+    let seconds = |stage: usize| {
+        let fabric = profile.fabric.filter(|_| pp > 1)?;
+        let ride = fabric.message(stage * block, (stage + 1) % pp * block, bytes);
+        Some(ride.busy_s + ride.latency_s)
+    };
+    (0..pp).map(|stage| seconds(stage).unwrap_or(0.0)).collect()
+}
