@@ -140,7 +140,7 @@ fn print(draft: &Draft<'_>, gpus: usize, own: Option<&Row>, rows: &[Row], soluti
     println!("  * {}", solution.rule);
     println!("    {}", first.settings.join(" "));
     println!(
-        "  {} meshes divide the model and the step; with no places do {} of them fit into {}",
+        "  {} meshes divide the model and the step; {} of them do not fit into {}, whatever is kept",
         solution.meshes,
         solution.too_large,
         human::bytes(draft.budgets.memory)

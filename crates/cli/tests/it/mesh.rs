@@ -9,7 +9,8 @@ use crate::{arg, good, rows};
 /// Losses and norms of the steps of a run of the recipe.
 fn train(folder: &Path, name: &str, sets: &[&str]) -> Vec<[f64; 2]> {
     let (text, out) = (folder.join("text"), folder.join(name));
-    let run = ["train", "mesh-parity", "--data", arg(&text), "--out", arg(&out)];
+    let [data, out_key] = [format!("data.paths=[\"{}\"]", arg(&text)), format!("run.out={}", arg(&out))];
+    let run = ["train", "mesh-parity", &data, &out_key];
     good(run.into_iter().chain(sets.iter().copied()));
     let log = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     let steps = rows(&log).into_iter().filter(|row| row["event"] == "step");

@@ -1,5 +1,6 @@
 //! The plan of a whole mesh: one rank of each kind, run as that rank would run, and all stages of the pipeline together.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_base::metrics::events;
@@ -102,7 +103,9 @@ fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
     let (model, params) = Model::declare_part(&device, spec, DType::F32, None, portion);
     let shares = shares(&device, &model, &params, ranks.sharding);
     let replicas = device.mesh.group(&[Axis::Cp, Axis::Dp]).size();
-    let kept = |member: usize| shares.params.iter().map(|share| share.ranges[member].len()).sum::<usize>();
+    // Experts have fewer holders than the rest; their shares differ by a row at most.
+    let of = |ranges: &[Range<usize>], member: usize| ranges[member % ranges.len()].len();
+    let kept = |member: usize| shares.params.iter().map(|share| of(&share.ranges, member)).sum::<usize>();
     (0..replicas).max_by_key(|member| (kept(*member), std::cmp::Reverse(*member))).unwrap_or(0)
 }
 
