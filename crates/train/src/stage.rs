@@ -174,6 +174,11 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         let ranks = cp * tp;
         return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {ranks} ranks")));
     }
+    if sequence_parallel && tp > 1 && stage.packing == Packing::BestFit {
+        let message = "rows shared between ranks need micro batches of one length, which best_fit does not give; take \
+                       packing = \"cut\", or mesh.sequence_parallel = false";
+        return Err(say("sequence_parallel", message.to_string()));
+    }
     let sharding = match table.sharding {
         ShardingName::NoShard => Sharding::NoShard,
         ShardingName::Optim => Sharding::Optim,
