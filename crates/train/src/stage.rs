@@ -168,11 +168,15 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     acts.map_err(|message| say("virtual_stages", message))?;
     let tokens = stage.seq_tokens * stage.samples_per_micro_batch.max(1);
     if !tokens.is_multiple_of(cp) {
-        return Err(say("cp", format!("{tokens} tokens of a micro batch cannot be dealt to {cp} ranks")));
+        let sizes = divisors(tokens);
+        let message =
+            format!("{tokens} tokens of a micro batch cannot be dealt to cp={cp} ranks; cp may be {sizes}");
+        return Err(say("cp", message));
     }
     if sequence_parallel && !tokens.is_multiple_of(cp * tp) {
-        let ranks = cp * tp;
-        return Err(say("tp", format!("{tokens} tokens of a micro batch cannot be shared by {ranks} ranks")));
+        let sizes = divisors(tokens / cp);
+        let message = format!("{} tokens cannot be shared by tp={tp} ranks; tp may be {sizes}", tokens / cp);
+        return Err(say("tp", message));
     }
     if sequence_parallel && tp > 1 && stage.packing == Packing::BestFit {
         let message = "rows shared between ranks need micro batches of one length, which best_fit does not give; take \
@@ -197,6 +201,12 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     };
     let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
     Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, rank: 0 })
+}
+
+/// The ranks among which so many tokens can be shared, up to a node's or two.
+fn divisors(tokens: usize) -> String {
+    let fits = (1..=16.min(tokens)).filter(|ranks| tokens.is_multiple_of(*ranks));
+    fits.map(|ranks| ranks.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The learning rates of a stage of `steps` steps.

@@ -60,7 +60,10 @@ impl Ranks {
         let Grid { tp, cp, .. } = self.grid;
         let (layers, stages) = (spec.layers.len(), self.grid.pp * self.virtual_stages);
         if layers < stages && stages > 1 {
-            return Err(format!("{layers} layers are fewer than the {stages} stages of the pipeline"));
+            return Err(format!(
+                "{layers} layers are fewer than the {stages} stages of the pipeline; mesh.pp times \
+                 mesh.virtual_stages may be at most {layers}"
+            ));
         }
         self.layout.check(layers, stages)?;
         self.portion(spec, &self.imagined()).check(spec)?;
