@@ -430,6 +430,8 @@ pub enum Benchmark {
     Profile,
     /// The pieces of a curation, on one thread.
     Curate,
+    /// Ten training steps with a checkpoint on its way, and without.
+    Save,
 }
 
 /// `fathom bench`.

@@ -34,7 +34,17 @@ use crate::measure::{Extent, Figures, Subject, measure, sample};
 use crate::{choices, commands, device, ranks};
 
 /// Keys that may differ between a run and its resumption: they change no number.
-const FREE_KEYS: [&str; 5] = ["machine.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
+const FREE_KEYS: [&str; 9] = [
+    "machine.",
+    "checkpoint.",
+    "run.out",
+    "run.profile",
+    "run.tensorboard",
+    "mesh.timeout_s",
+    "mesh.step_timeout_s",
+    "mesh.restarts",
+    "mesh.check_every_steps",
+];
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -265,14 +275,17 @@ impl Job<'_> {
             metrics.write(&Event::Model(model_event(&trainer.model.spec, all.sum())))?;
         }
         let seconds = shared.seconds.to_vec();
+        let (recipe, folder) = (self.recipe, self.folder.clone());
+        let again = |device: &Device| ranks::anew(recipe, &folder, device, vocab);
         let parts = Parts {
-            recipe: self.recipe,
-            folder: &self.folder,
+            recipe,
+            folder: &folder,
             trainer,
             stores: stores.clone(),
             metrics,
             seconds,
             stop,
+            anew: Some(&again),
         };
         let mut run = Run::open(parts)?;
         if stores.held_out() != self.recipe.data.held_out_share {

@@ -142,6 +142,11 @@ pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) ->
     Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
 }
 
+/// As [`trainer`], for a rank that failed and is begun anew.
+pub fn anew(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) -> fathom_train::Result<Trainer> {
+    trainer(recipe, folder, device, vocab).map_err(|error| fathom_train::Error::Hook(error.into()))
+}
+
 /// What every rank of a run is given.
 pub struct Shared<'a> {
     /// The recipe.
@@ -167,7 +172,9 @@ pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
     let metrics = MetricsWriter::open(own.join("metrics.jsonl"))?;
     let trainer = trainer(recipe, folder, &device, vocab)?;
     let (stores, seconds) = (stores.clone(), seconds.to_vec());
-    let mut run = Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, stop })?;
+    let again = |device: &Device| anew(recipe, folder, device, vocab);
+    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, stop, anew: Some(&again) };
+    let mut run = Run::open(parts)?;
     let outcome = run.train(&mut Silent)?;
     if outcome == Outcome::Finished {
         let (trainer, mut metrics) = run.finish();

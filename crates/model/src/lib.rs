@@ -15,6 +15,7 @@ mod latent;
 mod made;
 mod model;
 mod moe;
+mod patch;
 mod pieces;
 mod portion;
 mod rope;
@@ -27,14 +28,16 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up};
 pub use files::{
-    Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, INDEX, SINGLE, SafeTensors,
-    SaveOptions, Source, SpecialIds, Stored, Stream, TensorInfo, export_tensors, fuzz_safetensors,
-    header_bytes, load, open, open_config, parse_header, read_f32, save, save_hf, write_file,
+    Area, Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, Hurry, INDEX, SINGLE,
+    SafeTensors, SaveOptions, Slot, Source, SpecialIds, Stored, Stream, TensorInfo, Wholes, export_tensors,
+    fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header, rank_file, read_f32,
+    save, save_hf, write_file,
 };
 pub use init::{Init, initialise};
 pub use latent::{Latent, LatentParams};
 pub use model::{EmbedParams, LastParams, Model};
 pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
+pub use patch::{Patch, patches};
 pub use pieces::Piece;
 pub use portion::{Holding, Holdings, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};

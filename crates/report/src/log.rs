@@ -45,6 +45,10 @@ pub struct RunLog {
     pub checkpoints: Vec<ev::Checkpoint>,
     /// Resumes.
     pub resumes: Vec<ev::Resume>,
+    /// How fast ranks were.
+    pub ranks: Vec<ev::Ranks>,
+    /// Failures of ranks that the run went on after.
+    pub recoveries: Vec<ev::Recovery>,
     /// How the run ended, if it did.
     pub done: Option<ev::Done>,
 }
@@ -79,6 +83,8 @@ impl RunLog {
             Event::Model(model) => self.model = Some(model),
             Event::Done(done) => self.done = Some(done),
             Event::Resume(resume) => self.resumes.push(resume),
+            Event::Ranks(ranks) => put(&mut self.ranks, ranks, |a, b| a.step == b.step),
+            Event::Recovery(recovery) => self.recoveries.push(recovery),
             Event::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Event::Step(step) => {
                 // Only the end of the list can repeat, so long logs stay linear.

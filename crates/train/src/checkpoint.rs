@@ -1,36 +1,39 @@
 //! Checkpoints: the model as Hugging Face tensors, the optimizer's state under the same names, and where the run was.
 //!
 //! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
-//! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Tensors are
-//! stored whole under their global names, so a checkpoint does not know how it was made.
+//! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Every rank writes
+//! what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
+//! mesh wrote loads under any other.
 //!
 //! Weights and state on disk are read from there and written there chunk by chunk.
 //!
-//! A save takes hold of the tensors as they are and a thread of its own writes them. Steps go on meanwhile; only the next
+//! A save takes hold of the tensors as they are and a thread of each rank writes them. Steps go on meanwhile; only the next
 //! update has to wait until all of them are read ([`Saving::release`]), and nobody waits for the disk before the next save.
+//! When all ranks have written, they agree that it is well, and the first publishes.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use fathom_grad::{Param, ParamId, Params, Value};
-use fathom_model::{Export, SafeTensors, SaveOptions, load};
-use fathom_tensor::{Category, DType, Share};
-use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_128;
+use fathom_grad::{ParamId, State as Moments, Value};
+use fathom_model::{Export, Patch, SafeTensors, Slot, load_slots, patches};
+use fathom_tensor::{DType, Share};
 
-use crate::error::{Error, Result};
-use crate::parallel::collect::{collect, whole_model};
+use crate::agree::outcome;
+use crate::error::Result;
 use crate::run::Progress;
 use crate::step::Trainer;
 
 mod compare;
+mod deal;
+mod files;
 mod saving;
 
 pub use compare::compare_checkpoints;
-use saving::Job;
+use deal::Deal;
+pub(crate) use files::publish;
+use files::{STATE, State, io, read_state, remove, step_name, temporary_name, verify, write_state};
 pub use saving::Saving;
+use saving::{Job, Place};
 
 /// What a save wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -48,43 +51,18 @@ pub struct Checkpoints {
     keep: usize,
 }
 
-/// `state.json`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    /// Of this layout.
-    version: u32,
-    progress: Progress,
-    optimizer_step: u64,
-    files: BTreeMap<String, FileState>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileState {
-    bytes: u64,
-    xxh3_128: String,
-}
-
-const VERSION: u32 = 1;
-const STATE: &str = "state.json";
 /// Names the newest checkpoint.
 const LATEST: &str = "LATEST";
 
-/// The parts of a checkpoint: sub-folder, and which value of a weight it holds.
-type Part = (&'static str, fn(&Trainer, ParamId) -> Value);
+/// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
+type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
-/// Weights without state of their own stand in for it, so that every part has every tensor.
 const PARTS: [Part; 4] = [
-    ("model", |trainer, id| trainer.params.get(id).value.clone()),
-    ("moment1", |trainer, id| state_or_weight(trainer, id, |state| Some(&state.m))),
-    ("moment2", |trainer, id| state_or_weight(trainer, id, |state| state.v.as_ref())),
-    ("master", |trainer, id| state_or_weight(trainer, id, |state| state.master.as_ref())),
+    ("model", None),
+    ("moment1", Some(|state| Some(&state.m))),
+    ("moment2", Some(|state| state.v.as_ref())),
+    ("master", Some(|state| state.master.as_ref())),
 ];
-
-fn state_or_weight(trainer: &Trainer, id: ParamId, pick: fn(&fathom_grad::State) -> Option<&Value>) -> Value {
-    trainer.optimizer().state(id).and_then(pick).unwrap_or(&trainer.params.get(id).value).clone()
-}
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters, without squares no second moments.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
@@ -98,79 +76,84 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     PARTS.into_iter().filter(move |(name, _)| wanted(name))
 }
 
+/// The values of a part that this rank holds: weights that are not trained have no state.
+fn slots(trainer: &Trainer, (_, pick): Part) -> Vec<Slot> {
+    let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
+        let Some(pick) = pick else {
+            return Some(Slot { id, range: param.value.own(), value: param.value.own_part() });
+        };
+        let state = trainer.optimizer().state(id)?;
+        Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone() })
+    };
+    trainer.params.iter().filter_map(slot).collect()
+}
+
+/// Reads this rank's part of everything.
+fn load_parts(trainer: &Trainer, folder: &Path) -> Result<()> {
+    let device = &trainer.device;
+    for part in parts(trainer) {
+        device.pool.enter("load", -1);
+        let source = SafeTensors::open_folder(&folder.join(part.0))?;
+        load_slots(device, &trainer.model, &slots(trainer, part), &source)?;
+    }
+    Ok(trainer.params.disk().map_or(Ok(()), |disk| disk.check())?)
+}
+
 impl Checkpoints {
     /// The checkpoints in a folder; all but the newest `keep` are removed after a save (at least one stays).
     pub fn new(folder: &Path, keep: usize) -> Checkpoints {
         Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1) }
     }
 
-    /// Begins to save the trainer's state; until [`Saving::release`] its weights and optimizer may not be updated.
+    /// Begins to save the trainer's state; until [`Saving::release`] its weights and optimizer may not be updated. All ranks
+    /// call this together.
     ///
     /// # Errors
-    /// If the system refuses a thread. What the file system refuses is told when the saving ends; earlier checkpoints stay.
-    ///
-    /// Of several ranks all begin together and the first one saves: `None` on the others.
-    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Option<Saving>> {
+    /// If the system refuses a folder or a thread. What the file system refuses later is told when the saving ends; earlier
+    /// checkpoints stay.
+    pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
         trainer.params.settle(&trainer.device);
-        if trainer.device.mesh.grid().ranks() > 1 {
-            return self.begin_collected(trainer, progress);
-        }
+        let mesh = &trainer.device.mesh;
+        let temporary = self.folder.join(temporary_name(progress.step));
+        // Nobody writes before the first rank has cleared away what an earlier save left.
+        let prepared = match mesh.rank() {
+            0 => remove(&temporary)
+                .and_then(|()| fs::create_dir_all(&temporary).map_err(io("create", &temporary))),
+            _ => Ok(()),
+        };
+        outcome(&trainer.device, prepared)?;
+        let deal = Deal::new(trainer);
         // Shares wait for the readers in the exports: declared first, dropped last.
-        let mut shares = Vec::new();
+        let mut shares: Vec<Share> = Vec::new();
         let mut exports = Vec::new();
-        for (part, value) in parts(trainer) {
-            let dtype = value(trainer, fathom_grad::ParamId(0)).dtype();
-            let options = SaveOptions::new(dtype);
-            let (more, export) =
-                Export::begin(&trainer.device, &trainer.model, |id| Some(value(trainer, id)), options);
-            shares.extend(more);
-            exports.push((part, export));
-        }
-        Ok(Some(self.start(trainer, progress, exports, shares)?))
-    }
-
-    fn start(
-        &self,
-        trainer: &Trainer,
-        progress: &Progress,
-        exports: Vec<(&'static str, Export)>,
-        shares: Vec<Share>,
-    ) -> Result<Saving> {
-        let optimizer_step = trainer.optimizer().updates(&trainer.device);
-        let job = Job { checkpoints: self.clone(), progress: progress.clone(), optimizer_step, exports };
-        Saving::start(job, shares)
-    }
-
-    /// Every part whole on the first rank, and saved from there.
-    fn begin_collected(&self, trainer: &Trainer, progress: &Progress) -> Result<Option<Saving>> {
-        let model = whole_model(trainer);
-        let (mut shares, mut exports) = (Vec::new(), Vec::new());
-        for (part, value) in parts(trainer) {
-            let dtype = match part {
+        let (pieces, shapes) = (trainer.model.pieces(), trainer.model.shapes());
+        let owns = [false, true].map(|state| deal.own(state));
+        for part in parts(trainer) {
+            let (name, state) = (part.0, part.1.is_some());
+            let dtype = match name {
                 "model" => trainer.model.dtype(&trainer.params),
                 "master" => DType::F32,
                 _ => trainer.optimizer().moments().dtype,
             };
-            let pick = |trainer: &Trainer, id: ParamId| {
-                let value = value(trainer, id);
-                let state = trainer.optimizer().state(id).filter(|_| part != "model");
-                let range = state.map_or(value.own(), |state| state.range.clone());
-                (value, range)
-            };
-            let whole = collect(trainer, dtype, part != "model", &pick);
-            trainer.device.mesh.check()?;
-            if let Some(whole) = whole {
-                let pick = |id: ParamId| whole.get(id.index()).cloned();
-                let options = SaveOptions::new(dtype);
-                let (more, export) = Export::begin(&trainer.device, &model, pick, options);
-                shares.extend(more);
-                exports.push((part, export));
-            }
+            let own = &owns[usize::from(state)];
+            let given = slots(trainer, part).into_iter().map(|slot| {
+                let index = slot.id.index();
+                let patches: Vec<Patch> = match own {
+                    Some(own) => own[index].clone(),
+                    None => patches(&pieces[index], shapes[index], slot.range.clone()),
+                };
+                (slot, patches)
+            });
+            let (more, export) = Export::of(&trainer.device, &trainer.model, given.collect(), dtype);
+            shares.extend(more);
+            exports.push((name, export));
         }
-        match exports.is_empty() {
-            true => Ok(None),
-            false => Ok(Some(self.start(trainer, progress, exports, shares)?)),
-        }
+        let place = Place { temporary, rank: mesh.rank(), ranks: mesh.grid().ranks() };
+        let optimizer_step = trainer.optimizer().updates(&trainer.device);
+        let checkpoints = self.clone();
+        let job = Job { checkpoints, place, progress: progress.clone(), optimizer_step, exports };
+        // A rank without a thread would leave the others waiting for what it writes.
+        outcome(&trainer.device, Saving::start(job, shares))
     }
 
     /// Moves the newest checkpoint on to `progress` if it is of the same step and so has the same tensors; says whether
@@ -190,7 +173,14 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// Loads the newest checkpoint into a trainer; `None` if there is none.
+    /// The step of the newest checkpoint; `None` if there is none.
+    pub fn latest(&self) -> Option<u64> {
+        let name = fs::read_to_string(self.folder.join(LATEST)).ok()?;
+        name.trim().strip_prefix("step-")?.parse().ok()
+    }
+
+    /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads its part,
+    /// and they share out the checking of files.
     ///
     /// # Errors
     /// A file that is missing, truncated, altered, or of another model, by name.
@@ -198,19 +188,14 @@ impl Checkpoints {
         let pointer = self.folder.join(LATEST);
         let Ok(name) = fs::read_to_string(&pointer) else { return Ok(None) };
         let folder = self.folder.join(name.trim());
-        let state = read_state(&folder)?;
-        verify(&folder, &state.files)?;
-        for (part, value) in parts(trainer) {
-            let source = SafeTensors::open_folder(&folder.join(part))?;
-            if part != "model" && !trainer.optimizer().shares().whole {
-                load_shared(trainer, value, &source)?;
-                continue;
-            }
-            let mut views = views(trainer, value);
-            load(&trainer.device, &trainer.model, &mut views, &source)?;
-        }
-        trainer.params.disk().map_or(Ok(()), |disk| disk.check())?;
         let device = trainer.device.clone();
+        let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
+        let state = read_state(&folder).and_then(|state| {
+            verify(&folder, &state.files, rank, ranks)?;
+            Ok(state)
+        });
+        let state = outcome(&device, state)?;
+        outcome(&device, load_parts(trainer, &folder))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         Ok(Some(state.progress))
     }
@@ -230,128 +215,4 @@ impl Checkpoints {
         names.reverse();
         names.iter().skip(self.keep - 1).try_for_each(|name| remove(&self.folder.join(name)))
     }
-}
-
-fn step_name(step: u64) -> String {
-    format!("step-{step:08}")
-}
-
-fn read_state(folder: &Path) -> Result<State> {
-    let path = folder.join(STATE);
-    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
-    let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
-    match state.version {
-        VERSION => Ok(state),
-        other => Err(refuse(&path, format!("layout version {other}; this binary reads {VERSION}"))),
-    }
-}
-
-fn write_state(folder: &Path, state: &State) -> Result<()> {
-    let text = serde_json::to_string_pretty(state).map_err(|error| refuse(folder, error.to_string()))?;
-    publish(&folder.join(STATE), text.as_bytes())
-}
-
-/// The values of one part, shaped like the weights.
-fn views(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value) -> Params {
-    let mut views = Params::default();
-    for (id, param) in trainer.params.iter() {
-        let (name, decays, trainable) = (param.name.clone(), param.decays, param.trainable);
-        views.push(Param { name, value: value(trainer, id), decays, trainable });
-    }
-    views
-}
-
-/// Loads a part of the optimizer's state of which this rank keeps some elements: whole first, then its own.
-fn load_shared(trainer: &Trainer, value: fn(&Trainer, ParamId) -> Value, source: &SafeTensors) -> Result<()> {
-    let device = &trainer.device;
-    device.pool.enter("load", -1);
-    let mut whole = Params::default();
-    for (_, param) in trainer.params.iter() {
-        let [rows, cols] = param.value.shape();
-        let room = device.empty(rows, cols, DType::F32, Category::Snapshot);
-        let (name, decays, trainable) = (param.name.clone(), param.decays, param.trainable);
-        whole.push(Param { name, value: room.into(), decays, trainable });
-    }
-    load(device, &trainer.model, &mut whole, source)?;
-    for (id, param) in whole.iter() {
-        let Some(state) = trainer.optimizer().state(id).filter(|state| !state.range.is_empty()) else {
-            continue;
-        };
-        let from = param.value.tensor();
-        let flat = from.reshape(1, from.len()).view_cols(state.range.clone());
-        value(trainer, id).fill(|range, to| device.machine.copy(&flat.view_cols(range), to));
-    }
-    Ok(())
-}
-
-fn verify(folder: &Path, files: &BTreeMap<String, FileState>) -> Result<()> {
-    for (name, expected) in files {
-        let path = folder.join(name);
-        let found = hash_file(&path)?;
-        if found.bytes != expected.bytes {
-            return Err(refuse(
-                &path,
-                format!(
-                    "has {} bytes, the checkpoint wrote {}: truncated or replaced",
-                    found.bytes, expected.bytes
-                ),
-            ));
-        }
-        if found != *expected {
-            return Err(refuse(&path, "was altered since the checkpoint wrote it (its hash differs)"));
-        }
-    }
-    Ok(())
-}
-
-fn hash_files(folder: &Path) -> Result<BTreeMap<String, FileState>> {
-    let mut files = BTreeMap::new();
-    for (part, _) in PARTS {
-        let Ok(entries) = fs::read_dir(folder.join(part)) else { continue };
-        for entry in entries {
-            let path = entry.map_err(io("list", folder))?.path();
-            let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            files.insert(format!("{part}/{file}"), hash_file(&path)?);
-        }
-    }
-    Ok(files)
-}
-
-fn hash_file(path: &Path) -> Result<FileState> {
-    let mut file = File::open(path).map_err(io("read", path))?;
-    let mut hasher = XxHash3_128::new();
-    let mut buffer = vec![0u8; 1 << 20];
-    let mut bytes = 0;
-    loop {
-        let read = file.read(&mut buffer).map_err(io("read", path))?;
-        if read == 0 {
-            return Ok(FileState { bytes, xxh3_128: format!("{:032x}", hasher.finish_128()) });
-        }
-        hasher.write(&buffer[..read]);
-        bytes += read as u64;
-    }
-}
-
-/// Writes a small file whole or not at all.
-pub(crate) fn publish(path: &Path, bytes: &[u8]) -> Result<()> {
-    Ok(fathom_model::write_file(path, bytes)?)
-}
-
-fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|file| file.sync_all()).map_err(io("sync", folder))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io("remove", path)(error)),
-        _ => Ok(()),
-    }
-}
-
-fn refuse(path: &Path, message: impl Into<String>) -> Error {
-    Error::Checkpoint { path: path.to_path_buf(), message: message.into() }
-}
-
-fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Error + 'a {
-    move |source| Error::Io { action, path: path.to_path_buf(), source }
 }

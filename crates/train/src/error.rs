@@ -38,6 +38,27 @@ pub enum Error {
     /// A rank is gone, or ranks went apart.
     #[error(transparent)]
     Link(#[from] fathom_tensor::mesh::LinkError),
+    /// Ranks that should have the same weights do not.
+    #[error("step {step}: {}", corrupt_in_words(ranks, *known))]
+    Corrupt {
+        /// The step that was being made.
+        step: u64,
+        /// Who is odd, or those among whom that cannot be said.
+        ranks: Vec<usize>,
+        /// Whether it can.
+        known: bool,
+    },
+    /// A checkpoint could not be written.
+    #[error("{0}")]
+    Save(String),
+    /// Another rank failed at something that all of them have to do.
+    #[error("rank {rank}: {message}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// What it says.
+        message: String,
+    },
     /// A recipe's values do not go together.
     #[error("{key}: {message}")]
     Recipe {
@@ -92,6 +113,17 @@ pub enum Error {
     /// From a hook of the program around the run.
     #[error(transparent)]
     Hook(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn corrupt_in_words(ranks: &[usize], known: bool) -> String {
+    match known {
+        true => format!(
+            "the weights of rank {ranks:?} are not those of the other ranks with the same part of the model: its memory or a link has flipped bits"
+        ),
+        false => format!(
+            "ranks {ranks:?} should have the same weights and do not; which of them is wrong cannot be told, so the run ends. Resume from the last checkpoint, and test these ranks' memory"
+        ),
+    }
 }
 
 /// Shorthand.

@@ -7,9 +7,11 @@
 #![deny(missing_docs)]
 
 pub mod activations;
+mod agree;
 mod blend;
 mod checkpoint;
 mod error;
+pub mod fault;
 mod new_model;
 pub mod offload;
 pub mod parallel;
@@ -33,7 +35,7 @@ pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlan,
     MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
-pub use run::{Hooks, Outcome, Parts, Progress, Run, rank_folder};
+pub use run::{Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Source, append};
 pub use state::{open_state_disk, state_disk_bytes};

@@ -262,6 +262,8 @@ recipe! {
         pub chaos: Option<u64>,
         /// With `chaos`: one operation in about this many fails; 0 for none.
         pub chaos_faults: u32 = 0,
+        /// Faults for tests, like `kill rank 1 at step 3, flip rank 2 at step 5`: `kill`, `hang`, `slow`, `nan`, `flip`.
+        pub fault: Option<String>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
         /// Most bytes of activations on disk; none for most of what is free.
@@ -302,6 +304,12 @@ recipe! {
         pub sharding: ShardingName = ShardingName::Optim,
         /// How long a rank waits for another before it gives up.
         pub timeout_s: f64 = 600.0,
+        /// The same during steps; none for `timeout_s`.
+        pub step_timeout_s: Option<f64>,
+        /// Failures of ranks after which the run goes back to the last step that all have, and on; threads only.
+        pub restarts: u64 = 0,
+        /// Steps between comparisons of the weights of ranks that should have the same; 0 for none.
+        pub check_every_steps: u64 = 0,
     }
 
     /// What a run trains: a Hugging Face folder, or a decoder of these sizes from nothing.
@@ -515,6 +523,11 @@ recipe! {
         pub every_s: Option<f64> = Some(60.0),
         /// Steps between saves.
         pub every_steps: Option<u64>,
+        /// Steps between copies of every rank's state in its own memory and in that of another; none makes no copies.
+        pub memory_every_steps: Option<u64>,
+        /// Folder on each machine's own disk that those copies are written to as well; a run goes on from them if they are newer
+        /// than its last checkpoint. Of the same mesh only.
+        pub local: Option<PathBuf>,
         /// Saves kept besides the last of each stage.
         pub keep: usize = 2,
     }

@@ -67,6 +67,8 @@ pub struct Trainer {
     pub(crate) idle: usize,
     /// Of plans: when the last step's parts began and ended.
     pub(crate) laps: RefCell<Vec<Lap>>,
+    /// An adversary for tests: the next step's gradient is not a number here.
+    pub poisoned: bool,
     grads: Grads,
     optimizer: AdamW,
     loss: Tensor,
@@ -145,6 +147,7 @@ impl Trainer {
             offload: None,
             idle,
             laps,
+            poisoned: false,
             grads,
             optimizer,
             loss,
@@ -176,6 +179,9 @@ impl Trainer {
         self.device.machine.zero(&self.loss);
         self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
         self.laps.borrow_mut().clear();
+        if std::mem::take(&mut self.poisoned) {
+            self.poison();
+        }
         match self.device.mesh.size(Axis::Pp) {
             // A micro batch's tables go before those of the next come.
             1 => {
@@ -199,18 +205,18 @@ impl Trainer {
     /// The disk behind activations failed, and nothing was updated; or the disk behind weights and optimizer state, and
     /// what they are is undefined: the last checkpoint is what there is.
     pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> Result<StepResult> {
-        self.step_with(micro_batches, how, || {})
+        self.step_with(micro_batches, how, |_, _| Ok(()))
     }
 
     /// As [`Trainer::step`]; `before_update` is called when the gradients are there and nothing was updated yet.
     ///
     /// # Errors
-    /// As [`Trainer::step`].
+    /// As [`Trainer::step`], and those of `before_update`: then nothing is updated.
     pub fn step_with(
         &mut self,
         micro_batches: &[MicroBatch],
         how: &InStep,
-        before_update: impl FnOnce(),
+        before_update: impl FnOnce(&Device, &Params) -> Result<()>,
     ) -> Result<StepResult> {
         let before = self.counters.model_flops();
         let (tokens, valid) = self.accumulate(micro_batches, how);
@@ -227,7 +233,7 @@ impl Trainer {
             offload.check()?;
         }
         self.check_state()?;
-        before_update();
+        before_update(&self.device, &self.params)?;
         let update = Update { loss: &self.loss, count: &self.count };
         let device = self.device.clone();
         let report = self.counters.span("adamw", "", -1, || {
@@ -275,6 +281,15 @@ impl Trainer {
         self.spills().map(Spill::stats).fold((0, 0.0), |(bytes, stall_s), stats| {
             (bytes + stats.written_bytes + stats.read_bytes, stall_s + stats.stall_s)
         })
+    }
+
+    /// Makes an element of the gradient that is about to be added up something that is not a number.
+    fn poison(&self) {
+        let whole = self.grads.iter().map(|(_, grad)| grad.reshape(1, grad.len()));
+        let own = self.grads.ids().filter_map(|id| self.grads.own(id));
+        if let Some(grad) = whole.chain(own).find(|grad| !grad.is_empty()) {
+            self.device.machine.write(&grad.view_cols(0..1), &f32::NAN.to_le_bytes());
+        }
     }
 
     /// The first failure of the disk behind weights and optimizer state.

@@ -84,8 +84,9 @@ fn a_rank_that_is_gone_is_named_in_time() {
         device.mesh.check().err()
     });
     for failure in &failures[..2] {
-        let Some(LinkError::TimedOut { peer: 2, what, .. }) = failure else { panic!("{failure:?}") };
+        let Some(LinkError::Missing { what, missing, .. }) = failure else { panic!("{failure:?}") };
         assert_eq!(what, "all_reduce of 9 F32 in test of layer 5");
+        assert!(missing.iter().any(|absent| absent.rank == 2), "{missing:?}");
     }
 }
 
@@ -117,4 +118,45 @@ fn an_abort_wakes_everybody() {
         device.mesh.check().unwrap_err().to_string()
     });
     assert!(failures.iter().all(|text| text == "rank 0 ended the run: the disk is full"), "{failures:?}");
+}
+
+/// After a failure ranks that come together go on as if nothing had been; without one of them nobody does.
+#[test]
+fn ranks_begin_anew_together() {
+    let grid = Grid { dp: 3, ..Grid::default() };
+    let seen = world(grid, ThreadsOptions::default(), |device| {
+        let (rank, everybody) = (device.mesh.rank(), device.mesh.everybody());
+        let sum = || {
+            let x = device.from_f32(1, 1, &[rank as f32 + 1.0], Category::Data);
+            everybody.all_reduce(device, &x);
+            (device.mesh.check().is_ok(), device.to_f32(&x)[0])
+        };
+        let mut sums = vec![sum()];
+        for round in 0..3 {
+            let link = device.mesh.link().unwrap();
+            if rank == round {
+                link.abort("a test");
+            }
+            // What is under way ends, and means nothing.
+            let failed = sum().0;
+            assert!(!failed || rank != round);
+            while device.mesh.check().is_ok() {
+                std::thread::yield_now();
+            }
+            link.rejoin().unwrap();
+            sums.push(sum());
+        }
+        sums
+    });
+    assert!(seen.iter().all(|sums| sums == &[(true, 6.0); 4]), "{seen:?}");
+    let left = world(grid, ThreadsOptions::default(), |device| {
+        let link = device.mesh.link().unwrap();
+        if device.mesh.rank() == 1 {
+            link.abort("it leaves");
+            return String::new();
+        }
+        link.rejoin().unwrap_err().to_string()
+    });
+    assert_eq!(left[0], "rank 1 ended the run: it leaves");
+    assert_eq!(left[2], left[0]);
 }

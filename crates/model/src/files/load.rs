@@ -2,20 +2,21 @@
 //! wanted one, through a small buffer where it has to be converted. No second copy of the model; weights on disk go there
 //! chunk by chunk (`load_chunks`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use fathom_grad::{ParamId, Params};
+use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{DType, Device, Meta, Profile, Tensor};
 
+use super::area::Area;
 use super::convert::{convert_into, is_convertible, transpose};
 use super::load_chunks::load_chunks;
 use super::source::{Source, Stream};
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
-use crate::pieces::Piece;
+use crate::patch::{Patch, patches};
 use crate::portion::Portion;
 
 /// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
@@ -24,10 +25,24 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// all threads end together.
 const GROUP_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
-/// One piece, with where it comes from and goes to.
-pub(super) struct Job {
+/// A value to be filled.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The weight whose elements it holds.
     pub id: ParamId,
-    pub piece: Piece,
+    /// Where they go.
+    pub value: Value,
+    /// Which elements of the rank's part of the weight they are, counted row by row.
+    pub range: Range<usize>,
+}
+
+/// One patch, with where it comes from and goes to.
+pub(super) struct Job {
+    /// Which of the slots.
+    pub slot: usize,
+    pub patch: Patch,
+    /// First of its elements in the slot's value.
+    pub first: usize,
     /// The name in the source, which may lack the family's prefix.
     pub name: String,
     pub dtype: DType,
@@ -38,122 +53,93 @@ pub(super) struct Job {
 impl Job {
     /// Bytes of its data in the file.
     pub fn bytes(&self) -> usize {
-        self.piece.rows.len() * self.row_bytes()
+        self.patch.area.len() * self.dtype.bytes()
     }
 
-    fn row_bytes(&self) -> usize {
-        self.piece.row_len() * self.dtype.bytes()
-    }
-
-    /// Rows of the tensor that are read one by one, because only some of their columns are wanted.
-    fn is_ragged(&self) -> bool {
-        self.piece.row_len() < self.piece.row_width()
-    }
-
-    /// Reads the piece's columns of some rows of the tensor, as they are stored.
-    pub fn fetch(&self, stream: &mut dyn Stream, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
-        let width = self.piece.row_width() * self.dtype.bytes();
-        if !self.is_ragged() {
-            return stream.read(&self.name, (rows.start * width) as u64, out);
+    /// Rows of the tensor that are read at once, as areas, and where their elements go in the value. What is transposed is
+    /// read whole: each row of the weight has an element of each of its rows.
+    fn parts(&self, group_bytes: usize) -> Vec<(Area, Range<usize>)> {
+        let Area { rows, cols } = &self.patch.area;
+        if self.patch.transpose {
+            return vec![(self.patch.area.clone(), self.first..self.first + self.patch.area.len())];
         }
-        let cols = self.piece.cols.start * self.dtype.bytes()..self.piece.cols.end * self.dtype.bytes();
-        let together = (CHUNK_BYTES / width).max(1);
-        let mut whole = Vec::new();
-        for (index, out) in out.chunks_mut(together * cols.len()).enumerate() {
-            whole.resize(out.len() / cols.len() * width, 0);
-            let first = rows.start + index * together;
-            stream.read(&self.name, (first * width) as u64, &mut whole)?;
-            for (row, out) in whole.chunks(width).zip(out.chunks_mut(cols.len())) {
-                out.copy_from_slice(&row[cols.clone()]);
-            }
-        }
-        Ok(())
+        let parts = split(&self.patch.area, self.dtype.bytes(), group_bytes);
+        let place = |part: Range<usize>| {
+            let first = self.first + (part.start - rows.start) * cols.len();
+            let len = part.len() * cols.len();
+            (Area { rows: part, cols: cols.clone() }, first..first + len)
+        };
+        parts.map(place).collect()
     }
 
-    /// Rows of the tensor that are read at once. A transposed piece is read whole: each row of the weight has an element
-    /// of each of its rows.
-    fn parts(&self, group_bytes: usize) -> Vec<Range<usize>> {
-        match self.piece.transpose {
-            true => vec![self.piece.rows.clone()],
-            false => split(&self.piece, self.dtype.bytes(), group_bytes).collect(),
+    /// Reads an area of the tensor as elements of type `to`.
+    fn read(&self, stream: &mut dyn Stream, area: &Area, to: DType, out: &mut [u8]) -> Result<()> {
+        if !self.patch.transpose && self.dtype == to {
+            return stream.read_area(&self.name, area, out);
         }
-    }
-
-    /// The rows of the weight, without gaps, that some rows of the tensor fill.
-    fn target(&self, weight: &Tensor, rows: Range<usize>) -> Tensor {
-        match self.piece.transpose {
-            true => weight.view_rows(self.piece.param_row..self.piece.param_row + self.piece.row_len()),
-            false => self.piece.view(weight, rows),
-        }
-    }
-
-    /// Reads rows of the tensor as elements of type `to`.
-    fn read(&self, stream: &mut dyn Stream, rows: Range<usize>, to: DType, out: &mut [u8]) -> Result<()> {
-        let start = rows.start * self.row_bytes();
-        if !self.piece.transpose && self.dtype == to {
-            return self.fetch(stream, rows, out);
-        }
-        let mut buffer = Vec::new();
-        if self.piece.transpose || self.is_ragged() {
-            let mut turned = Vec::new();
-            buffer.resize(rows.len() * self.row_bytes(), 0);
-            self.fetch(stream, rows.clone(), &mut buffer)?;
-            if !self.piece.transpose {
-                convert_into(self.dtype, &buffer, to, out);
-                return Ok(());
-            }
-            transpose(&buffer, [rows.len(), self.piece.row_len()], self.dtype.bytes(), &mut turned);
+        let (mut buffer, mut turned) = (Vec::new(), Vec::new());
+        if self.patch.transpose {
+            buffer.resize(area.len() * self.dtype.bytes(), 0);
+            stream.read_area(&self.name, area, &mut buffer)?;
+            transpose(&buffer, [area.rows.len(), area.cols.len()], self.dtype.bytes(), &mut turned);
             convert_into(self.dtype, &turned, to, out);
             return Ok(());
         }
-        let step = CHUNK_BYTES / 4;
-        for (index, out) in out.chunks_mut(step * to.bytes()).enumerate() {
-            buffer.resize(out.len() / to.bytes() * self.dtype.bytes(), 0);
-            let at = start + index * step * self.dtype.bytes();
-            stream.read(&self.name, at as u64, &mut buffer)?;
-            convert_into(self.dtype, &buffer, to, out);
+        let mut rest = out;
+        for rows in split(area, self.dtype.bytes(), CHUNK_BYTES) {
+            let part = Area { rows, cols: area.cols.clone() };
+            let (now, later) = rest.split_at_mut(part.len() * to.bytes());
+            buffer.resize(part.len() * self.dtype.bytes(), 0);
+            stream.read_area(&self.name, &part, &mut buffer)?;
+            convert_into(self.dtype, &buffer, to, now);
+            rest = later;
         }
         Ok(())
     }
 }
 
-/// What one thread reads in one go: rows of jobs, as they follow each other in the file.
+/// What one thread reads in one go: areas of jobs, as they follow each other in the file.
 #[derive(Default)]
 struct Group<'a> {
-    parts: Vec<(&'a Job, Range<usize>, DType)>,
+    parts: Vec<(&'a Job, Area, DType)>,
     targets: Vec<Tensor>,
     bytes: usize,
 }
 
-fn groups<'a>(jobs: &'a [Job], params: &Params) -> Vec<Group<'a>> {
+fn groups<'a>(jobs: &'a [Job], slots: &[Slot]) -> Vec<Group<'a>> {
     let all: usize = jobs.iter().map(Job::bytes).sum();
     let most = (all / 8).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
     let mut groups: Vec<Group<'a>> = Vec::new();
     for job in jobs {
-        let Some(weight) = params.get(job.id).value.resident() else { continue };
-        for rows in job.parts(most) {
+        let Some(value) = slots[job.slot].value.resident() else { continue };
+        let flat = value.reshape(1, value.len());
+        for (area, place) in job.parts(most) {
             if groups.last().is_none_or(|group| group.bytes >= most) {
                 groups.push(Group::default());
             }
             let Some(group) = groups.last_mut() else { continue };
-            group.bytes += rows.len() * job.row_bytes();
-            group.targets.push(job.target(weight, rows.clone()));
-            group.parts.push((job, rows, weight.dtype()));
+            group.bytes += area.len() * job.dtype.bytes();
+            group.targets.push(flat.view_cols(place));
+            group.parts.push((job, area, value.dtype()));
         }
     }
     groups
 }
 
-/// Parts of a piece's rows of about `bytes`.
-fn split(piece: &Piece, element_bytes: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let step = (bytes / (piece.row_len() * element_bytes).max(1)).max(1);
-    let rows = piece.rows.clone();
+/// Rows of an area, in parts of about `bytes`.
+pub(super) fn split(
+    area: &Area,
+    element_bytes: usize,
+    bytes: usize,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let step = (bytes / (area.cols.len() * element_bytes).max(1)).max(1);
+    let rows = area.rows.clone();
     rows.clone().step_by(step).map(move |start| start..rows.end.min(start.saturating_add(step)))
 }
 
-/// Rows of one chunk of a piece.
-pub(super) fn chunks(piece: &Piece, element_bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    split(piece, element_bytes, CHUNK_BYTES)
+/// Rows of one chunk of an area.
+pub(super) fn chunks(area: &Area, element_bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    split(area, element_bytes, CHUNK_BYTES)
 }
 
 /// Fills all weights of a model from a source.
@@ -165,11 +151,28 @@ pub(super) fn chunks(piece: &Piece, element_bytes: usize) -> impl Iterator<Item 
 /// # Panics
 /// If `params` are not this model's.
 pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn Source) -> Result<()> {
-    let jobs = plan(model, source)?;
+    let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
+        let value = param.value.clone();
+        Slot { id, range: 0..value.len(), value }
+    };
+    let slots: Vec<Slot> = params.iter().map(slot).collect();
+    load_slots(device, model, &slots, source)?;
+    params.disk().map_or(Ok(()), |disk| disk.check().map_err(Error::Spill))
+}
+
+/// Fills values with elements of a model's weights, or of anything that has their names and shapes. Nothing else is read.
+///
+/// # Errors
+/// As [`load`]; what the disk behind the values says has to be asked for.
+///
+/// # Panics
+/// If a value has not as many elements as its range.
+pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn Source) -> Result<()> {
+    let jobs = plan(model, slots, source)?;
     if !device.machine.has_data() {
         return Ok(());
     }
-    let groups = groups(&jobs, params);
+    let groups = groups(&jobs, slots);
     let (parts, targets): (Vec<_>, Vec<_>) =
         groups.into_iter().map(|group| (group.parts, group.targets)).unzip();
     // Of several failures the first in the order of the file is told, whichever thread met one first.
@@ -181,8 +184,8 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
         }
         let mut stream = source.stream();
         let mut parts = parts[index].iter().zip(elements);
-        let read = parts
-            .try_for_each(|((job, rows, dtype), out)| job.read(stream.as_mut(), rows.clone(), *dtype, out));
+        let read =
+            parts.try_for_each(|((job, area, dtype), out)| job.read(stream.as_mut(), area, *dtype, out));
         if let Err(error) = read {
             let mut first = failure();
             if first.as_ref().is_none_or(|(first, _)| index < *first) {
@@ -194,49 +197,57 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
         .map_or(Ok(()), |(_, error)| Err(error))?;
-    load_chunks(device, params, &jobs, source)?;
-    params.disk().map_or(Ok(()), |disk| disk.check().map_err(Error::Spill))
+    load_chunks(device, slots, &jobs, source)
 }
 
 /// Checks every tensor before any is read, and orders the work as the data lies.
-fn plan(model: &Model, source: &dyn Source) -> Result<Vec<Job>> {
+fn plan(model: &Model, slots: &[Slot], source: &dyn Source) -> Result<Vec<Job>> {
     let family = Family::of(&model.spec);
     let names = source.names();
-    let order: std::collections::BTreeMap<&str, usize> =
-        names.iter().enumerate().map(|(index, name)| (*name, index)).collect();
+    let order: BTreeMap<&str, usize> = names.iter().enumerate().map(|(index, name)| (*name, index)).collect();
+    let (pieces, shapes) = (model.pieces(), model.shapes());
     let mut jobs = Vec::new();
-    for (index, pieces) in model.pieces().into_iter().enumerate() {
-        for piece in pieces {
-            let short = piece.name.strip_prefix(family.names.base).filter(|name| order.contains_key(name));
+    for (index, slot) in slots.iter().enumerate() {
+        let (shape, held) = (shapes[slot.id.index()], slot.range.len());
+        assert_eq!(slot.value.len(), held, "load: elements of {:?}, weight {:?}", slot.value, slot.id);
+        for patch in patches(&pieces[slot.id.index()], shape, slot.range.clone()) {
+            let short = patch.name.strip_prefix(family.names.base).filter(|name| order.contains_key(name));
             let name =
-                if order.contains_key(piece.name.as_str()) { Some(piece.name.as_str()) } else { short };
+                if order.contains_key(patch.name.as_str()) { Some(patch.name.as_str()) } else { short };
             let Some(name) = name.map(str::to_string) else {
-                let what = format!("is missing; {} needs it with shape {:?}", model.spec.family, piece.shape);
-                return Err(Error::tensor(source.place(&piece.name), &piece.name, what));
+                let what = format!("is missing; {} needs it with shape {:?}", model.spec.family, patch.shape);
+                return Err(Error::tensor(source.place(&patch.name), &patch.name, what));
             };
             let refuse = |what: String| Err(Error::tensor(source.place(&name), &name, what));
-            let shape = source.shape(&name).unwrap_or_default();
-            if shape != piece.shape {
-                return refuse(format!("has shape {shape:?}, the configuration says {:?}", piece.shape));
+            let shape_there = source.shape(&name).unwrap_or_default();
+            if shape_there != patch.shape {
+                return refuse(format!(
+                    "has shape {shape_there:?}, the configuration says {:?}",
+                    patch.shape
+                ));
             }
             let Some(dtype) = source.dtype(&name).filter(|dtype| is_convertible(*dtype)) else {
                 return refuse("is not stored as F32, BF16 or F16, the types that can be loaded".into());
             };
+            let first = patch.local.rows.start * shape[1] + patch.local.cols.start - slot.range.start;
             let order = order[name.as_str()];
-            jobs.push(Job { id: ParamId(index as u32), piece, name, dtype, order });
+            jobs.push(Job { slot: index, patch, first, name, dtype, order });
         }
     }
-    check_used(model, source, &jobs)?;
-    jobs.sort_by_key(|job| (job.order, job.piece.rows.start));
+    let held: usize = slots.iter().map(|slot| slot.range.len()).sum();
+    let whole = model.portion == Portion::whole(&model.spec)
+        && held == shapes.iter().map(|[rows, cols]| rows * cols).sum::<usize>();
+    check_used(model, source, &jobs, whole)?;
+    jobs.sort_by_key(|job| (job.order, job.patch.area.rows.start, job.patch.area.cols.start));
     Ok(jobs)
 }
 
 /// Every tensor of the source must have been wanted, or be known to be superfluous.
-fn check_used(model: &Model, source: &dyn Source, jobs: &[Job]) -> Result<()> {
+fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> Result<()> {
     let names = &Family::of(&model.spec).names;
     let mut used: BTreeSet<String> = jobs.iter().map(|job| job.name.clone()).collect();
-    if model.portion != Portion::whole(&model.spec) {
-        // What other ranks want.
+    if !whole {
+        // What others want.
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
         let (whole, _) = Model::declare(&nowhere, &model.spec, DType::F32);
         for piece in whole.pieces().into_iter().flatten() {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use half::bf16;
 
+use super::area::Area;
 use super::header::Stored;
 use super::source::Stream;
 use crate::error::Result;
@@ -28,6 +29,26 @@ pub(super) struct Packed {
     pub scales: String,
     /// [experts, in, out].
     pub shape: Vec<usize>,
+}
+
+/// Bytes of a packed tensor's bf16 elements that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub start: u64,
+    pub bytes: usize,
+}
+
+impl Packed {
+    /// What an area of the tensor is, seen as [experts x in, out]: whole rows are one run.
+    pub fn runs(&self, area: &Area) -> impl Iterator<Item = Run> + use<> {
+        let width = self.shape.last().copied().unwrap_or_default();
+        let Area { rows, cols } = area.clone();
+        let step = if cols.len() == width { rows.len().max(1) } else { 1 };
+        rows.step_by(step).map(move |row| Run {
+            start: ((row * width + cols.start) * WIDE) as u64,
+            bytes: step * cols.len() * WIDE,
+        })
+    }
 }
 
 /// All tensors whose two parts are among those stored, by name.
@@ -129,6 +150,17 @@ fn value(code: u8, scale: u8) -> bf16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_rows_are_one_run_and_parts_of_rows_are_not() {
+        let packed = Packed { blocks: String::new(), scales: String::new(), shape: vec![2, 32, 5] };
+        let runs = |rows, cols| {
+            packed.runs(&Area { rows, cols }).map(|run| (run.start, run.bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(3..5, 0..5), [(30, 20)]);
+        assert_eq!(runs(3..5, 1..3), [(32, 4), (42, 4)]);
+        assert_eq!(runs(3..3, 0..5), []);
+    }
 
     #[test]
     fn codes_are_e2m1_and_scales_powers_of_two() {

@@ -6,12 +6,14 @@ use std::path::Path;
 use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{DType, Device, Reader, Share};
 
+use super::area::{Area, part_name};
 use super::convert::{convert, transpose};
-use super::load::chunks;
-use super::writer::{FolderWriter, TensorInfo};
+use super::load::{Slot, chunks};
+use super::sink::Hurry;
+use super::writer::{FileWriter, FolderWriter, TensorInfo};
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::pieces::Piece;
+use crate::patch::{Patch, patches};
 
 /// How tensors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +70,27 @@ pub fn export_tensors(
 
 /// Values that any thread may write to files while the issuing thread reads them too.
 pub struct Export {
-    readers: Vec<Reader>,
-    /// In the order of the files: each tensor with its pieces and whose rows they are.
-    tensors: Vec<(TensorInfo, Vec<(usize, Piece)>)>,
-    options: SaveOptions,
+    held: Vec<Held>,
+    tensors: Vec<Tensor>,
+    max_shard_bytes: u64,
+}
+
+/// A value being read.
+struct Held {
+    reader: Reader,
+    /// Rows x columns of the rank's part of the weight.
+    shape: [usize; 2],
+    /// Which of its elements the value begins with.
+    first: usize,
+}
+
+/// A tensor in a file, or a part of one.
+struct Tensor {
+    info: TensorInfo,
+    /// Of a part: the tensor's name and whole shape.
+    part_of: Option<(String, Vec<usize>)>,
+    /// One after the other they are its elements; with whose elements they are.
+    patches: Vec<(usize, Patch)>,
 }
 
 impl Export {
@@ -87,33 +106,50 @@ impl Export {
         tensor: impl Fn(ParamId) -> Option<Value>,
         options: SaveOptions,
     ) -> (Vec<Share>, Export) {
+        let given = model.pieces().into_iter().zip(model.shapes()).enumerate();
+        let given = given.filter_map(|(index, (pieces, shape))| {
+            let id = ParamId(index as u32);
+            let value = tensor(id)?;
+            let range = 0..value.len();
+            Some((Slot { id, value, range: range.clone() }, patches(&pieces, shape, range)))
+        });
+        let (shares, export) = Export::of(device, model, given.collect(), options.dtype);
+        (shares, Export { max_shard_bytes: options.max_shard_bytes, ..export })
+    }
+
+    /// As [`Export::begin`], of some patches of some values, written as `dtype`; those next to each other become one part.
+    ///
+    /// # Panics
+    /// If the machine has no data.
+    pub fn of(
+        device: &Device,
+        model: &Model,
+        given: Vec<(Slot, Vec<Patch>)>,
+        dtype: DType,
+    ) -> (Vec<Share>, Export) {
         assert!(device.machine.has_data(), "export: the machine has no data");
+        let (wide, shapes) = (model.wide(), model.shapes());
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
-        let wide = model.wide();
-        let mut shares = Vec::new();
-        let mut export = Export { readers: Vec::new(), tensors: Vec::new(), options };
-        for (index, pieces) in model.pieces().into_iter().enumerate() {
-            let Some(weight) = tensor(ParamId(index as u32)) else { continue };
-            let (share, reader) = weight.share(device);
-            shares.push(share);
-            let reader_index = export.readers.len();
-            export.readers.push(reader);
-            for piece in pieces {
-                let (name, shape) = (piece.name.clone(), piece.shape.clone());
-                let place = *places.entry(name.clone()).or_insert_with(|| {
-                    let dtype =
-                        if wide.contains(&ParamId(index as u32)) { DType::F32 } else { options.dtype };
-                    let info = TensorInfo { name, dtype, shape };
-                    export.tensors.push((info, Vec::new()));
-                    export.tensors.len() - 1
-                });
-                export.tensors[place].1.push((reader_index, piece));
+        let mut named: Vec<(DType, Vec<(usize, Patch)>)> = Vec::new();
+        let (mut shares, mut held) = (Vec::new(), Vec::new());
+        for (Slot { id, value, range }, patches) in given {
+            if patches.is_empty() {
+                continue;
             }
+            let (share, reader) = value.share(device);
+            shares.push(share);
+            let dtype = if wide.contains(&id) { DType::F32 } else { dtype };
+            for patch in patches {
+                let place = *places.entry(patch.name.clone()).or_insert(named.len());
+                if place == named.len() {
+                    named.push((dtype, Vec::new()));
+                }
+                named[place].1.push((held.len(), patch));
+            }
+            held.push(Held { reader, shape: shapes[id.index()], first: range.start });
         }
-        for (_, parts) in &mut export.tensors {
-            parts.sort_by_key(|(_, piece)| piece.rows.start);
-        }
-        (shares, export)
+        let tensors = named.into_iter().flat_map(|(dtype, patches)| joined(dtype, patches)).collect();
+        (shares, Export { held, tensors, max_shard_bytes: u64::MAX })
     }
 
     /// Writes `model.safetensors` (or shards with an index) into a folder.
@@ -124,45 +160,111 @@ impl Export {
     /// # Panics
     /// If a tensor has not its weight's shape.
     pub fn write(self, folder: &Path) -> Result<()> {
-        self.stream(folder)?.finish()
+        let Export { held, tensors, max_shard_bytes } = self;
+        let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+        let mut writer = FolderWriter::create(folder, infos, max_shard_bytes)?;
+        tensors.iter().try_for_each(|tensor| tensor.write(&held, &mut |bytes| writer.write(bytes)))?;
+        drop(held);
+        writer.finish()
     }
 
-    /// As [`Export::write`] without publishing anything: from here on the tensors may be changed.
+    /// Writes one file, without publishing it: from here on the tensors may be changed. Past the system's cache, until
+    /// somebody is in a hurry.
     ///
     /// # Errors
-    /// As [`Export::write`].
+    /// If the system refuses to write.
     ///
     /// # Panics
     /// As [`Export::write`].
-    pub fn stream(self, folder: &Path) -> Result<FolderWriter> {
-        let Export { readers, tensors, options } = self;
-        let infos = tensors.iter().map(|(info, _)| info.clone()).collect();
-        let mut writer = FolderWriter::create(folder, infos, options.max_shard_bytes)?;
-        for (info, parts) in &tensors {
-            for (reader, piece) in parts {
-                write_piece(&readers[*reader], piece, info.dtype, &mut writer)?;
-            }
-        }
+    pub fn stream(self, path: &Path, hurry: &Hurry) -> Result<FileWriter> {
+        let Export { held, tensors, .. } = self;
+        let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
+        let wholes = tensors.iter().filter_map(|tensor| tensor.part_of.clone()).collect();
+        let mut writer = FileWriter::create_parts(path, &infos, &wholes)?;
+        writer.past_cache(hurry.clone());
+        tensors.iter().try_for_each(|tensor| tensor.write(&held, &mut |bytes| writer.write(bytes)))?;
         Ok(writer)
     }
 }
 
-fn write_piece(reader: &Reader, piece: &Piece, dtype: DType, writer: &mut FolderWriter) -> Result<()> {
-    let from = reader.dtype();
-    let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
-    for rows in chunks(piece, from.bytes()) {
-        let [weight_rows, cols] = piece.part(reader.shape(), rows.clone());
-        reader.read(weight_rows, cols, &mut bytes).map_err(Error::Spill)?;
-        let mut elements = &bytes;
-        if piece.transpose {
-            transpose(elements, [piece.row_len(), rows.len()], from.bytes(), &mut turned);
-            elements = &turned;
+/// Patches of one tensor as whole tensors or parts, each as high as it can be.
+fn joined(dtype: DType, mut patches: Vec<(usize, Patch)>) -> Vec<Tensor> {
+    patches.sort_by_key(|(_, patch)| {
+        let Area { rows, cols } = &patch.area;
+        (cols.start, cols.end, rows.start)
+    });
+    let mut runs: Vec<(Area, Vec<(usize, Patch)>)> = Vec::new();
+    for (of, patch) in patches {
+        match runs.last_mut() {
+            Some((area, run)) if area.cols == patch.area.cols && area.rows.end == patch.area.rows.start => {
+                area.rows.end = patch.area.rows.end;
+                run.push((of, patch));
+            }
+            _ => runs.push((patch.area.clone(), vec![(of, patch)])),
         }
-        if from != dtype {
-            convert(from, elements, dtype, &mut converted);
-            elements = &converted;
-        }
-        writer.write(elements)?;
     }
-    Ok(())
+    let tensor = |(area, patches): (Area, Vec<(usize, Patch)>)| {
+        let (name, shape) = (&patches[0].1.name, &patches[0].1.shape);
+        let whole = area.len() == shape.iter().product::<usize>();
+        let (name, shape, part_of) = match (whole, patches[0].1.vector) {
+            (true, _) => (name.clone(), shape.clone(), None),
+            (_, true) => (part_name(name, &area), vec![area.len()], Some((name.clone(), shape.clone()))),
+            _ => {
+                let part = vec![area.rows.len(), area.cols.len()];
+                (part_name(name, &area), part, Some((name.clone(), shape.clone())))
+            }
+        };
+        Tensor { info: TensorInfo { name, dtype, shape }, part_of, patches }
+    };
+    runs.into_iter().map(tensor).collect()
+}
+
+impl Tensor {
+    fn write(&self, held: &[Held], write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
+        for (of, patch) in &self.patches {
+            let held = &held[*of];
+            let from = held.reader.dtype();
+            for rows in chunks(&patch.area, from.bytes()) {
+                let part = patch.rows(rows);
+                held.read(&part.local, &mut bytes)?;
+                let mut elements = &bytes;
+                if part.transpose {
+                    let Area { rows, cols } = &part.local;
+                    transpose(elements, [rows.len(), cols.len()], from.bytes(), &mut turned);
+                    elements = &turned;
+                }
+                if from != self.info.dtype {
+                    convert(from, elements, self.info.dtype, &mut converted);
+                    elements = &converted;
+                }
+                write(elements)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Held {
+    /// Replaces the contents of `out` with an area of the rank's part of the weight.
+    fn read(&self, local: &Area, out: &mut Vec<u8>) -> Result<()> {
+        let Area { rows, cols } = local;
+        let width = self.shape[1];
+        if self.first == 0 && self.reader.shape() == self.shape {
+            return self.reader.read(rows.clone(), cols.clone(), out).map_err(Error::Spill);
+        }
+        // A run of elements is one row.
+        let at = |row: usize| row * width + cols.start - self.first;
+        if rows.len() == 1 || cols.len() == width {
+            let first = at(rows.start);
+            return self.reader.read(0..1, first..first + local.len(), out).map_err(Error::Spill);
+        }
+        let mut row_bytes = Vec::new();
+        out.clear();
+        for row in rows.clone() {
+            self.reader.read(0..1, at(row)..at(row) + cols.len(), &mut row_bytes).map_err(Error::Spill)?;
+            out.extend_from_slice(&row_bytes);
+        }
+        Ok(())
+    }
 }

@@ -2,13 +2,15 @@
 //!
 //! A file gets a temporary name, is flushed to disk, and then renamed, so a reader sees all of it or nothing.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use fathom_tensor::DType;
 use serde_json::{Map, Value, json};
+use twox_hash::XxHash3_128;
 
+use super::sink::{Hurry, Sink};
 use super::source::{INDEX, SINGLE};
 use crate::error::{Error, Result};
 
@@ -30,10 +32,15 @@ impl TensorInfo {
     }
 }
 
+/// Names of tensors that a file has parts of, with their whole shapes.
+pub type Wholes = BTreeMap<String, Vec<usize>>;
+
 /// The file's bytes before the data: length and JSON, padded so that the data starts at a multiple of eight.
-fn header(tensors: &[TensorInfo]) -> Vec<u8> {
+fn header(tensors: &[TensorInfo], wholes: &Wholes) -> Vec<u8> {
     let mut map = Map::new();
-    map.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut metadata = Map::from_iter([("format".to_string(), json!("pt"))]);
+    metadata.extend(wholes.iter().map(|(name, shape)| (name.clone(), json!(json!(shape).to_string()))));
+    map.insert("__metadata__".into(), Value::Object(metadata));
     let mut start = 0;
     for tensor in tensors {
         let end = start + tensor.bytes();
@@ -53,8 +60,10 @@ fn header(tensors: &[TensorInfo]) -> Vec<u8> {
 pub struct FileWriter {
     path: PathBuf,
     temporary: PathBuf,
-    file: Option<BufWriter<File>>,
+    file: Option<Sink>,
     left: u64,
+    bytes: u64,
+    hash: XxHash3_128,
 }
 
 impl FileWriter {
@@ -63,9 +72,17 @@ impl FileWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn create(path: &Path, tensors: &[TensorInfo]) -> Result<FileWriter> {
+        FileWriter::create_parts(path, tensors, &Wholes::new())
+    }
+
+    /// As [`FileWriter::create`], of a file some of whose tensors are parts.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn create_parts(path: &Path, tensors: &[TensorInfo], wholes: &Wholes) -> Result<FileWriter> {
         let mut writer = FileWriter::create_raw(path)?;
         writer.left = u64::MAX;
-        writer.write(&header(tensors))?;
+        writer.write(&header(tensors, wholes))?;
         writer.left = tensors.iter().map(TensorInfo::bytes).sum();
         Ok(writer)
     }
@@ -74,9 +91,21 @@ impl FileWriter {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(".tmp");
         let temporary = path.with_file_name(name);
-        let file = File::create(&temporary).map_err(Error::io("create", &temporary))?;
-        let file = Some(BufWriter::with_capacity(1 << 20, file));
-        Ok(FileWriter { path: path.to_path_buf(), temporary, file, left: 0 })
+        let file = Some(Sink::create(&temporary).map_err(Error::io("create", &temporary))?);
+        let (path, hash) = (path.to_path_buf(), XxHash3_128::new());
+        Ok(FileWriter { path, temporary, file, left: 0, bytes: 0, hash })
+    }
+
+    /// From here on past the system's cache, if the file system can do that, until somebody is in a hurry.
+    pub fn past_cache(&mut self, hurry: Hurry) {
+        if let Some(file) = &mut self.file {
+            file.past_cache(&self.temporary, hurry);
+        }
+    }
+
+    /// Bytes written so far, and their XXH3 of 128 bits.
+    pub fn digest(&self) -> (u64, u128) {
+        (self.bytes, self.hash.finish_128())
     }
 
     /// Bytes that are still to come.
@@ -94,16 +123,17 @@ impl FileWriter {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         assert!(bytes.len() as u64 <= self.left, "{}: more data than announced", self.path.display());
         self.left -= bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
+        self.hash.write(bytes);
         let file = self.file.as_mut();
-        file.map_or(Ok(()), |file| file.write_all(bytes)).map_err(Error::io("write", &self.temporary))
+        file.map_or(Ok(()), |file| file.write(bytes)).map_err(Error::io("write", &self.temporary))
     }
 
     /// Flushes to disk; the file has still its temporary name.
     fn flush(&mut self) -> Result<()> {
         assert!(self.left == 0, "{}: {} bytes of data are missing", self.path.display(), self.left);
         if let Some(file) = &mut self.file {
-            file.flush().map_err(Error::io("write", &self.temporary))?;
-            file.get_ref().sync_all().map_err(Error::io("write", &self.temporary))?;
+            file.sync().map_err(Error::io("write", &self.temporary))?;
         }
         Ok(())
     }

@@ -8,5 +8,6 @@ mod golden;
 mod golden_files;
 mod moe;
 mod mxfp4;
+mod parts;
 mod pieces;
 mod round_trip;

@@ -8,6 +8,7 @@
 //! once: a step goes on with values that mean nothing, and asks [`Link::check`] before its update.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::{DType, Device, Tensor};
 
@@ -34,6 +35,25 @@ impl fmt::Display for What {
     }
 }
 
+/// A rank that others wait for, and that itself does not wait.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Absent {
+    /// Which.
+    pub rank: usize,
+    /// Seconds since it last sent, received or waited.
+    pub silent_s: f64,
+    /// What that was for; empty if there was nothing yet.
+    pub last: String,
+}
+
+fn missing_in_words(missing: &[Absent]) -> String {
+    let one = |Absent { rank, silent_s, last }: &Absent| match last.is_empty() {
+        true => format!("rank {rank} was never heard of"),
+        false => format!("rank {rank} was last heard of {silent_s:.1} s ago in {last}"),
+    };
+    missing.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
 /// Why a link gave up. Every rank sees the first failure.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
@@ -50,6 +70,23 @@ pub enum LinkError {
         what: String,
         /// How long.
         seconds: f64,
+    },
+    /// Nothing came in time, and the link knows who is not there.
+    #[error(
+        "rank {rank} waited {seconds:.1} s in {what} ({section}) and {}: gone, hanging, or slower than mesh.timeout_s allows",
+        missing_in_words(missing)
+    )]
+    Missing {
+        /// Who waited.
+        rank: usize,
+        /// In what.
+        what: String,
+        /// What the run was doing: its setup, a step.
+        section: &'static str,
+        /// How long.
+        seconds: f64,
+        /// Who is not there.
+        missing: Vec<Absent>,
     },
     /// Two ranks are not at the same point of the same program.
     #[error("rank {rank} expects {expected} from rank {peer}, which sent {found}: their programs differ")]
@@ -125,4 +162,14 @@ pub trait Link {
     fn abort(&self, reason: &str);
     /// What went through so far.
     fn traffic(&self) -> Traffic;
+    /// From here on this rank is in a section of the run that has a deadline of its own (`None`: the link's). A link that has one
+    /// deadline for everything takes no notice.
+    fn section(&self, _name: &'static str, _deadline: Option<Duration>) {}
+    /// After a failure: waits for all ranks to come here and begins anew, with nothing under way and no failure.
+    ///
+    /// # Errors
+    /// The failure, if the link cannot do this or a rank does not come: then the run is over.
+    fn rejoin(&self) -> Result<(), LinkError> {
+        self.check()
+    }
 }

@@ -9,6 +9,7 @@ pub mod conformance;
 mod grid;
 mod imagined;
 mod link;
+mod presence;
 mod threads;
 
 use std::cell::RefCell;
@@ -19,7 +20,7 @@ use std::rc::Rc;
 pub use collectives::{Flying, Reducing, share};
 pub use grid::{Axis, Grid};
 pub use imagined::Imagined;
-pub use link::{Among, Flight, Link, LinkError, Traffic, What};
+pub use link::{Absent, Among, Flight, Link, LinkError, Traffic, What};
 pub use threads::{Seat, Threads, ThreadsOptions, threads};
 
 /// What one kind of collective moved along one axis.

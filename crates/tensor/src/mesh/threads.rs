@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::link::{Flight, Link, LinkError, Traffic, What};
+use super::presence::{Meeting, Presence};
 use crate::loan::Lent;
 use crate::share::{Reader, Share};
 use crate::spill::mix;
@@ -51,9 +52,13 @@ struct World {
     /// Rung when something came for a rank, was taken from it, or somebody gave up.
     bells: Vec<Condvar>,
     failure: Mutex<Option<LinkError>>,
+    /// Who was last heard of when.
+    presence: Presence,
+    /// Where ranks meet after a failure.
+    meeting: Meeting,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -71,9 +76,14 @@ impl World {
         }
     }
 
-    /// Waits under a mailbox's lock until `ready` gives something; `None` after a failure or at the deadline.
-    fn wait<T>(&self, at: usize, mut ready: impl FnMut(&mut Mailbox) -> Option<T>) -> Result<T, bool> {
-        let until = Instant::now() + self.options.deadline;
+    /// Waits under a mailbox's lock until `ready` gives something. An error says whether it was the deadline, and not a failure.
+    fn wait<T>(
+        &self,
+        at: usize,
+        deadline: Duration,
+        mut ready: impl FnMut(&mut Mailbox) -> Option<T>,
+    ) -> Result<T, bool> {
+        let until = Instant::now() + deadline;
         let mut mailbox = lock(&self.boxes[at]);
         loop {
             if let Some(found) = ready(&mut mailbox) {
@@ -104,7 +114,8 @@ impl Seat {
         let Seat { world, rank } = self;
         let numbers = || RefCell::new(vec![0; world.boxes.len()]);
         let (sent, expected) = (numbers(), numbers());
-        Threads(Rc::new(End { world, rank, sent, expected, traffic: Cell::default() }))
+        let section = Cell::new(("setup", None));
+        Threads(Rc::new(End { world, rank, sent, expected, traffic: Cell::default(), section }))
     }
 }
 
@@ -116,6 +127,8 @@ pub fn threads(ranks: usize, options: ThreadsOptions) -> Vec<Seat> {
         boxes: (0..ranks).map(|_| mailbox()).collect(),
         bells: (0..ranks).map(|_| Condvar::new()).collect(),
         failure: Mutex::new(None),
+        presence: Presence::new(ranks),
+        meeting: Meeting::new(ranks),
     };
     let world = Arc::new(world);
     (0..ranks).map(|rank| Seat { world: world.clone(), rank }).collect()
@@ -132,9 +145,20 @@ struct End {
     /// Messages expected from each rank.
     expected: RefCell<Vec<u64>>,
     traffic: Cell<Traffic>,
+    section: Cell<(&'static str, Option<Duration>)>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.world.meeting.leave(self.rank);
+    }
 }
 
 impl End {
+    fn deadline(&self) -> Duration {
+        self.section.get().1.unwrap_or(self.world.options.deadline)
+    }
+
     fn disturb(&self, peer: usize, number: u64, receives: u64) {
         let Some(seed) = self.world.options.chaos else { return };
         let draw = mix(&[seed, self.rank as u64, peer as u64, number, receives]);
@@ -150,8 +174,10 @@ impl End {
     }
 
     fn timed_out(&self, peer: usize, what: &What) {
-        let (rank, seconds) = (self.rank, self.world.options.deadline.as_secs_f64());
-        self.world.fail(LinkError::TimedOut { rank, peer, what: what.to_string(), seconds });
+        let (rank, what) = (self.rank, what.to_string());
+        let (section, seconds) = (self.section.get().0, self.deadline().as_secs_f64());
+        let missing = self.world.presence.absent(rank, peer);
+        self.world.fail(LinkError::Missing { rank, what, section, seconds, missing });
     }
 }
 
@@ -168,7 +194,10 @@ impl Flight for Sent {
     fn wait(mut self: Box<Self>) {
         let Some(share) = self.share.take() else { return };
         let begun = Instant::now();
-        let gone = self.end.world.wait(self.to, |_| (!share.is_read()).then_some(()));
+        let (world, rank) = (&self.end.world, self.end.rank);
+        world.presence.waits(rank, &self.what);
+        let gone = world.wait(self.to, self.end.deadline(), |_| (!share.is_read()).then_some(()));
+        world.presence.works(rank);
         if gone == Err(true) {
             self.end.timed_out(self.to, &self.what);
         }
@@ -210,10 +239,12 @@ impl Flight for Coming {
         let Coming { end, device, from, number, dst, what } = *self;
         let world = &end.world;
         let begun = Instant::now();
-        let parcel = world.wait(end.rank, |mailbox| {
+        world.presence.waits(end.rank, &what);
+        let parcel = world.wait(end.rank, end.deadline(), |mailbox| {
             let at = mailbox.queues[from].iter().position(|parcel| parcel.number == number)?;
             mailbox.queues[from].remove(at)
         });
+        world.presence.works(end.rank);
         let tensor = dst.tensor().clone();
         drop(dst);
         let Parcel { what: found, reader, .. } = match parcel {
@@ -300,5 +331,30 @@ impl Link for Threads {
 
     fn traffic(&self) -> Traffic {
         self.0.traffic.get()
+    }
+
+    fn section(&self, name: &'static str, deadline: Option<Duration>) {
+        self.0.section.set((name, deadline));
+    }
+
+    fn rejoin(&self) -> Result<(), LinkError> {
+        let world = &self.0.world;
+        // What was sent before is forgotten, so the next message of every pair is the first again.
+        self.0.sent.borrow_mut().fill(0);
+        self.0.expected.borrow_mut().fill(0);
+        let clear = || {
+            // All ranks are here, so nothing is under way and nobody else looks.
+            for mailbox in &world.boxes {
+                lock(mailbox).queues.iter_mut().for_each(VecDeque::clear);
+            }
+            *lock(&world.failure) = None;
+        };
+        let met = world.meeting.meet(self.0.rank, world.options.deadline, clear);
+        met.map_err(|missing| {
+            let (rank, what) = (self.0.rank, "going on together".to_string());
+            let seconds = world.options.deadline.as_secs_f64();
+            let missing = world.presence.describe(&missing);
+            world.failure().unwrap_or(LinkError::Missing { rank, what, section: "restart", seconds, missing })
+        })
     }
 }

@@ -1,72 +1,139 @@
-//! A save on its way: a thread writes while steps go on.
+//! A save on its way: a thread of every rank writes while steps go on, and the first rank's publishes when all have agreed.
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use fathom_model::Export;
-use fathom_tensor::Share;
+use fathom_model::{Export, Hurry, rank_file};
+use fathom_tensor::{Device, Share};
 
-use super::{
-    Checkpoints, LATEST, Saved, State, VERSION, hash_files, io, publish, remove, step_name, sync_folder,
+use super::files::{
+    FileState, Files, State, VERSION, io, publish, read_files, remove, step_name, sync_folder, write_json,
     write_state,
 };
-use crate::error::Result;
+use super::{Checkpoints, LATEST, Saved};
+use crate::agree::outcome;
+use crate::error::{Error, Result};
 use crate::run::Progress;
+
+/// Where a rank writes, and which rank it is.
+pub(super) struct Place {
+    pub temporary: PathBuf,
+    pub rank: usize,
+    pub ranks: usize,
+}
 
 /// What the thread writes.
 pub(super) struct Job {
     pub checkpoints: Checkpoints,
+    pub place: Place,
     pub progress: Progress,
     pub optimizer_step: u64,
     pub exports: Vec<(&'static str, Export)>,
 }
 
-impl Job {
-    /// Publishes the checkpoint. What a failure leaves behind is removed: the disk may be full.
-    fn run(self) -> Result<Saved> {
-        let name = step_name(self.progress.step);
-        let temporary = self.checkpoints.folder.join(format!(".{name}.tmp"));
-        let saved = self.publish(&name, &temporary);
-        if saved.is_err() {
-            let _ = fs::remove_dir_all(&temporary);
-        }
-        saved
+impl Place {
+    /// The list of the files that a rank wrote.
+    fn list(&self, rank: usize) -> PathBuf {
+        self.temporary.join(format!("rank-{rank:05}.json"))
     }
 
-    fn publish(self, name: &str, temporary: &std::path::Path) -> Result<Saved> {
-        let begun = Instant::now();
-        let Job { checkpoints, progress, optimizer_step, exports } = self;
-        let target = checkpoints.folder.join(name);
-        remove(temporary)?;
-        fs::create_dir_all(temporary).map_err(io("create", temporary))?;
+    /// Writes and syncs this rank's files.
+    fn write(&self, exports: Vec<(&'static str, Export)>, hurry: &Hurry) -> Result<Files> {
         // First everything is read, for the next update waits for that; then the disk is waited for.
         let mut writers = Vec::new();
         for (part, export) in exports {
-            writers.push(export.stream(&temporary.join(part))?);
+            let folder = self.temporary.join(part);
+            fs::create_dir_all(&folder).map_err(io("create", &folder))?;
+            let name = rank_file(self.rank, self.ranks);
+            writers.push((format!("{part}/{name}"), export.stream(&folder.join(name), hurry)?));
         }
-        for writer in writers {
+        let mut files = Files::new();
+        for (name, writer) in writers {
+            files.insert(name, FileState::of(writer.digest()));
             writer.finish()?;
         }
-        let files = hash_files(temporary)?;
-        let bytes = files.values().map(|file| file.bytes).sum();
-        write_state(temporary, &State { version: VERSION, progress, optimizer_step, files })?;
-        sync_folder(temporary)?;
-        // A folder of this name that is not the newest is of a run that was killed before it could say so.
-        remove(&target)?;
-        fs::rename(temporary, &target).map_err(io("publish", &target))?;
-        sync_folder(&checkpoints.folder)?;
-        publish(&checkpoints.folder.join(LATEST), name.as_bytes())?;
-        checkpoints.retire(name)?;
-        Ok(Saved { bytes, seconds: begun.elapsed().as_secs_f64() })
+        if self.rank > 0 {
+            write_json(&self.list(self.rank), &files)?;
+        }
+        Ok(files)
     }
 }
 
-/// A save on its way. Dropped, it is waited for and its errors are lost.
+impl Job {
+    /// Publishes the checkpoint, on the first rank.
+    fn publish(self, mut files: Files) -> Result<Saved> {
+        let Job { checkpoints, place, progress, optimizer_step, .. } = self;
+        let name = step_name(progress.step);
+        let target = checkpoints.folder.join(&name);
+        for rank in 1..place.ranks {
+            let list = place.list(rank);
+            files.extend(read_files(&list)?);
+            fs::remove_file(&list).map_err(io("remove", &list))?;
+        }
+        let bytes = files.values().map(|file| file.bytes).sum();
+        write_state(&place.temporary, &State { version: VERSION, progress, optimizer_step, files })?;
+        sync_folder(&place.temporary)?;
+        // A folder of this name that is not the newest is of a run that was killed before it could say so.
+        remove(&target)?;
+        fs::rename(&place.temporary, &target).map_err(io("publish", &target))?;
+        sync_folder(&checkpoints.folder)?;
+        publish(&checkpoints.folder.join(LATEST), name.as_bytes())?;
+        checkpoints.retire(&name)?;
+        Ok(Saved { bytes, seconds: 0.0 })
+    }
+
+    /// The whole work of the thread. What a failure leaves behind is removed: the disk may be full.
+    fn run(mut self, written: &Written, verdict: &Receiver<bool>) -> Result<Saved> {
+        let begun = Instant::now();
+        let exports = std::mem::take(&mut self.exports);
+        let files = self.place.write(exports, &written.hurry);
+        let failure = files.as_ref().err().map(ToString::to_string);
+        written.over.store(true, Ordering::Release);
+        // Nobody listens any more if the run has ended or goes back to an earlier step.
+        let _ = written.sender.send(failure);
+        let agreed = verdict.recv().unwrap_or(false);
+        let (rank, temporary) = (self.place.rank, self.place.temporary.clone());
+        let saved = match (files, agreed) {
+            (Ok(files), true) if rank == 0 => self.publish(files),
+            (Ok(files), true) => {
+                Ok(Saved { bytes: files.values().map(|file| file.bytes).sum(), seconds: 0.0 })
+            }
+            (Ok(_), false) => {
+                Err(Error::Checkpoint { path: temporary.clone(), message: "was given up".into() })
+            }
+            (Err(error), _) => Err(error),
+        };
+        if saved.is_err() && rank == 0 {
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        saved.map(|saved| Saved { seconds: begun.elapsed().as_secs_f64(), ..saved })
+    }
+}
+
+/// How the thread says that this rank's files are on disk, or why not.
+struct Written {
+    over: Arc<AtomicBool>,
+    hurry: Hurry,
+    sender: Sender<Option<String>>,
+}
+
+/// A save on its way. Dropped, it is waited for and given up.
 pub struct Saving {
     step: u64,
     stall_s: f64,
     shares: Vec<Share>,
+    /// This rank has written, or failed to.
+    over: Arc<AtomicBool>,
+    /// The training thread waits for the reading.
+    hurry: Hurry,
+    written: Receiver<Option<String>>,
+    /// `None` once it was given.
+    verdict: Option<Sender<bool>>,
     thread: Option<JoinHandle<Result<Saved>>>,
 }
 
@@ -74,9 +141,15 @@ impl Saving {
     /// Starts the thread.
     pub(super) fn start(job: Job, shares: Vec<Share>) -> Result<Saving> {
         let (step, folder) = (job.progress.step, job.checkpoints.folder.clone());
-        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || job.run());
+        let over = Arc::new(AtomicBool::new(false));
+        let (sender, written) = channel();
+        let (verdict, verdicts) = channel();
+        let hurry = Hurry::default();
+        let telling = Written { over: over.clone(), hurry: hurry.clone(), sender };
+        let work = move || job.run(&telling, &verdicts);
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
         let thread = Some(thread.map_err(io("start a thread that writes", &folder))?);
-        Ok(Saving { step, stall_s: 0.0, shares, thread })
+        Ok(Saving { step, stall_s: 0.0, shares, over, hurry, written, verdict: Some(verdict), thread })
     }
 
     /// Finished updates in it.
@@ -97,21 +170,48 @@ impl Saving {
     /// Waits until every tensor was read; from here on weights and optimizer may be updated.
     pub fn release(&mut self) {
         let begun = Instant::now();
+        self.hurry.store(true, Ordering::Relaxed);
         self.shares.clear();
         self.stall_s += begun.elapsed().as_secs_f64();
     }
 
-    /// True when the thread has ended.
-    pub fn is_over(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    /// True when this rank has written its files, or failed to.
+    pub fn is_written(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
-    /// Waits for the publication.
+    /// True when the ranks have agreed and the thread has ended.
+    pub fn is_over(&self) -> bool {
+        self.verdict.is_none() && self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until all ranks have written and lets the first publish; it goes on publishing after this. All ranks call this
+    /// together; once is enough.
     ///
     /// # Errors
-    /// If the file system refused; earlier checkpoints are as they were.
-    pub fn finish(&mut self) -> Result<Saved> {
+    /// If some rank could not write: nothing will be published.
+    pub fn settle(&mut self, device: &Device) -> Result<()> {
+        let Some(verdict) = self.verdict.take() else { return Ok(()) };
         self.release();
+        let begun = Instant::now();
+        let failure = self.written.recv().unwrap_or_else(|_| Some("the thread that writes is gone".into()));
+        let mine = match failure {
+            None => Ok(()),
+            Some(message) => Err(Error::Save(message)),
+        };
+        let agreed = outcome(device, mine);
+        // The thread waits for this or has ended.
+        let _ = verdict.send(agreed.is_ok());
+        self.stall_s += begun.elapsed().as_secs_f64();
+        agreed
+    }
+
+    /// Waits for the publication. All ranks call this together.
+    ///
+    /// # Errors
+    /// If the file system refused a rank; earlier checkpoints are as they were.
+    pub fn finish(&mut self, device: &Device) -> Result<Saved> {
+        let settled = self.settle(device);
         let begun = Instant::now();
         let saved = match self.thread.take().map(JoinHandle::join) {
             None => Ok(Saved::default()),
@@ -119,13 +219,14 @@ impl Saving {
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         };
         self.stall_s += begun.elapsed().as_secs_f64();
-        saved
+        settled.and(saved)
     }
 }
 
 impl Drop for Saving {
     fn drop(&mut self) {
         self.release();
+        self.verdict = None;
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_grad::{ParamId, Value};
-use fathom_model::{Holdings, Model, Shard};
+use fathom_model::{Holdings, Model, Piece, Shard};
 use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_tensor::{Category, DType, Device, Meta, Tensor};
 
@@ -15,10 +15,14 @@ use crate::step::Trainer;
 pub(crate) type Pick<'a> = &'a dyn Fn(&Trainer, ParamId) -> (Value, Range<usize>);
 
 /// Where one rank's parts lie.
-struct Layout {
-    holdings: Holdings,
+pub(crate) struct Layout {
+    pub holdings: Holdings,
+    /// By [`ParamId`]: where its elements are in Hugging Face's tensors.
+    pub pieces: Vec<Vec<Piece>>,
     /// By [`ParamId`]: the elements whose state the rank keeps; none of a weight that has no state.
-    own: Vec<Option<Range<usize>>>,
+    pub own: Vec<Option<Range<usize>>>,
+    /// By [`ParamId`], where ranks with the same weights keep a part of each: this rank's elements. Else empty.
+    pub parts: Vec<Range<usize>>,
     /// Among the ranks with the same weights, and among those with the same experts.
     replica: [usize; 2],
     /// The copy of a tied embedding on the last stage.
@@ -35,7 +39,8 @@ fn nowhere(device: &Device, mesh: Mesh) -> Device {
     Device::on_mesh(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX, mesh)
 }
 
-fn layouts(trainer: &Trainer) -> Vec<Layout> {
+/// Where all ranks' parts lie, by rank.
+pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
     let (model, mesh) = (&trainer.model, &trainer.device.mesh);
     let sharding = trainer.optimizer().shares().sharding;
     let (virtual_stages, layout) = (model.portion.chunks.len(), model.portion.layout);
@@ -46,16 +51,18 @@ fn layouts(trainer: &Trainer) -> Vec<Layout> {
         let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
         let shares = shares(&device, &part, &params, sharding);
         let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
+        let parted = sharding == Sharding::OptimGradsParams;
+        let parts = params.iter().filter(|_| parted).map(|(id, _)| shares.own(id)).collect();
         let replica = [&[Axis::Cp, Axis::Dp][..], &[Axis::Edp]].map(|axes| device.mesh.group(axes).index());
         let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
-        Layout { holdings: part.holdings, own, replica, copy }
+        Layout { pieces: part.pieces(), holdings: part.holdings, own, parts, replica, copy }
     };
     (0..mesh.grid().ranks()).map(layout).collect()
 }
 
 impl Layout {
     /// The rank's id of a weight, if it is the one that hands it over.
-    fn gives(&self, number: u32) -> Option<ParamId> {
+    pub fn gives(&self, number: u32) -> Option<ParamId> {
         let index = self.holdings.iter().position(|held| held.number == number)?;
         let id = ParamId(index as u32);
         (self.holdings[index].leads && self.copy != Some(id)).then_some(id)

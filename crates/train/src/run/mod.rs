@@ -1,27 +1,37 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 //!
 //! This file begins and ends stages; `steps` makes a stage's steps, `timed` decides their number where a stage has
-//! seconds, `watched` looks closely at one step of each, `saves` writes checkpoints.
+//! seconds, `watched` looks closely at one step of each, `saves` writes checkpoints. What keeps a run of several ranks alive:
+//! `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their state), `recover` (going back to one),
+//! `corrupt` and `stragglers` (ranks that compute something else, or slowly).
 
+mod corrupt;
+mod local;
+mod memory;
+mod pulse;
+mod recover;
 mod saves;
 mod steps;
+mod stragglers;
 mod timed;
 mod watched;
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_model::Spec;
-use fathom_tensor::Usage;
+use fathom_tensor::{Device, Usage};
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::blend::Stores;
 use crate::checkpoint::{Checkpoints, Saving};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fault::Faults;
 use crate::offload::{self, Room};
 use crate::picture::Subject;
 use crate::plan::{Budgets, Draft, Plan, Settled, Workload};
@@ -29,6 +39,10 @@ use crate::recipe::Recipe;
 use crate::source::Samples;
 use crate::stage;
 use crate::step::{InStep, StepResult, Trainer};
+use local::Local;
+use memory::Memory;
+use recover::{Failed, Recovering};
+use stragglers::Stragglers;
 
 /// How far a run is; saved with every checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -103,7 +117,25 @@ pub struct Run<'a> {
     recordable: bool,
     /// The save that is being written.
     saving: Option<Saving>,
+    /// Why the last save failed.
+    unsaved: Option<String>,
+    /// Makes this rank's part of the model as it was before the first step.
+    anew: Option<Anew<'a>>,
+    /// Failures after which the run may still go on.
+    restarts: u64,
+    /// Copies of ranks' states.
+    memory: Memory,
+    /// Copies of this rank's on its machine's own disk.
+    local: Option<Local>,
+    recovering: Option<Recovering>,
+    stragglers: Stragglers,
+    faults: Faults,
+    /// What this rank's last step took without waiting for others.
+    busy_s: f64,
 }
+
+/// Makes a rank's part of the model on a device as it was before the first step.
+pub type Anew<'a> = &'a dyn Fn(&Device) -> Result<Trainer>;
 
 /// What a run is made of.
 pub struct Parts<'a> {
@@ -121,6 +153,8 @@ pub struct Parts<'a> {
     pub seconds: Vec<f64>,
     /// Set from outside to save and stop.
     pub stop: &'a AtomicBool,
+    /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
+    pub anew: Option<Anew<'a>>,
 }
 
 /// A step whose results have not been read yet.
@@ -136,7 +170,7 @@ struct Running {
     source: Samples,
     steps: Option<u64>,
     times: Vec<f64>,
-    /// Whether the first rank wanted to stop, and to save, after the last step.
+    /// Whether some rank wanted to stop, and the first to save, after the last step.
     agreed: [bool; 2],
     pending: Option<Pending>,
     planned: Usage,
@@ -148,10 +182,23 @@ impl<'a> Run<'a> {
     /// # Errors
     /// A damaged checkpoint, by name.
     pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
-        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, stop } = parts;
+        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, stop, anew } = parts;
+        let faults = stage::faults(recipe)?;
         let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep);
         let spec = trainer.model.spec.clone();
-        let progress = match checkpoints.load_latest(&mut trainer)? {
+        let device = trainer.device.clone();
+        let local = recipe.checkpoint.local.as_deref();
+        let local = local.map(|local| Local::open(&device, local, folder)).transpose()?;
+        let saved = checkpoints.load_latest(&mut trainer)?;
+        let copy = match &local {
+            Some(local) => local.newest(&device, saved.as_ref().map(|saved| saved.step))?,
+            None => None,
+        };
+        let progress = match (copy, saved) {
+            (Some(copy), _) => Some(copy.restore(&mut trainer)?),
+            (None, saved) => saved,
+        };
+        let progress = match progress {
             Some(progress) => {
                 metrics.truncate_after_step(progress.step)?;
                 let unix_s = unix_s();
@@ -164,6 +211,7 @@ impl<'a> Run<'a> {
             }
         };
         let last_save = Instant::now();
+        let stragglers = Stragglers::new(*trainer.device.mesh.grid());
         // Ranks share the checkpoints and have everything else to themselves.
         let folder = match trainer.device.mesh.rank() {
             0 => folder.to_path_buf(),
@@ -184,6 +232,15 @@ impl<'a> Run<'a> {
             last_save,
             recordable: true,
             saving: None,
+            unsaved: None,
+            anew,
+            restarts: recipe.mesh.restarts,
+            memory: Memory::default(),
+            local,
+            recovering: None,
+            stragglers,
+            faults,
+            busy_s: 0.0,
         })
     }
 
@@ -206,27 +263,55 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Whatever ends a run early; what was saved stays.
     pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
-        let outcome = self.stages(hooks)?;
-        self.end_save()?;
-        Ok(outcome)
+        let outcome = self.stages_in_spite_of_failures(hooks)?;
+        match (&self.unsaved, outcome) {
+            (Some(why), Outcome::Interrupted) => {
+                let step = self.progress.step;
+                Err(Error::Save(format!("asked to stop after step {step}, which could not be saved: {why}")))
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    /// Runs the stages; goes back a few steps when a rank fails, as often as the recipe allows.
+    fn stages_in_spite_of_failures(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        loop {
+            let device = self.trainer.device.clone();
+            if self.restarts == 0 || self.anew.is_none() {
+                return self.stages(hooks);
+            }
+            // A rank that is begun anew keeps nothing of what a panic may have left half made.
+            let ended = catch_unwind(AssertUnwindSafe(|| self.stages(hooks)));
+            let failed = match ended {
+                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Err(error)) => Failed::of(&device, error)?,
+                Err(panic) => Failed::panic(&device, panic.as_ref()),
+            };
+            self.restarts -= 1;
+            self.recover(failed, hooks)?;
+        }
     }
 
     fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        self.section("setup", None);
+        self.copy_if_first()?;
         while self.progress.stage < self.recipe.stage.len() {
             let index = self.progress.stage;
             let mut running = self.enter(index, hooks)?;
             if self.steps(&mut running, hooks)? == Outcome::Interrupted {
+                self.end_save(hooks)?;
                 return Ok(Outcome::Interrupted);
             }
             let given = self.seconds.get(index).copied().unwrap_or(0.0);
             self.unspent_s += given - running.times.iter().sum::<f64>();
             drop(running);
-            self.save()?;
+            self.save(hooks)?;
             hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
             self.progress =
                 Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
-            self.save()?;
+            self.save(hooks)?;
         }
+        self.end_save(hooks)?;
         Ok(Outcome::Finished)
     }
 

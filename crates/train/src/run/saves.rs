@@ -3,31 +3,23 @@
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
-use fathom_tensor::Category;
 
-use super::Run;
-use crate::error::Result;
+use super::{Hooks, Run};
+use crate::agree::gather;
+use crate::error::{Error, Result};
 
 impl Run<'_> {
-    /// Whether any rank wants to stop (a signal may have come to one process alone), and whether the first one wants to save:
-    /// the same on all of them.
-    pub(super) fn agree(&self, wants: [bool; 2]) -> [bool; 2] {
-        let device = &self.trainer.device;
-        if device.mesh.grid().ranks() == 1 {
-            return wants;
-        }
-        device.pool.enter("agree", -1);
-        let wants = [wants[0], wants[1] && device.mesh.rank() == 0];
-        let flags = device.from_f32(1, 2, &wants.map(|want| f32::from(u8::from(want))), Category::Comm);
-        device.mesh.everybody().all_reduce(device, &flags);
-        let sums = device.to_f32(&flags);
-        [0, 1].map(|at| sums.get(at).is_some_and(|sum| *sum > 0.0))
-    }
-
     /// Whether the newest checkpoint is of the step that the run is at; the first rank looks.
-    fn advance(&self) -> Result<bool> {
-        let advanced = self.trainer.device.mesh.rank() == 0 && self.checkpoints.advance(&self.progress)?;
-        Ok(self.agree([advanced, false])[0])
+    fn advance(&self, hooks: &mut dyn Hooks) -> Result<bool> {
+        let device = &self.trainer.device;
+        let advanced = match device.mesh.rank() {
+            0 => self.checkpoints.advance(&self.progress).unwrap_or_else(|error| {
+                hooks.warn(&format!("the last checkpoint cannot be brought up to date: {error}"));
+                false
+            }),
+            _ => false,
+        };
+        Ok(gather(device, [i32::from(advanced)])?[0] == [1])
     }
 
     pub(super) fn save_is_due(&self) -> bool {
@@ -36,24 +28,59 @@ impl Run<'_> {
             || table.every_steps.is_some_and(|every| self.progress.step.is_multiple_of(every.max(1)))
     }
 
-    /// Begins a save; an earlier one ends first.
-    pub(super) fn save(&mut self) -> Result<()> {
-        self.end_save()?;
+    /// Begins a save; an earlier one ends first. All ranks call this together.
+    pub(super) fn save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        self.end_save(hooks)?;
         let begun = Instant::now();
         // What the checkpoint counts as done must be in the log before the checkpoint is there.
         self.metrics.sync()?;
-        if !self.advance()? {
-            self.saving = self.checkpoints.begin(&self.trainer, &self.progress)?;
+        if self.advance(hooks)? {
+            self.unsaved = None;
+        } else {
+            let saving = self.checkpoints.begin(&self.trainer, &self.progress);
+            self.saving = self.tolerate(saving, hooks)?;
             self.saving.iter_mut().for_each(|saving| saving.add_stall(begun.elapsed().as_secs_f64()));
         }
         self.last_save = Instant::now();
         Ok(())
     }
 
-    /// Waits for the save that is being written, if there is one.
-    pub(super) fn end_save(&mut self) -> Result<()> {
+    /// A save that fails is a warning: the checkpoint before it stays, and the run goes on. A link that fails is not.
+    fn tolerate<T>(&mut self, saved: Result<T>, hooks: &mut dyn Hooks) -> Result<Option<T>> {
+        match saved {
+            Ok(saved) => Ok(Some(saved)),
+            Err(Error::Link(error)) => Err(Error::Link(error)),
+            Err(error) => {
+                let step = self.progress.step;
+                hooks.warn(&format!("no checkpoint of step {step}, the one before it stays: {error}"));
+                self.unsaved = Some(error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Lets the first rank publish once all have written: `written` says that of every rank. Says what was saved when that is
+    /// done.
+    pub(super) fn look_after_save(&mut self, written: bool, hooks: &mut dyn Hooks) -> Result<()> {
+        let Some(saving) = &mut self.saving else { return Ok(()) };
+        if written {
+            let settled = saving.settle(&self.trainer.device);
+            if self.tolerate(settled, hooks)?.is_none() {
+                self.saving = None;
+            }
+        }
+        if self.saving.as_ref().is_some_and(|saving| saving.is_over()) {
+            self.end_save(hooks)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the save that is being written, if there is one. All ranks call this together.
+    pub(super) fn end_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(mut saving) = self.saving.take() else { return Ok(()) };
-        let saved = saving.finish()?;
+        let saved = saving.finish(&self.trainer.device);
+        let Some(saved) = self.tolerate(saved, hooks)? else { return Ok(()) };
+        self.unsaved = None;
         let (step, stall_s) = (saving.step(), saving.stall_s());
         let event = events::Checkpoint { step, seconds: saved.seconds, stall_s, bytes: saved.bytes };
         Ok(self.metrics.write(&Event::Checkpoint(event))?)

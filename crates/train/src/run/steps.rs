@@ -1,13 +1,12 @@
 //! The steps of a stage, one after the other, and what the log says of each.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
 use fathom_tensor::mesh::Axis;
 
-use super::{Hooks, Outcome, Pending, Run, Running};
+use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
 use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
 use crate::plan::drift;
@@ -23,29 +22,30 @@ impl Run<'_> {
                 return Ok(Outcome::Finished);
             }
             // Beyond the first step of a stage ranks agree at the end of each.
-            if running.agreed[0] || (running.times.is_empty() && self.agree([self.wants_to_stop(), false])[0])
-            {
+            if running.agreed[0] || (running.times.is_empty() && self.pulse()?.stop()) {
                 self.read(running, hooks)?;
-                self.save()?;
+                self.save(hooks)?;
                 return Ok(Outcome::Interrupted);
             }
+            self.section("step", self.recipe.mesh.step_timeout_s);
             self.step(running, hooks)?;
-            if self.saving.as_ref().is_some_and(Saving::is_over) {
-                self.end_save()?;
-            }
             if running.steps.is_none() {
                 running.steps = self.decide(running)?;
             }
-            running.agreed = self.agree([self.wants_to_stop(), self.save_is_due()]);
+            let pulse = self.pulse()?;
+            self.score(&pulse, hooks)?;
+            self.section("checkpoint", None);
+            self.look_after_save(pulse.written(), hooks)?;
+            running.agreed = [pulse.stop(), pulse.save_is_due()];
+            if running.steps.is_some() && self.copy_is_due() {
+                self.read(running, hooks)?;
+                self.copy(hooks)?;
+            }
             if running.steps.is_some() && running.agreed[1] {
                 self.read(running, hooks)?;
-                self.save()?;
+                self.save(hooks)?;
             }
         }
-    }
-
-    fn wants_to_stop(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
     }
 
     /// This rank's micro batches of a step: all ranks read the same stream, so that where it is does not depend on their
@@ -66,6 +66,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
+        self.recovered()?;
         let begun = Instant::now();
         let waited = running.source.wait_s();
         let table = &self.recipe.stage[running.index];
@@ -84,13 +85,24 @@ impl Run<'_> {
             self.watch();
         }
         self.trainer.counters.reset(watched && self.recipe.run.profile);
-        let saving = &mut self.saving;
-        let result = self.trainer.step_with(&micro, &running.how, || {
+        let number = self.progress.step + 1;
+        let checks = self.checks(number, false);
+        let Run { trainer, saving, faults, .. } = &mut *self;
+        let waited_s = trainer.device.mesh.traffic().wait_s;
+        trainer.poisoned = faults.before_step(&trainer.device, &trainer.params, number);
+        let compared = corrupt::compared(trainer);
+        let result = trainer.step_with(&micro, &running.how, |device, params| {
+            faults.before_update(device, number)?;
+            if checks {
+                corrupt::check(device, params, &compared, number)?;
+            }
             // The save reads what the update is about to change.
             saving.iter_mut().for_each(Saving::release);
+            Ok(())
         })?;
         let counted = self.trainer.counters.get();
         let step_s = begun.elapsed().as_secs_f64();
+        self.busy_s = (step_s - (self.trainer.device.mesh.traffic().wait_s - waited_s)).max(0.0);
         let after = self.trainer.disk_traffic();
         if self.progress.stage_step == 0
             && let Some(text) = drift(&running.planned, &self.trainer.device.pool.usage())

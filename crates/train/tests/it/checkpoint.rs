@@ -26,11 +26,15 @@ fn a_checkpoint_is_of_the_moment_it_began() {
         one.step(&[micro(256)], &how).unwrap();
         let before = bits(&one);
         let progress = Progress { step: 2, tokens: 512, ..Progress::default() };
-        let mut saving = checkpoints.begin(&one, &progress).unwrap().unwrap();
+        let mut saving = checkpoints.begin(&one, &progress).unwrap();
         for _ in 0..3 {
-            one.step_with(&[micro(256)], &how, || saving.release()).unwrap();
+            one.step_with(&[micro(256)], &how, |_, _| {
+                saving.release();
+                Ok(())
+            })
+            .unwrap();
         }
-        assert!(saving.finish().unwrap().bytes > 0);
+        assert!(saving.finish(&one.device).unwrap().bytes > 0);
         assert_ne!(bits(&one), before);
 
         let mut other = trainer(1, dtype);
@@ -56,6 +60,6 @@ fn a_checkpoint_is_of_the_moment_it_began() {
 fn an_update_that_does_not_wait_for_the_save_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut one = trainer(1, DType::F32);
-    let _saving = Checkpoints::new(folder.path(), 1).begin(&one, &Progress::default()).unwrap().unwrap();
+    let _saving = Checkpoints::new(folder.path(), 1).begin(&one, &Progress::default()).unwrap();
     one.step(&[micro(256)], &how(fathom_grad::Places::none(), 256)).unwrap();
 }

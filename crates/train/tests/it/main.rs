@@ -12,3 +12,4 @@ mod plan;
 mod published;
 mod state;
 mod step;
+mod survive;

@@ -10,7 +10,9 @@ use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wire
 use fathom_tensor::{DType, Device, Meta};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk};
+use fathom_train::{
+    Checkpoints, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
+};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -409,9 +411,7 @@ pub fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64
     });
     let losses = losses.collect();
     let progress = Progress { step: before.step + steps, ..Progress::default() };
-    if let Some(mut saving) = checkpoints.begin(&trainer, &progress).unwrap() {
-        saving.finish().unwrap();
-    }
+    checkpoints.begin(&trainer, &progress).unwrap().finish(device).unwrap();
     losses
 }
 
@@ -442,34 +442,98 @@ fn checkpoints_do_not_know_their_mesh() {
         assert!(losses.iter().zip(&expected).all(apart), "{dtype:?}: {losses:?} {expected:?}");
         assert!(expected[0] - expected[7] > 0.5);
     }
-    // Without a step in between not a bit changes.
-    let (folder, grid) = (tempfile::tempdir().unwrap(), Grid { tp: 2, pp: 2, dp: 2, ..Grid::default() });
-    let hash = || {
-        let name = std::fs::read_to_string(folder.path().join("LATEST")).unwrap();
-        let state = std::fs::read_to_string(folder.path().join(name).join("state.json")).unwrap();
-        let state: serde_json::Value = serde_json::from_str(&state).unwrap();
-        state["files"].clone()
-    };
-    every_rank(Case { tied: true, ..ONE }, &|device| {
-        resume(device, &Case { tied: true, ..ONE }, folder.path(), 1)
+}
+
+/// Loads what is in one folder and saves it into another, as of the same step.
+fn save_again(case: Case, from: &std::path::Path, to: &std::path::Path) {
+    every_rank(case, &|device| {
+        let mut trainer = trainer(device, &case);
+        let progress = Checkpoints::new(from, 1).load_latest(&mut trainer).unwrap().unwrap();
+        assert_eq!(trainer.optimizer().updates(device), progress.step);
+        let mut saving = Checkpoints::new(to, 1).begin(&trainer, &progress).unwrap();
+        assert!(saving.finish(device).unwrap().bytes > 0);
     });
-    let saved = hash();
-    for grid in [grid, Grid { tp: 2, ..Grid::default() }, Grid { dp: 4, ..Grid::default() }] {
-        let case = Case { grid, tied: true, ..ONE };
+}
+
+/// Without a step in between not a bit changes, from any mesh to any other.
+#[test]
+fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
+    let grid = |tp, cp, dp, pp| Grid { tp, cp, dp, pp, sequence_parallel: tp > 1, ..Grid::default() };
+    let (shared, each) = (Sharding::Optim, Sharding::NoShard);
+    let meshes = [
+        (grid(2, 1, 1, 1), 1, shared),
+        (grid(1, 1, 2, 2), 1, shared),
+        (grid(1, 2, 2, 1), 1, each),
+        (grid(2, 1, 2, 2), 1, shared),
+        (grid(1, 1, 1, 2), 2, shared),
+        (grid(1, 1, 4, 1), 1, each),
+        (grid(2, 2, 2, 1), 1, shared),
+        (ONE.grid, 1, shared),
+    ];
+    for (dtype, tied) in [(DType::F32, true), (DType::Bf16, false)] {
+        let one = Case { dtype, tied, ..ONE };
+        let folders: Vec<_> = (0..=meshes.len()).map(|_| tempfile::tempdir().unwrap()).collect();
+        every_rank(one, &|device| resume(device, &one, folders[0].path(), 1));
+        for (index, (grid, chunks, sharding)) in meshes.into_iter().enumerate() {
+            let (from, to) = (folders[index].path(), folders[index + 1].path());
+            save_again(Case { grid, chunks, sharding, ..one }, from, to);
+            let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
+            assert!(diff.differing == 0 && diff.tensors > 100, "{grid} {sharding:?}: {diff:?}");
+            let parts = std::fs::read_dir(to.join("step-00000001/moment1")).unwrap().count();
+            assert_eq!(parts, grid.ranks(), "every rank writes");
+        }
+        // One rank writes the same files again: whole tensors under their own names.
+        let read = |folder: &tempfile::TempDir| {
+            std::fs::read(folder.path().join("step-00000001/moment2/model.safetensors")).unwrap()
+        };
+        assert!(read(&folders[0]) == read(&folders[meshes.len()]));
+    }
+}
+
+/// What one rank finds wrong with a file every rank refuses, by the file's name.
+#[test]
+fn altered_parts_are_refused_on_every_rank() {
+    let grid = Grid { pp: 2, dp: 2, ..Grid::default() };
+    let (case, folder) = (Case { grid, ..ONE }, tempfile::tempdir().unwrap());
+    every_rank(case, &|device| resume(device, &case, folder.path(), 1));
+    let name = "moment2/rank-00003-of-00004.safetensors";
+    let path = folder.path().join("step-00000001").join(name);
+    let sound = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
         every_rank(case, &|device| {
             let mut trainer = trainer(device, &case);
-            let checkpoints = Checkpoints::new(folder.path(), 1);
-            let progress = checkpoints.load_latest(&mut trainer).unwrap().unwrap();
-            device.mesh.everybody().broadcast(
-                device,
-                0,
-                &device.from_i32(&[0], fathom_tensor::Category::Data),
-            );
-            let progress = Progress { step: progress.step + 1, ..progress };
-            if let Some(mut saving) = checkpoints.begin(&trainer, &progress).unwrap() {
-                saving.finish().unwrap();
-            }
-        });
-        assert_eq!(hash(), saved, "{grid}");
+            Checkpoints::new(folder.path(), 1).load_latest(&mut trainer).unwrap_err().to_string()
+        })
+    };
+    let mut bytes = sound.clone();
+    *bytes.last_mut().unwrap() ^= 1;
+    for message in refused(&bytes) {
+        assert!(message.contains(name) && message.contains("altered"), "{message}");
     }
+    for message in refused(&sound[..sound.len() - 4]) {
+        assert!(message.contains(name) && message.contains("truncated"), "{message}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let errors = every_rank(case, &|device| {
+        let mut trainer = trainer(device, &case);
+        Checkpoints::new(folder.path(), 1).load_latest(&mut trainer).unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|message| message.contains(name)), "{errors:?}");
+}
+
+/// A save that the first rank cannot even begin fails on all, and what was there stays.
+#[test]
+fn a_save_that_cannot_begin_fails_on_every_rank() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let (case, folder) = (Case { grid, ..ONE }, tempfile::tempdir().unwrap());
+    let place = folder.path().join("file");
+    std::fs::write(&place, "not a folder").unwrap();
+    let errors = every_rank(case, &|device| {
+        let trainer = trainer(device, &case);
+        let begun = Checkpoints::new(&place, 1).begin(&trainer, &Progress::default());
+        begun.err().unwrap().to_string()
+    });
+    assert!(errors.iter().all(|message| message.contains("cannot")), "{errors:?}");
+    assert!(errors[1].starts_with("rank 0: "), "{errors:?}");
 }

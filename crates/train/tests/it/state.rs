@@ -120,11 +120,15 @@ fn checkpoints_go_from_disk_to_memory_and_back() {
         one.step(&data(), &how(from)).unwrap();
         let before = bits(&one);
         let progress = Progress { step: 1, ..Progress::default() };
-        let mut saving = checkpoints.begin(&one, &progress).unwrap().unwrap();
+        let mut saving = checkpoints.begin(&one, &progress).unwrap();
         for _ in 0..2 {
-            one.step_with(&data(), &how(from), || saving.release()).unwrap();
+            one.step_with(&data(), &how(from), |_, _| {
+                saving.release();
+                Ok(())
+            })
+            .unwrap();
         }
-        saving.finish().unwrap();
+        saving.finish(&one.device).unwrap();
         assert!(bits(&one) != before);
 
         let mut other = trainer(1, DType::Bf16, false, to, files.path());

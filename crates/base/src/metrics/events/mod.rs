@@ -51,6 +51,10 @@ pub enum Event {
     Checkpoint(Checkpoint),
     /// The run went on from a checkpoint.
     Resume(Resume),
+    /// How fast each rank is.
+    Ranks(Ranks),
+    /// A rank failed, and the run went back to a step that all ranks had.
+    Recovery(Recovery),
     /// The run ended as it should.
     Done(Done),
 }
@@ -295,6 +299,32 @@ events! {
         stall_s: f64,
         /// Bytes written.
         bytes: u64,
+    }
+
+    /// How fast each rank is, by the mean of its last steps without the time that it waited for others. Scores are 1 for the
+    /// fastest, 0.5 for half its speed.
+    struct Ranks {
+        /// Finished updates.
+        step: u64,
+        /// Own seconds of a step.
+        busy_s: Vec<f64>,
+        /// Against the fastest rank of the same stage of the pipeline.
+        relative: Vec<f64>,
+        /// Against the rank's own best.
+        individual: Vec<f64>,
+    }
+
+    /// A rank failed, and the run went back to a step that all ranks had.
+    struct Recovery {
+        /// Finished updates that it went back to.
+        step: u64,
+        /// From the moment when this rank noticed to the next step's beginning.
+        #[serde(with = "nullable")]
+        seconds: f64,
+        /// Ranks that were begun anew.
+        lost: Vec<u64>,
+        /// What failed.
+        why: String,
     }
 
     /// The run went on from a checkpoint.

@@ -13,6 +13,7 @@ mod ops;
 mod profile;
 mod random;
 mod row;
+mod save;
 mod step;
 mod watch;
 
@@ -40,6 +41,7 @@ pub fn run(args: &Bench) -> Result<()> {
         Benchmark::Load => load::run(args),
         Benchmark::Profile => profile::run(args),
         Benchmark::Curate => curate::run(args),
+        Benchmark::Save => save::run(args),
     }
 }
 

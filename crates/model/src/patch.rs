@@ -1,0 +1,86 @@
+//! Which elements of a rank's part of a weight are which elements of a Hugging Face tensor: what loading and saving work
+//! through, for whole weights and for any run of a weight's elements.
+
+use std::ops::Range;
+
+use crate::files::Area;
+use crate::model::Model;
+use crate::pieces::Piece;
+
+/// A rectangle of a tensor that is a rectangle of a rank's part of a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// Name of the Hugging Face tensor.
+    pub name: String,
+    /// Its whole shape.
+    pub shape: Vec<usize>,
+    /// Of the tensor.
+    pub area: Area,
+    /// Of the rank's part of the weight, as it lies in memory; rows and columns are exchanged if `transpose`.
+    pub local: Area,
+    /// The tensor is stored [in, out] and the weight is [out, in].
+    pub transpose: bool,
+    /// The tensor is a vector: its rows are the columns of the weight's only row.
+    pub vector: bool,
+}
+
+impl Patch {
+    /// Some rows of its area, counted in the tensor.
+    pub fn rows(&self, rows: Range<usize>) -> Patch {
+        let part = rows.start - self.area.rows.start..rows.end - self.area.rows.start;
+        let of = |range: &Range<usize>| range.start + part.start..range.start + part.end;
+        let local = match self.transpose || self.vector {
+            true => Area { rows: self.local.rows.clone(), cols: of(&self.local.cols) },
+            false => Area { rows: of(&self.local.rows), cols: self.local.cols.clone() },
+        };
+        Patch { area: Area { rows, cols: self.area.cols.clone() }, local, ..self.clone() }
+    }
+}
+
+impl Piece {
+    /// Its rectangle of the rank's part of the weight.
+    fn local(&self) -> Area {
+        let rows = |len: usize| self.param_row..self.param_row + len;
+        match (self.shape.len() == 1, self.transpose) {
+            (true, _) => Area { rows: 0..1, cols: rows(self.rows.len()) },
+            (_, true) => Area { rows: rows(self.cols.len()), cols: 0..self.rows.len() },
+            _ => Area { rows: rows(self.rows.len()), cols: 0..self.cols.len() },
+        }
+    }
+
+    /// What of it is in an area of the rank's part of the weight.
+    pub fn patch(&self, wanted: &Area) -> Option<Patch> {
+        let own = self.local();
+        let local = own.meet(wanted)?;
+        let vector = self.shape.len() == 1;
+        let shift =
+            |range: &Range<usize>, from: usize, to: usize| range.start - from + to..range.end - from + to;
+        let (rows, cols) = match self.transpose || vector {
+            true => (&local.cols, &local.rows),
+            false => (&local.rows, &local.cols),
+        };
+        let (own_rows, own_cols) = match self.transpose || vector {
+            true => (own.cols.start, own.rows.start),
+            false => (own.rows.start, own.cols.start),
+        };
+        let area = Area {
+            rows: shift(rows, own_rows, self.rows.start),
+            cols: shift(cols, own_cols, self.cols.start),
+        };
+        let (name, shape) = (self.name.clone(), self.shape.clone());
+        Some(Patch { name, shape, area, local, transpose: self.transpose && !vector, vector })
+    }
+}
+
+/// The patches of a run of elements of a rank's part of a weight, which has `shape`.
+pub fn patches(pieces: &[Piece], shape: [usize; 2], range: Range<usize>) -> Vec<Patch> {
+    let areas = Area::of(shape).stretch(range);
+    areas.iter().flat_map(|area| pieces.iter().filter_map(|piece| piece.patch(area))).collect()
+}
+
+impl Model {
+    /// Rows x columns of the rank's part of each weight, by [`fathom_grad::ParamId`].
+    pub fn shapes(&self) -> Vec<[usize; 2]> {
+        self.holdings.iter().map(|held| held.shard.local()).collect()
+    }
+}

@@ -1,0 +1,79 @@
+//! Weights written in parts by several ranks, cut anywhere, are read whole or in other parts with the same bits.
+
+use std::ops::Range;
+
+use fathom_grad::{ParamId, Params, Value};
+use fathom_model::{
+    Export, Hurry, Model, Patch, SafeTensors, Slot, load, load_slots, open, patches, rank_file,
+};
+use fathom_tensor::{Category, DType, Device};
+
+use crate::golden::cpu;
+use crate::golden_files::{cases, name};
+
+/// Elements `part` of `parts` of a weight of `len`, cut in the middle of rows.
+fn cut(len: usize, part: usize, parts: usize) -> Range<usize> {
+    let at = |part: usize| if part == parts { len } else { (len * part / parts + 3 * part).min(len) };
+    at(part)..at(part + 1)
+}
+
+/// Values of their own for runs of all weights' elements; `copy` fills them.
+fn slots(device: &Device, params: &Params, part: usize, parts: usize, copy: bool) -> Vec<Slot> {
+    let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
+        let range = cut(param.value.len(), part, parts);
+        let value = device.zeros(1, range.len(), param.value.dtype(), Category::Data);
+        if copy && !range.is_empty() {
+            let flat = param.value.tensor().reshape(1, param.value.len());
+            device.machine.copy(&flat.view_cols(range.clone()), &value);
+        }
+        Slot { id, value: Value::from(value), range }
+    };
+    params.iter().map(slot).collect()
+}
+
+#[test]
+fn parts_are_cut_anywhere() {
+    let device = cpu(2, None);
+    for case in cases() {
+        let folder = open(&case).unwrap();
+        let (model, mut params) = Model::declare(&device, &folder.spec, DType::F32);
+        load(&device, &model, &mut params, &folder.source).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let (pieces, shapes) = (model.pieces(), model.shapes());
+        for rank in 0..3 {
+            let given = slots(&device, &params, rank, 3, true).into_iter().map(|slot| {
+                let index = slot.id.index();
+                let patches: Vec<Patch> = patches(&pieces[index], shapes[index], slot.range.clone());
+                (slot, patches)
+            });
+            let (_shares, export) = Export::of(&device, &model, given.collect(), DType::F32);
+            export.stream(&out.path().join(rank_file(rank, 3)), &Hurry::default()).unwrap().finish().unwrap();
+        }
+        let source = SafeTensors::open_folder(out.path()).unwrap();
+        let (_, mut back) = Model::declare(&device, &folder.spec, DType::F32);
+        load(&device, &model, &mut back, &source).unwrap();
+        for ((_, param), (_, back)) in params.iter().zip(back.iter()) {
+            let same = param.value.bytes(&device) == back.value.bytes(&device);
+            assert!(same, "{}: {}", name(&case), param.name);
+        }
+        for part in 0..2 {
+            let (read, expected) =
+                (slots(&device, &params, part, 2, false), slots(&device, &params, part, 2, true));
+            load_slots(&device, &model, &read, &source).unwrap();
+            for (read, expected) in read.iter().zip(&expected) {
+                let same = read.value.bytes(&device) == expected.value.bytes(&device);
+                assert!(same, "{}: {:?} {:?}", name(&case), read.id, read.range);
+            }
+        }
+        drop(source);
+        std::fs::remove_file(out.path().join(rank_file(1, 3))).unwrap();
+        let error = SafeTensors::open_folder(out.path()).err().unwrap().to_string();
+        assert!(error.contains("rank-00001-of-00003.safetensors"), "{error}");
+        std::fs::copy(out.path().join(rank_file(0, 3)), out.path().join(rank_file(1, 3))).unwrap();
+        let error = SafeTensors::open_folder(out.path()).err().unwrap().to_string();
+        assert!(
+            error.contains("overlap") || error.contains("missing") || error.contains("also in"),
+            "{error}"
+        );
+    }
+}

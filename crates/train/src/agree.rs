@@ -1,0 +1,63 @@
+//! What ranks tell each other outside of a step: whether all is well, and if not, why.
+
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+use crate::error::{Error, Result};
+
+/// Bytes of a message to the other ranks.
+const TEXT_BYTES: usize = 512;
+
+/// Some numbers of every rank, by rank. All ranks call this together.
+///
+/// # Errors
+/// If a rank is gone.
+pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<Vec<[i32; N]>> {
+    if device.mesh.grid().ranks() == 1 {
+        return Ok(vec![mine]);
+    }
+    device.pool.enter("agree", -1);
+    let bytes = all(device, &mine)?;
+    let number = |bytes: &[u8; 4]| i32::from_le_bytes(*bytes);
+    let numbers: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(number).collect();
+    Ok(numbers.as_chunks::<N>().0.to_vec())
+}
+
+/// Every rank's numbers, one after the other.
+fn all(device: &Device, mine: &[i32]) -> Result<Vec<u8>> {
+    let everybody = device.mesh.everybody();
+    let (rank, ranks) = (everybody.index(), everybody.size());
+    let sent = device.from_i32(mine, Category::Comm);
+    let whole = device.empty(ranks, mine.len(), DType::I32, Category::Comm);
+    let parts: Vec<Tensor> = (0..ranks).map(|rank| whole.view_rows(rank..rank + 1)).collect();
+    let bytes: Vec<u8> = mine.iter().flat_map(|number| number.to_le_bytes()).collect();
+    device.machine.write(&parts[rank], &bytes);
+    let others = || (1..ranks).map(|step| (rank + step) % ranks);
+    let sends: Vec<(usize, &Tensor)> = others().map(|to| (to, &sent)).collect();
+    let receives: Vec<(usize, &Tensor)> = others().map(|from| (from, &parts[from])).collect();
+    everybody.exchange(device, "agree", &sends, &receives).wait();
+    device.mesh.check()?;
+    Ok(device.machine.read(&whole).wait())
+}
+
+/// The outcome of something that every rank tried, if all of them can say the same; otherwise on every rank a failure: its own,
+/// or what the first of those that failed says. All ranks call this together.
+///
+/// # Errors
+/// As said; or that a rank is gone.
+pub(crate) fn outcome<T>(device: &Device, mine: Result<T>) -> Result<T> {
+    if device.mesh.grid().ranks() == 1 {
+        return mine;
+    }
+    let failed = gather(device, [i32::from(mine.is_err())])?;
+    let Some(first) = failed.iter().position(|[failed]| *failed != 0) else { return mine };
+    let mut text = mine.as_ref().err().map(ToString::to_string).unwrap_or_default().into_bytes();
+    text.resize(TEXT_BYTES, 0);
+    let words: Vec<i32> = text.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
+    let all = all(device, &words)?;
+    mine.and_then(|_| {
+        let said = all.chunks(TEXT_BYTES).nth(first).unwrap_or_default();
+        let end = said.iter().position(|byte| *byte == 0).unwrap_or(said.len());
+        let message = String::from_utf8_lossy(&said[..end]).into_owned();
+        Err(Error::Rank { rank: first, message })
+    })
+}

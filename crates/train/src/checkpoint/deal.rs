@@ -1,0 +1,105 @@
+//! Which rank writes what of a checkpoint: everything once, in pieces that ranks hold anyway. What several ranks hold is dealt
+//! among them by bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fathom_grad::ParamId;
+use fathom_model::{Area, Patch, patches};
+
+use crate::parallel::collect::{Layout, layouts};
+use crate::step::Trainer;
+
+/// Elements of a piece of what several ranks hold, about.
+const BLOCK_ELEMENTS: usize = 4 << 20;
+
+/// Where every rank's parts of the weights and of the optimizer's state lie.
+pub(super) struct Deal {
+    rank: usize,
+    /// By rank; none for a rank alone.
+    layouts: Vec<Layout>,
+}
+
+/// A tensor's name, and the rows and columns of an area of it.
+type Key = (String, [usize; 4]);
+
+fn key(patch: &Patch) -> Key {
+    let Area { rows, cols } = &patch.area;
+    (patch.name.clone(), [rows.start, rows.end, cols.start, cols.end])
+}
+
+impl Layout {
+    /// The elements of a weight's part that the rank has: those that it keeps, or those whose state it keeps.
+    fn held(&self, id: ParamId, state: bool) -> Range<usize> {
+        let [rows, cols] = self.holdings[id.index()].shard.local();
+        match &self.own[id.index()] {
+            Some(own) if state => own.clone(),
+            None if state => 0..0,
+            _ => self.parts.get(id.index()).cloned().unwrap_or(0..rows * cols),
+        }
+    }
+
+    /// What of a weight the rank could write.
+    fn patches(&self, id: ParamId, state: bool) -> Vec<Patch> {
+        let held = &self.holdings[id.index()];
+        match self.gives(held.number) {
+            Some(_) => patches(&self.pieces[id.index()], held.shard.local(), self.held(id, state)),
+            None => Vec::new(),
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = ParamId> + use<> {
+        (0..self.holdings.len() as u32).map(ParamId)
+    }
+}
+
+impl Deal {
+    pub fn new(trainer: &Trainer) -> Deal {
+        let mesh = &trainer.device.mesh;
+        let layouts = if mesh.grid().ranks() == 1 { Vec::new() } else { layouts(trainer) };
+        Deal { rank: mesh.rank(), layouts }
+    }
+
+    /// By [`ParamId`]: what this rank writes of its values, which are `state` or weights. `None` for all of them.
+    pub fn own(&self, state: bool) -> Option<Vec<Vec<Patch>>> {
+        let mine = self.layouts.get(self.rank)?;
+        // In the order of names and areas, which is the same on all ranks that hold a piece.
+        let mut wanted: BTreeMap<Key, (ParamId, Patch, Vec<usize>)> = BTreeMap::new();
+        for id in mine.ids() {
+            for patch in mine.patches(id, state) {
+                wanted.insert(key(&patch), (id, patch, Vec::new()));
+            }
+        }
+        for (rank, layout) in self.layouts.iter().enumerate() {
+            for patch in layout.ids().flat_map(|id| layout.patches(id, state)) {
+                if let Some((_, _, holders)) = wanted.get_mut(&key(&patch)) {
+                    holders.push(rank);
+                }
+            }
+        }
+        // Ranks with the same company count the same bytes, whatever else each of them has.
+        let mut loads: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        let mut own: Vec<Vec<Patch>> = mine.ids().map(|_| Vec::new()).collect();
+        for (id, patch, holders) in wanted.into_values() {
+            let load = loads.entry(holders.clone()).or_insert_with(|| vec![0; holders.len()]);
+            for block in blocks(&patch, holders.len()) {
+                let least = (0..load.len()).min_by_key(|at| load[*at]).unwrap_or_default();
+                load[least] += block.area.len();
+                if holders.get(least) == Some(&self.rank) {
+                    own[id.index()].push(block);
+                }
+            }
+        }
+        Some(own)
+    }
+}
+
+/// A patch in runs of rows, if several ranks share it.
+fn blocks(patch: &Patch, holders: usize) -> Vec<Patch> {
+    let Area { rows, cols } = &patch.area;
+    if holders < 2 {
+        return vec![patch.clone()];
+    }
+    let step = (BLOCK_ELEMENTS / cols.len().max(1)).max(1);
+    rows.clone().step_by(step).map(|start| patch.rows(start..rows.end.min(start + step))).collect()
+}

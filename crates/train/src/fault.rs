@@ -1,0 +1,160 @@
+//! A plan of faults, for tests: which rank is hit by what, in which step.
+//!
+//! `kill rank 1 at step 3, flip rank 2 at step 5`: a rank panics between its gradients and its update (`kill`), waits for ever
+//! where a wait can be ended (`hang`), is slow from that step on (`slow`), has a gradient that is not a number (`nan`), or a
+//! weight with one bit flipped (`flip`). Each happens once, however often the step is made again.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use fathom_grad::Params;
+use fathom_tensor::Device;
+
+use crate::error::Result;
+
+/// How much longer a slow rank's steps take.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The rank panics.
+    Kill,
+    /// It does nothing any more.
+    Hang,
+    /// Its steps take longer, from here on.
+    Slow,
+    /// Its gradient is not a number.
+    Nan,
+    /// A bit of a weight flips.
+    Flip,
+}
+
+/// One fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happens.
+    pub kind: Kind,
+    /// To whom.
+    pub rank: usize,
+    /// While this step is made; the first is 1.
+    pub step: u64,
+}
+
+/// Faults that have not happened yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults(Vec<Fault>);
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Faults, String> {
+        text.split(',').map(fault).collect::<Option<_>>().map(Faults).ok_or_else(|| {
+            format!("`{text}` is no list of faults like `kill rank 1 at step 3, flip rank 2 at step 5` (kill, hang, slow, nan, flip)")
+        })
+    }
+}
+
+fn fault(text: &str) -> Option<Fault> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [kind, "rank", rank, "at", "step", step] = words[..] else { return None };
+    let kind = match kind {
+        "kill" => Kind::Kill,
+        "hang" => Kind::Hang,
+        "slow" => Kind::Slow,
+        "nan" => Kind::Nan,
+        "flip" => Kind::Flip,
+        _ => return None,
+    };
+    Some(Fault { kind, rank: rank.parse().ok()?, step: step.parse().ok()? })
+}
+
+impl Faults {
+    /// Whether this happens to a rank in a step; only once, but for slowness.
+    pub fn strike(&mut self, kind: Kind, rank: usize, step: u64) -> bool {
+        if kind == Kind::Slow {
+            return self.0.iter().any(|fault| fault.kind == kind && fault.rank == rank && fault.step <= step);
+        }
+        let hit = Fault { kind, rank, step };
+        let found = self.0.iter().position(|fault| *fault == hit);
+        found.is_some_and(|at| {
+            self.0.remove(at);
+            true
+        })
+    }
+
+    /// Whether a bit flips in a step, on any rank.
+    fn flips(&self, step: u64) -> bool {
+        self.0.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
+    }
+
+    /// Before a rank's step: slowness, and a flipped bit. Says whether the gradient is to be poisoned.
+    pub(crate) fn before_step(&mut self, device: &Device, params: &Params, step: u64) -> bool {
+        let rank = device.mesh.rank();
+        if self.strike(Kind::Slow, rank, step) {
+            std::thread::sleep(SLOW);
+        }
+        if self.flips(step) {
+            // What other ranks owe would put the bit right; they take part in this wait.
+            params.settle(device);
+            if self.strike(Kind::Flip, rank, step) {
+                flip(device, params);
+            }
+            self.0.retain(|fault| (fault.kind, fault.step) != (Kind::Flip, step));
+        }
+        self.strike(Kind::Nan, rank, step)
+    }
+
+    /// Between a rank's gradients and its update: death, and a wait without end.
+    ///
+    /// # Errors
+    /// What ended the wait.
+    ///
+    /// # Panics
+    /// If the rank is killed.
+    pub(crate) fn before_update(&mut self, device: &Device, step: u64) -> Result<()> {
+        let rank = device.mesh.rank();
+        assert!(!self.strike(Kind::Kill, rank, step), "the fault plan kills rank {rank} at step {step}");
+        if self.strike(Kind::Hang, rank, step) {
+            loop {
+                device.mesh.check()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Flips a bit of the first weight's first element.
+fn flip(device: &Device, params: &Params) {
+    let first = params.iter().map(|(_, param)| param.value.own_part());
+    let first = first.filter(|value| !value.is_empty()).find_map(|value| value.resident().cloned());
+    if let Some(weight) = first {
+        let element = weight.reshape(1, weight.len()).view_cols(0..1);
+        let mut bytes = device.machine.read(&element).wait();
+        bytes[0] ^= 1 << 3;
+        device.machine.write(&element, &bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_read_and_happen_once() {
+        let mut faults: Faults = "kill rank 1 at step 3, slow rank 0 at step 2".parse().unwrap();
+        assert!(!faults.strike(Kind::Kill, 1, 2) && !faults.strike(Kind::Kill, 0, 3));
+        assert!(!faults.strike(Kind::Hang, 1, 3));
+        assert!(faults.strike(Kind::Kill, 1, 3));
+        assert!(!faults.strike(Kind::Kill, 1, 3), "once");
+        assert!(
+            !faults.strike(Kind::Slow, 0, 1)
+                && faults.strike(Kind::Slow, 0, 2)
+                && faults.strike(Kind::Slow, 0, 7)
+        );
+        for wrong in ["", "kill", "kill rank 1", "maim rank 1 at step 2", "kill rank x at step 2"] {
+            assert!(wrong.parse::<Faults>().unwrap_err().contains("kill rank 1 at step 3"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Copies of a rank's state on its machine's own disk: what a run that was killed goes on from if they are newer than the last
+//! checkpoint. They are of one mesh, and of the rank that wrote them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fathom_model::write_file;
+use fathom_tensor::Device;
+use twox_hash::XxHash3_128;
+
+use super::memory::Copy;
+use crate::agree::{gather, outcome};
+use crate::error::{Error, Result};
+
+/// Copies that stay: ranks may be killed when some have written the last one and others have not.
+const KEEP: usize = 2;
+/// Bytes of the hash at the end of a file.
+const HASH_BYTES: usize = 16;
+
+/// The copies of one rank.
+pub(super) struct Local {
+    folder: PathBuf,
+    writing: Option<JoinHandle<Result<()>>>,
+}
+
+impl Local {
+    /// The place of this rank's copies of a run, `run` being the run's folder. All ranks call this together.
+    ///
+    /// # Errors
+    /// If the run's folder or this one cannot be written to.
+    pub fn open(device: &Device, folder: &Path, run: &Path) -> Result<Local> {
+        let rank = device.mesh.rank();
+        // A run that begins anew in the same folder does not take the copies of the one before it.
+        let name = run.join("checkpoints/ID");
+        let made = match rank {
+            0 if !name.is_file() => make_id(&name),
+            _ => Ok(()),
+        };
+        outcome(device, made)?;
+        let id = fs::read_to_string(&name).map_err(|source| io("read", &name, source))?;
+        let mesh = device.mesh.grid().to_string().replace(' ', "-");
+        let folder = folder.join(id.trim()).join(mesh).join(format!("rank-{rank:05}"));
+        fs::create_dir_all(&folder).map_err(|source| io("create", &folder, source))?;
+        Ok(Local { folder, writing: None })
+    }
+
+    fn file(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("step-{step:08}.copy"))
+    }
+
+    /// Steps of the copies that are there, the newest first.
+    fn steps(&self) -> Vec<u64> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let step = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_prefix("step-")?.strip_suffix(".copy")?.parse().ok()
+        };
+        let mut steps: Vec<u64> = entries.filter_map(step).collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        steps
+    }
+
+    /// Begins to write a copy on a thread; the one before it ends first. What its disk refused is told.
+    ///
+    /// # Errors
+    /// Those of the copy before.
+    pub fn write(&mut self, copy: &Copy) -> Result<()> {
+        let before = self.finish();
+        let (path, bytes) = (self.file(copy.step), copy.bytes.clone());
+        let old: Vec<PathBuf> = self.steps().into_iter().skip(KEEP - 1).map(|step| self.file(step)).collect();
+        let write = move || -> Result<()> {
+            let mut whole = Vec::with_capacity(bytes.len() + HASH_BYTES);
+            whole.extend_from_slice(&bytes);
+            whole.extend(XxHash3_128::oneshot(&bytes).to_le_bytes());
+            write_file(&path, &whole)?;
+            old.iter().try_for_each(|path| fs::remove_file(path).map_err(|source| io("remove", path, source)))
+        };
+        let thread = std::thread::Builder::new().name("local copy".into()).spawn(write);
+        self.writing = Some(thread.map_err(|source| io("start a thread that writes", &self.folder, source))?);
+        before
+    }
+
+    /// Waits for the copy that is being written.
+    ///
+    /// # Errors
+    /// What its disk refused.
+    pub fn finish(&mut self) -> Result<()> {
+        match self.writing.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(done)) => done,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// The newest copy that all ranks have, if it is of a later step. All ranks call this together.
+    ///
+    /// # Errors
+    /// A copy that is damaged, by name.
+    pub fn newest(&self, device: &Device, later_than: Option<u64>) -> Result<Option<Copy>> {
+        let steps = self.steps();
+        let step = |at: usize| steps.get(at).and_then(|step| i32::try_from(*step).ok()).unwrap_or(-1);
+        let all = gather(device, [step(0), step(1)])?;
+        let common = all[0].into_iter().filter(|step| all.iter().all(|steps| steps.contains(step))).max();
+        let Some(step) = common.and_then(|step| u64::try_from(step).ok()) else { return Ok(None) };
+        if later_than.is_some_and(|later_than| step <= later_than) {
+            return Ok(None);
+        }
+        outcome(device, self.read(step)).map(Some)
+    }
+
+    fn read(&self, step: u64) -> Result<Copy> {
+        let path = self.file(step);
+        let mut bytes = fs::read(&path).map_err(|source| io("read", &path, source))?;
+        let len = bytes.len().saturating_sub(HASH_BYTES);
+        if bytes[len..] != XxHash3_128::oneshot(&bytes[..len]).to_le_bytes() {
+            let message = "was truncated or altered; remove it to go on from the last checkpoint".to_string();
+            return Err(Error::Checkpoint { path, message });
+        }
+        bytes.truncate(len);
+        Ok(Copy { step, bytes: Arc::new(bytes) })
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.writing.take().map(JoinHandle::join);
+    }
+}
+
+/// A name that no other run has.
+fn make_id(path: &Path) -> Result<()> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanoseconds = since.map_or(0, |since| since.as_nanos());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|source| io("create", folder, source))?;
+    }
+    Ok(write_file(path, format!("{nanoseconds:x}-{}", std::process::id()).as_bytes())?)
+}
+
+fn io(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::Io { action, path: path.to_path_buf(), source }
+}

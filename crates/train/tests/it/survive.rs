@@ -1,0 +1,393 @@
+//! Ranks that die, hang, are slow, produce NaN or flip a bit: the run goes on with the losses of one that was left alone, or
+//! ends with a message that names the rank.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
+use fathom_cpu::Cpu;
+use fathom_model::{Init, LlamaSizes, Model, Spec, initialise};
+use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
+use fathom_tensor::{DType, Device};
+use fathom_text::store::{DocMeta, Header, StoreWriter};
+use fathom_train::recipe::{Blend, Checkpoint, MeshTable, Recipe, ShardingName, Stage};
+use fathom_train::{
+    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage,
+};
+
+const STEPS: u64 = 8;
+const VOCAB: usize = 96;
+
+fn write_store(prefix: &Path) {
+    let mut writer = StoreWriter::create(prefix, Header::new(VOCAB as u64)).unwrap();
+    let mut state = 7u32;
+    for doc in 0..60 {
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 16
+        };
+        let ids: Vec<u32> =
+            (0..300 + doc * 7).map(|at| (at * at % 7 + next() % 3 * 11) % VOCAB as u32).collect();
+        writer.push_document(&ids, DocMeta::of_text(&format!("document {doc}"), 0)).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// A run of one stage over a mesh, in a folder with its token store.
+fn recipe(folder: &Path, mesh: MeshTable, checkpoint: Checkpoint) -> Recipe {
+    let source = folder.join("store").display().to_string();
+    let blend = vec![Blend { source, weight: 1.0 }];
+    let stage = Stage {
+        seq_tokens: 256,
+        micro_batches: 4,
+        steps: Some(STEPS),
+        blend,
+        masked: true,
+        ..Stage::default()
+    };
+    let mut recipe = Recipe { stage: vec![stage], mesh, checkpoint, ..Recipe::default() };
+    recipe.schedule.warmup_steps = 2;
+    recipe
+}
+
+fn no_saves() -> Checkpoint {
+    Checkpoint { every_s: None, memory_every_steps: Some(2), ..Checkpoint::default() }
+}
+
+fn mesh(grid: Grid, restarts: u64) -> MeshTable {
+    let Grid { tp, cp, dp, pp, .. } = grid;
+    MeshTable { tp, cp, dp, pp, sequence_parallel: tp > 1, restarts, ..MeshTable::default() }
+}
+
+fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
+    let spec = Spec::llama(LlamaSizes {
+        hidden: 64,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        vocab: VOCAB,
+        rope_theta: 1e4,
+        max_positions: 256,
+        tied: true,
+    });
+    let ranks = stage::ranks(recipe, 0)?;
+    let portion = ranks.portion(&spec, &device.mesh);
+    let (on_disk, moments) = (stage::on_disk(recipe), stage::moments(recipe));
+    let folder = std::env::temp_dir();
+    let disk = open_state_disk(device, &spec, DType::F32, on_disk, (&ranks, moments), &folder)?;
+    let (model, mut params) = Model::declare_part(device, &spec, DType::F32, disk, portion);
+    initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+    Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
+}
+
+/// Keeps what is said; asks the run to stop at a step.
+struct Watch<'a> {
+    warnings: Vec<String>,
+    stop_at: Option<u64>,
+    stop: &'a AtomicBool,
+}
+
+impl Hooks for Watch<'_> {
+    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
+    fn warn(&mut self, text: &str) {
+        self.warnings.push(text.into());
+    }
+    fn step(&mut self, step: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        if self.stop_at == Some(step.step) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+    fn stage_done(
+        &mut self,
+        _: &Trainer,
+        _: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a rank's run was.
+#[derive(Debug)]
+struct Seen {
+    ended: Result<Outcome, String>,
+    warnings: Vec<String>,
+    losses: Vec<(u64, u32)>,
+    recoveries: Vec<events::Recovery>,
+    scores: usize,
+    resumed: Vec<u64>,
+}
+
+/// Runs a recipe on all its ranks; `stop_at` asks one rank to stop after a step.
+fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<Seen> {
+    let grid = stage::ranks(recipe, 0).unwrap().grid;
+    let deadline = Duration::from_secs_f64(recipe.mesh.timeout_s);
+    let one = |seat: Seat| {
+        let mesh = Mesh::new(grid, Box::new(seat.take()));
+        let (rank, machine) = (mesh.rank(), Arc::new(Cpu::new(1, None)));
+        let device = Device::on_mesh(machine, 1 << 28, mesh.clone());
+        let own = if rank == 0 { folder.to_path_buf() } else { rank_folder(folder, rank) };
+        std::fs::create_dir_all(&own).unwrap();
+        let log = own.join("metrics.jsonl");
+        let stop = AtomicBool::new(false);
+        let stop_at = stop_at.filter(|(of, _)| *of == rank).map(|(_, step)| step);
+        let mut watch = Watch { warnings: Vec::new(), stop_at, stop: &stop };
+        let anew = |device: &Device| trainer(recipe, device);
+        let go = || -> fathom_train::Result<Outcome> {
+            let metrics = MetricsWriter::open(&log)?;
+            let trainer = trainer(recipe, &device)?;
+            let (stores, seconds) = (Stores::open(recipe, None, VOCAB)?, vec![60.0]);
+            let anew = Some(&anew as fathom_train::Anew<'_>);
+            Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, stop: &stop, anew })?
+                .train(&mut watch)
+        };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));
+        let ended = match ended {
+            Ok(ended) => ended.map_err(|error| error.to_string()),
+            Err(_) => Err("it panicked".into()),
+        };
+        if let (Err(error), Some(link)) = (&ended, mesh.link()) {
+            link.abort(error);
+        }
+        let mut seen = Seen {
+            ended,
+            warnings: watch.warnings,
+            losses: vec![],
+            recoveries: vec![],
+            scores: 0,
+            resumed: vec![],
+        };
+        for event in read_events(&log).unwrap().iter().filter_map(Event::from_value) {
+            match event {
+                Event::Step(step) => seen.losses.push((step.step, step.loss_bits)),
+                Event::Recovery(recovery) => seen.recoveries.push(recovery),
+                Event::Ranks(_) => seen.scores += 1,
+                Event::Resume(resume) => seen.resumed.push(resume.step),
+                _ => {}
+            }
+        }
+        seen
+    };
+    std::thread::scope(|scope| {
+        let seats = threads(grid.ranks(), ThreadsOptions { deadline, chaos: recipe.machine.chaos });
+        let one = &one;
+        let ranks: Vec<_> = seats.into_iter().map(|seat| scope.spawn(move || one(seat))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// A run in a folder of its own, with faults.
+fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<Seen> {
+    let folder = tempfile::tempdir().unwrap();
+    write_store(&folder.path().join("store"));
+    let mut recipe = recipe(folder.path(), mesh, checkpoint);
+    recipe.machine.fault = Some(fault.into()).filter(|fault: &String| !fault.is_empty());
+    run(folder.path(), &recipe, None)
+}
+
+/// The losses of a run that nothing happens to.
+fn calm(grid: Grid) -> Vec<(u64, u32)> {
+    let mut seen = with(mesh(grid, 0), no_saves(), "");
+    assert!(seen.iter().all(|rank| rank.ended == Ok(Outcome::Finished)), "{seen:?}");
+    seen.swap_remove(0).losses
+}
+
+/// A run with faults has the losses of a calm one on every rank, and went back as often as `lost` says, to where.
+#[track_caller]
+fn goes_on(grid: Grid, table: MeshTable, checkpoint: Checkpoint, fault: &str, lost: &[(u64, &[u64])]) {
+    let (calm, seen) = (calm(grid), with(table, checkpoint, fault));
+    assert_eq!(calm.len() as u64, STEPS);
+    for (rank, seen) in seen.iter().enumerate() {
+        let what = format!("rank {rank} of {grid}, {fault}: {:?} {:?}", seen.ended, seen.warnings);
+        assert_eq!(seen.ended, Ok(Outcome::Finished), "{what}");
+        assert_eq!(seen.losses, calm, "{what}");
+        let found: Vec<(u64, &[u64])> =
+            seen.recoveries.iter().map(|recovery| (recovery.step, recovery.lost.as_slice())).collect();
+        assert_eq!(found, lost, "{what}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_is_begun_anew_from_its_partner() {
+    let grids = [
+        Grid { dp: 2, ..Grid::default() },
+        Grid { tp: 2, ..Grid::default() },
+        Grid { pp: 2, dp: 2, ..Grid::default() },
+    ];
+    for grid in grids {
+        goes_on(grid, mesh(grid, 1), no_saves(), "kill rank 1 at step 6", &[(4, &[1])]);
+    }
+    let grid = grids[0];
+    goes_on(grid, mesh(grid, 1), no_saves(), "kill rank 0 at step 2", &[(0, &[0])]);
+    let table = MeshTable { sharding: ShardingName::NoShard, ..mesh(grid, 2) };
+    let fault = "kill rank 1 at step 3, kill rank 0 at step 8";
+    goes_on(grid, table, no_saves(), fault, &[(2, &[1]), (6, &[0])]);
+}
+
+#[test]
+fn without_copies_in_memory_the_last_checkpoint_is_used() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let saves = Checkpoint { every_s: None, every_steps: Some(3), ..Checkpoint::default() };
+    // The save of step 3 is published at the end of a later step, at the latest before the next save.
+    let seen = with(mesh(grid, 1), saves.clone(), "kill rank 1 at step 8");
+    let calm = calm(grid);
+    for rank in seen {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm));
+        assert!([3, 6].contains(&rank.recoveries[0].step), "{:?}", rank.recoveries);
+    }
+    // Nothing to go back to.
+    let none = Checkpoint { memory_every_steps: None, ..no_saves() };
+    let seen = with(mesh(grid, 5), none, "kill rank 1 at step 4");
+    for rank in seen {
+        let error = rank.ended.unwrap_err();
+        assert!(error.contains("rank 1") && error.contains("the fault plan kills rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_begun_anew() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    // On a busy machine an innocent rank may be late too: then it is begun anew as well.
+    let table = MeshTable { step_timeout_s: Some(2.0), ..mesh(grid, 100) };
+    let (calm, seen) = (calm(grid), with(table, no_saves(), "hang rank 1 at step 5"));
+    for rank in &seen {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm), "{:?}", rank.warnings);
+        let named =
+            |recovery: &&events::Recovery| recovery.lost == [1] && recovery.why.contains("rank 1 was last");
+        assert!(rank.recoveries.iter().any(|recovery| named(&recovery)), "{:?}", rank.recoveries);
+    }
+}
+
+#[test]
+fn a_transient_nan_is_made_again_and_a_lasting_one_ends_the_run() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    goes_on(grid, mesh(grid, 1), no_saves(), "nan rank 1 at step 5", &[(4, &[])]);
+    for rank in with(mesh(grid, 0), no_saves(), "nan rank 0 at step 3") {
+        assert!(rank.ended.unwrap_err().contains("step 3: loss"));
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_its_rank_named() {
+    let grid = Grid { dp: 3, ..Grid::default() };
+    let four = Grid { dp: 4, ..Grid::default() };
+    for sharding in [ShardingName::NoShard, ShardingName::Optim] {
+        let table = MeshTable { check_every_steps: 1, sharding, ..mesh(four, 1) };
+        goes_on(four, table, no_saves(), "flip rank 2 at step 6", &[(4, &[2])]);
+    }
+    let two = Grid { dp: 2, ..grid };
+    let table = MeshTable { check_every_steps: 1, ..mesh(two, 5) };
+    for rank in with(table, no_saves(), "flip rank 1 at step 6") {
+        let error = rank.ended.unwrap_err();
+        assert!(error.contains("step 6: ranks [0, 1] should have the same weights"), "{error}");
+    }
+}
+
+#[test]
+fn slow_ranks_are_scored_and_change_nothing() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let (calm, seen) = (calm(grid), with(mesh(grid, 0), no_saves(), "slow rank 1 at step 2"));
+    assert!(seen.iter().all(|rank| rank.ended == Ok(Outcome::Finished) && rank.losses == calm));
+    assert_eq!([seen[0].scores, seen[1].scores], [1, 0], "the first rank tells");
+}
+
+#[test]
+fn any_rank_that_is_asked_to_stop_stops_all() {
+    let grid = Grid { dp: 2, pp: 2, ..Grid::default() };
+    let folder = tempfile::tempdir().unwrap();
+    write_store(&folder.path().join("store"));
+    let recipe = recipe(folder.path(), mesh(grid, 0), Checkpoint { every_s: None, ..Checkpoint::default() });
+    for rank in run(folder.path(), &recipe, Some((3, 3))) {
+        assert_eq!(rank.ended, Ok(Outcome::Interrupted), "{:?}", rank.warnings);
+        assert!((3..STEPS as usize).contains(&rank.losses.len()), "{:?}", rank.losses);
+    }
+    let calm = calm(grid);
+    for rank in run(folder.path(), &recipe, None) {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm));
+    }
+}
+
+#[test]
+fn a_save_that_fails_is_a_warning() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let folder = tempfile::tempdir().unwrap();
+    write_store(&folder.path().join("store"));
+    // A file where the checkpoints' folder should be.
+    std::fs::write(folder.path().join("checkpoints"), "").unwrap();
+    let saves = Checkpoint { every_s: None, every_steps: Some(2), ..Checkpoint::default() };
+    let recipe = recipe(folder.path(), mesh(grid, 0), saves);
+    for rank in run(folder.path(), &recipe, None) {
+        assert_eq!(rank.ended, Ok(Outcome::Finished));
+        assert!(
+            rank.warnings.iter().any(|text| text.contains("no checkpoint of step 2")),
+            "{:?}",
+            rank.warnings
+        );
+    }
+    for rank in run(folder.path(), &recipe, Some((0, 2))) {
+        assert!(rank.ended.unwrap_err().contains("could not be saved"));
+    }
+}
+
+/// Optimizer state may be on disk beside a mesh, in checkpoints and in copies too.
+#[test]
+fn state_on_disk_survives_as_well() {
+    let grid = Grid { pp: 2, dp: 2, ..Grid::default() };
+    let calm = calm(grid);
+    let folder = tempfile::tempdir().unwrap();
+    write_store(&folder.path().join("store"));
+    let saves = Checkpoint { every_steps: Some(3), ..no_saves() };
+    let mut recipe = recipe(folder.path(), mesh(grid, 1), saves);
+    recipe.machine.offload_optimizer = true;
+    recipe.machine.fault = Some("kill rank 2 at step 6".into());
+    for rank in run(folder.path(), &recipe, None) {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm), "{:?}", rank.warnings);
+        assert_eq!(rank.recoveries.len(), 1);
+    }
+}
+
+/// What one machine's disks have is newer than the last checkpoint, and is what a run that ended goes on from; a damaged copy is
+/// refused by name.
+#[test]
+fn copies_on_local_disks_are_gone_on_from() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let [folder, disk] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    write_store(&folder.path().join("store"));
+    let saves = Checkpoint { local: Some(disk.path().to_path_buf()), ..no_saves() };
+    let mut recipe = recipe(folder.path(), mesh(grid, 0), saves);
+    recipe.machine.fault = Some("kill rank 1 at step 7".into());
+    assert!(run(folder.path(), &recipe, None).iter().all(|rank| rank.ended.is_err()));
+    recipe.machine.fault = None;
+    let copies: Vec<_> =
+        files(disk.path()).into_iter().filter(|path| path.ends_with("step-00000006.copy")).collect();
+    assert_eq!(copies.len(), 2, "{copies:?}");
+    let sound = std::fs::read(&copies[1]).unwrap();
+    std::fs::write(&copies[1], &sound[1..]).unwrap();
+    for rank in run(folder.path(), &recipe, None) {
+        let error = rank.ended.unwrap_err();
+        assert!(error.contains("step-00000006.copy") && error.contains("altered"), "{error}");
+    }
+    std::fs::write(&copies[1], sound).unwrap();
+    let calm = calm(grid);
+    for rank in run(folder.path(), &recipe, None) {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm));
+        assert_eq!(rank.resumed, [6]);
+    }
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
