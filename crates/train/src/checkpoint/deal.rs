@@ -31,11 +31,9 @@ fn key(patch: &Patch) -> Key {
 impl Layout {
     /// The elements of a weight's part that the rank has: those that it keeps, or those whose state it keeps.
     fn held(&self, id: ParamId, state: bool) -> Range<usize> {
-        let [rows, cols] = self.holdings[id.index()].shard.local();
-        match &self.own[id.index()] {
-            Some(own) if state => own.clone(),
-            None if state => 0..0,
-            _ => self.parts.get(id.index()).cloned().unwrap_or(0..rows * cols),
+        match state {
+            true => self.own[id.index()].clone().unwrap_or_default(),
+            false => self.kept[id.index()].clone(),
         }
     }
 

@@ -21,8 +21,8 @@ pub(crate) struct Layout {
     pub pieces: Vec<Vec<Piece>>,
     /// By [`ParamId`]: the elements whose state the rank keeps; none of a weight that has no state.
     pub own: Vec<Option<Range<usize>>>,
-    /// By [`ParamId`], where ranks with the same weights keep a part of each: this rank's elements. Else empty.
-    pub parts: Vec<Range<usize>>,
+    /// By [`ParamId`]: the elements that the rank keeps.
+    pub kept: Vec<Range<usize>>,
     /// Among the ranks with the same weights, and among those with the same experts.
     replica: [usize; 2],
     /// The copy of a tied embedding on the last stage.
@@ -51,11 +51,10 @@ pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
         let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
         let shares = shares(&device, &part, &params, sharding);
         let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
-        let parted = sharding == Sharding::OptimGradsParams;
-        let parts = params.iter().filter(|_| parted).map(|(id, _)| shares.own(id)).collect();
+        let kept = params.iter().map(|(_, param)| param.value.own()).collect();
         let replica = [&[Axis::Cp, Axis::Dp][..], &[Axis::Edp]].map(|axes| device.mesh.group(axes).index());
         let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
-        Layout { pieces: part.pieces(), holdings: part.holdings, own, parts, replica, copy }
+        Layout { pieces: part.pieces(), holdings: part.holdings, own, kept, replica, copy }
     };
     (0..mesh.grid().ranks()).map(layout).collect()
 }

@@ -468,6 +468,9 @@ fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
         (grid(1, 1, 1, 2), 2, shared),
         (grid(1, 1, 4, 1), 1, each),
         (grid(2, 2, 2, 1), 1, shared),
+        (grid(1, 1, 3, 1), 1, Sharding::OptimGradsParams),
+        (grid(2, 1, 2, 1), 1, Sharding::OptimGrads),
+        (grid(1, 1, 2, 2), 1, Sharding::OptimGradsParams),
         (ONE.grid, 1, shared),
     ];
     for (dtype, tied) in [(DType::F32, true), (DType::Bf16, false)] {

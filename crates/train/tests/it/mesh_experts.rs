@@ -122,6 +122,7 @@ fn checkpoints_of_experts_do_not_know_their_mesh() {
     for spec in [shared as fn(bool) -> Spec, biased] {
         changing_mesh(&grids, Case { spec, tied: true, ..ONE });
     }
+    changing_mesh(&grids, Case { spec: biased, tied: true, sharding: Sharding::OptimGradsParams, ..ONE });
 }
 
 fn changing_mesh(grids: &[Grid], one: Case) {

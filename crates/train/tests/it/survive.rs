@@ -193,7 +193,11 @@ fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<Seen> {
 
 /// The losses of a run that nothing happens to.
 fn calm(grid: Grid) -> Vec<(u64, u32)> {
-    let mut seen = with(mesh(grid, 0), no_saves(), "");
+    calm_with(mesh(grid, 0))
+}
+
+fn calm_with(table: MeshTable) -> Vec<(u64, u32)> {
+    let mut seen = with(MeshTable { restarts: 0, ..table }, no_saves(), "");
     assert!(seen.iter().all(|rank| rank.ended == Ok(Outcome::Finished)), "{seen:?}");
     seen.swap_remove(0).losses
 }
@@ -201,7 +205,7 @@ fn calm(grid: Grid) -> Vec<(u64, u32)> {
 /// A run with faults has the losses of a calm one on every rank, and went back as often as `lost` says, to where.
 #[track_caller]
 fn goes_on(grid: Grid, table: MeshTable, checkpoint: Checkpoint, fault: &str, lost: &[(u64, &[u64])]) {
-    let (calm, seen) = (calm(grid), with(table, checkpoint, fault));
+    let (calm, seen) = (calm_with(table.clone()), with(table, checkpoint, fault));
     assert_eq!(calm.len() as u64, STEPS);
     for (rank, seen) in seen.iter().enumerate() {
         let what = format!("rank {rank} of {grid}, {fault}: {:?} {:?}", seen.ended, seen.warnings);
@@ -228,6 +232,22 @@ fn a_rank_that_dies_is_begun_anew_from_its_partner() {
     let table = MeshTable { sharding: ShardingName::NoShard, ..mesh(grid, 2) };
     let fault = "kill rank 1 at step 3, kill rank 0 at step 8";
     goes_on(grid, table, no_saves(), fault, &[(2, &[1]), (6, &[0])]);
+}
+
+#[test]
+fn ranks_that_share_gradients_and_weights_go_on_too() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    for sharding in [ShardingName::OptimGrads, ShardingName::OptimGradsParams] {
+        let table = || MeshTable { sharding, check_every_steps: 1, ..mesh(grid, 2) };
+        goes_on(grid, table(), no_saves(), "kill rank 1 at step 6", &[(4, &[1])]);
+        goes_on(grid, table(), no_saves(), "nan rank 1 at step 5", &[(4, &[])]);
+    }
+    let saves = Checkpoint { every_steps: Some(3), memory_every_steps: None, ..no_saves() };
+    let table = MeshTable { sharding: ShardingName::OptimGradsParams, ..mesh(grid, 1) };
+    let (calm, seen) = (calm_with(table.clone()), with(table, saves, "kill rank 0 at step 8"));
+    for rank in seen {
+        assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm));
+    }
 }
 
 #[test]
