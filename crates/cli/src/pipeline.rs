@@ -33,18 +33,9 @@ use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
 use crate::{choices, commands, device, ranks};
 
-/// Keys that may differ between a run and its resumption: they change no number.
-const FREE_KEYS: [&str; 9] = [
-    "machine.",
-    "checkpoint.",
-    "run.out",
-    "run.profile",
-    "run.tensorboard",
-    "mesh.timeout_s",
-    "mesh.step_timeout_s",
-    "mesh.restarts",
-    "mesh.check_every_steps",
-];
+/// Keys that may differ between a run and its resumption: they change no number; the mesh, none but by rounding.
+const FREE_KEYS: [&str; 6] =
+    ["machine.", "mesh.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {

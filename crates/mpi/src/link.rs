@@ -4,6 +4,7 @@
 //! copy through memory of the process, so tensors may be anywhere and may have gaps.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
 use fathom_tensor::{Device, Lent, Share, Tensor};
@@ -50,7 +51,7 @@ impl Flight for Sent {
         let Sent { end, to, what, mut messages, _share } = *self;
         let gone = end.wait(|| messages.iter_mut().all(Transfer::is_over).then_some(()));
         if let Err(seconds) = gone {
-            end.fail(&LinkError::TimedOut { rank: end.rank, peer: to, what: what.to_string(), seconds });
+            end.late(to, &what, seconds);
         }
         messages.into_iter().for_each(|message| end.give_back(message.take().0));
     }
@@ -72,8 +73,7 @@ impl Coming {
         let process = end.process(*from);
         let mut message = Transfer::receive(&process, tag, end.buffer(bytes), tag == FIRST);
         if let Err(seconds) = end.wait(|| message.is_over().then_some(())) {
-            let (rank, peer, what) = (end.rank, *from, what.to_string());
-            end.fail(&LinkError::TimedOut { rank, peer, what, seconds });
+            end.late(*from, what, seconds);
         }
         message.take()
     }
@@ -149,5 +149,9 @@ impl Link for Processes {
 
     fn traffic(&self) -> Traffic {
         self.0.traffic()
+    }
+
+    fn section(&self, name: &'static str, deadline: Option<Duration>) {
+        self.0.section.set((name, deadline));
     }
 }

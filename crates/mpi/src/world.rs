@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fathom_tensor::mesh::{Link, LinkError, Traffic};
+use fathom_tensor::mesh::{Link, LinkError, Traffic, What};
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::request::{Request, Scope, scope};
@@ -43,6 +43,8 @@ pub(crate) struct End {
     pub rank: usize,
     pub ranks: usize,
     pub deadline: Duration,
+    /// What the run is doing, and how long a wait may take meanwhile, if not [`End::deadline`].
+    pub section: Cell<(&'static str, Option<Duration>)>,
     traffic: Cell<Traffic>,
     spare: RefCell<Vec<Vec<u8>>>,
     world: SimpleCommunicator,
@@ -60,8 +62,8 @@ impl Mpi {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled).ok_or(Error::Started)?;
         let world = universe.world();
         let [rank, ranks] = [world.rank(), world.size()].map(|number| usize::try_from(number).unwrap_or(0));
-        let (traffic, spare) = (Cell::default(), RefCell::default());
-        Ok(Mpi(Rc::new(End { rank, ranks, deadline, traffic, spare, world, _universe: universe })))
+        let (traffic, spare, section) = (Cell::default(), RefCell::default(), Cell::new(("setup", None)));
+        Ok(Mpi(Rc::new(End { rank, ranks, deadline, section, traffic, spare, world, _universe: universe })))
     }
 
     /// This rank.
@@ -130,19 +132,26 @@ impl End {
     /// The seconds of the deadline, when it has passed.
     pub fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, f64> {
         let begun = Instant::now();
+        let deadline = self.section.get().1.unwrap_or(self.deadline);
         let mut looks = 0;
         let found = loop {
             if let Some(found) = look() {
                 break Ok(found);
             }
-            if begun.elapsed() >= self.deadline {
-                break Err(self.deadline.as_secs_f64());
+            if begun.elapsed() >= deadline {
+                break Err(deadline.as_secs_f64());
             }
             looks += 1;
             if looks < EAGER_LOOKS { std::thread::yield_now() } else { sleep(NAP) }
         };
         self.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
         found
+    }
+
+    /// Ends the job: nothing came from a rank, or was taken by it, for so long.
+    pub fn late(&self, peer: usize, what: &What, seconds: f64) -> ! {
+        let what = format!("{what} ({})", self.section.get().0);
+        self.fail(&LinkError::TimedOut { rank: self.rank, peer, what, seconds })
     }
 
     /// A buffer of so many bytes, used before if possible.

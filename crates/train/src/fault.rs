@@ -1,9 +1,14 @@
 //! A plan of faults, for tests: which rank is hit by what, in which step.
 //!
 //! `kill rank 1 at step 3, flip rank 2 at step 5`: a rank panics between its gradients and its update (`kill`), waits for ever
-//! where a wait can be ended (`hang`), is slow from that step on (`slow`), has a gradient that is not a number (`nan`), or a
-//! weight with one bit flipped (`flip`). Each happens once, however often the step is made again.
+//! where a wait can be ended (`hang`), is slow from that step on (`slow`), is asked to stop as by SIGTERM (`term`), has a gradient
+//! that is not a number (`nan`), or a weight with one bit flipped (`flip`). Each happens once, however often the step is made
+//! again, and however often the run is started again.
 
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -24,11 +29,22 @@ pub enum Kind {
     Hang,
     /// Its steps take longer, from here on.
     Slow,
+    /// It is asked to stop.
+    Term,
     /// Its gradient is not a number.
     Nan,
     /// A bit of a weight flips.
     Flip,
 }
+
+const KINDS: [(Kind, &str); 6] = [
+    (Kind::Kill, "kill"),
+    (Kind::Hang, "hang"),
+    (Kind::Slow, "slow"),
+    (Kind::Term, "term"),
+    (Kind::Nan, "nan"),
+    (Kind::Flip, "flip"),
+];
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,51 +57,72 @@ pub struct Fault {
     pub step: u64,
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fault { kind, rank, step } = self;
+        let name = KINDS.iter().find(|(of, _)| of == kind).map_or("", |(_, name)| name);
+        write!(f, "{name} rank {rank} at step {step}")
+    }
+}
+
 /// Faults that have not happened yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(Vec<Fault>);
+pub struct Faults {
+    left: Vec<Fault>,
+    /// Where those that happened are written down, for a run that is started again.
+    happened: Option<PathBuf>,
+}
 
 impl FromStr for Faults {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Faults, String> {
-        text.split(',').map(fault).collect::<Option<_>>().map(Faults).ok_or_else(|| {
-            format!("`{text}` is no list of faults like `kill rank 1 at step 3, flip rank 2 at step 5` (kill, hang, slow, nan, flip)")
-        })
+        let left = text.split(',').map(fault).collect::<Option<_>>().ok_or_else(|| {
+            let names = KINDS.map(|(_, name)| name).join(", ");
+            format!("`{text}` is no list of faults like `kill rank 1 at step 3, flip rank 2 at step 5` ({names})")
+        })?;
+        Ok(Faults { left, happened: None })
     }
 }
 
 fn fault(text: &str) -> Option<Fault> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [kind, "rank", rank, "at", "step", step] = words[..] else { return None };
-    let kind = match kind {
-        "kill" => Kind::Kill,
-        "hang" => Kind::Hang,
-        "slow" => Kind::Slow,
-        "nan" => Kind::Nan,
-        "flip" => Kind::Flip,
-        _ => return None,
-    };
+    let [name, "rank", rank, "at", "step", step] = words[..] else { return None };
+    let (kind, _) = *KINDS.iter().find(|(_, of)| *of == name)?;
     Some(Fault { kind, rank: rank.parse().ok()?, step: step.parse().ok()? })
 }
 
 impl Faults {
+    /// Without those that an earlier start of this rank wrote down in a file; it is where others will be.
+    pub fn remember(mut self, path: &Path) -> Faults {
+        let before: Vec<Fault> = fs::read_to_string(path).unwrap_or_default().lines().filter_map(fault).collect();
+        self.left.retain(|fault| !before.contains(fault));
+        Faults { happened: Some(path.to_path_buf()), ..self }
+    }
+
     /// Whether this happens to a rank in a step; only once, but for slowness.
     pub fn strike(&mut self, kind: Kind, rank: usize, step: u64) -> bool {
         if kind == Kind::Slow {
-            return self.0.iter().any(|fault| fault.kind == kind && fault.rank == rank && fault.step <= step);
+            let slow = |fault: &Fault| fault.kind == kind && fault.rank == rank && fault.step <= step;
+            return self.left.iter().any(slow);
         }
-        let hit = Fault { kind, rank, step };
-        let found = self.0.iter().position(|fault| *fault == hit);
-        found.is_some_and(|at| {
-            self.0.remove(at);
-            true
-        })
+        self.past(|fault| *fault == Fault { kind, rank, step })
+    }
+
+    /// Takes faults away that happened; says whether there were any.
+    fn past(&mut self, which: impl Fn(&Fault) -> bool) -> bool {
+        let past: Vec<Fault> = self.left.extract_if(.., |fault| which(fault)).collect();
+        if let Some(path) = self.happened.as_ref().filter(|_| !past.is_empty()) {
+            let file = fs::OpenOptions::new().create(true).append(true).open(path);
+            // A disk that refuses this makes the fault happen again, no worse.
+            let _ = file.and_then(|mut file| past.iter().try_for_each(|fault| writeln!(file, "{fault}")));
+        }
+        !past.is_empty()
     }
 
     /// Whether a bit flips in a step, on any rank.
     fn flips(&self, step: u64) -> bool {
-        self.0.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
+        self.left.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
     }
 
     /// Before a rank's step: slowness, and a flipped bit. Says whether the gradient is to be poisoned.
@@ -100,7 +137,7 @@ impl Faults {
             if self.strike(Kind::Flip, rank, step) {
                 flip(device, params);
             }
-            self.0.retain(|fault| (fault.kind, fault.step) != (Kind::Flip, step));
+            self.past(|fault| (fault.kind, fault.step) == (Kind::Flip, step));
         }
         self.strike(Kind::Nan, rank, step)
     }
@@ -153,6 +190,14 @@ mod tests {
                 && faults.strike(Kind::Slow, 0, 2)
                 && faults.strike(Kind::Slow, 0, 7)
         );
+        let folder = tempfile::tempdir().unwrap();
+        let again = || -> Faults {
+            let plan = "term rank 0 at step 4, slow rank 0 at step 1, kill rank 0 at step 5";
+            plan.parse::<Faults>().unwrap().remember(&folder.path().join("faults"))
+        };
+        assert!(again().strike(Kind::Term, 0, 4) && again().strike(Kind::Slow, 0, 4));
+        assert!(!again().strike(Kind::Term, 0, 4), "once, however often it is started");
+        assert!(again().strike(Kind::Slow, 0, 4) && again().strike(Kind::Kill, 0, 5));
         for wrong in ["", "kill", "kill rank 1", "maim rank 1 at step 2", "kill rank x at step 2"] {
             assert!(wrong.parse::<Faults>().unwrap_err().contains("kill rank 1 at step 3"), "{wrong}");
         }

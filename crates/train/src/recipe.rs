@@ -262,7 +262,8 @@ recipe! {
         pub chaos: Option<u64>,
         /// With `chaos`: one operation in about this many fails; 0 for none.
         pub chaos_faults: u32 = 0,
-        /// Faults for tests, like `kill rank 1 at step 3, flip rank 2 at step 5`: `kill`, `hang`, `slow`, `nan`, `flip`.
+        /// Faults for tests, like `kill rank 1 at step 3, flip rank 2 at step 5`: `kill`, `hang`, `slow`, `term`, `nan`,
+        /// `flip`; each happens once.
         pub fault: Option<String>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
@@ -306,7 +307,8 @@ recipe! {
         pub timeout_s: f64 = 600.0,
         /// The same during steps; none for `timeout_s`.
         pub step_timeout_s: Option<f64>,
-        /// Failures of ranks after which the run goes back to the last step that all have, and on; threads only.
+        /// Failures of ranks after which the run goes back to the last step that all have, and on; of ranks that are
+        /// processes NaN and flipped bits alone.
         pub restarts: u64 = 0,
         /// Steps between comparisons of the weights of ranks that should have the same; 0 for none.
         pub check_every_steps: u64 = 0,

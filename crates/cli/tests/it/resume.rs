@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::run::{TINY, write_text};
-use crate::{arg, good};
+use crate::{arg, good, text};
 
 pub const STEPS: usize = 12;
 
@@ -82,6 +82,28 @@ fn killed_runs_go_on_with_their_state_elsewhere() {
     assert_eq!(losses(&at("killed")), losses(&at("alone")));
     let model = |name: &str| fs::read(at(name).join("model/model.safetensors")).unwrap();
     assert!(model("killed") == model("alone"));
+}
+
+/// A supervised run on two ranks that loses one, is asked to stop, and goes on on one rank: stages of a pipeline change no bit.
+#[test]
+fn a_run_that_lost_a_rank_goes_on_under_another_mesh() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    good(args(&at("text"), &at("alone")));
+    let program = env!("CARGO_BIN_EXE_fathom");
+    let out = at("disturbed");
+    let mut job = Command::new(program);
+    job.args(["supervise", "--out", arg(&out), "--backoff", "0.01", "--", program]);
+    job.args(args(&at("text"), &out));
+    job.args(["mesh.pp=2", "machine.fault=\"kill rank 1 at step 7, term rank 0 at step 20\""]);
+    let output = job.output().unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{err}");
+    assert!(err.contains("restart 1 of 10"), "{err}");
+    assert_eq!(losses(&out).len(), 20, "{err}");
+    good(args(&at("text"), &out));
+    assert_eq!(losses(&out), losses(&at("alone")));
 }
 
 #[cfg(unix)]

@@ -217,6 +217,7 @@ impl<'a> Run<'a> {
             0 => folder.to_path_buf(),
             rank => rank_folder(folder, rank),
         };
+        let faults = faults.remember(&folder.join("faults"));
         Ok(Run {
             recipe,
             folder,

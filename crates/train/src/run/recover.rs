@@ -77,6 +77,10 @@ impl Run<'_> {
         let why = failed.error.to_string();
         // Given up; its readers are gone after this.
         self.saving = None;
+        if let Error::NotFinite { .. } = failed.error {
+            // Nobody is gone, so what is under way comes; a link between processes cannot forget it.
+            self.trainer.params.settle(&self.trainer.device);
+        }
         self.trainer.abandon();
         self.trainer.offload = None;
         self.trainer.poisoned = false;

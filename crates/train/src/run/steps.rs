@@ -1,5 +1,6 @@
 //! The steps of a stage, one after the other, and what the log says of each.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
@@ -9,6 +10,7 @@ use fathom_tensor::mesh::Axis;
 use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
 use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
+use crate::fault::Kind;
 use crate::plan::drift;
 use crate::source::Source;
 use crate::stage;
@@ -87,9 +89,12 @@ impl Run<'_> {
         self.trainer.counters.reset(watched && self.recipe.run.profile);
         let number = self.progress.step + 1;
         let checks = self.checks(number, false);
-        let Run { trainer, saving, faults, .. } = &mut *self;
+        let Run { trainer, saving, faults, stop, .. } = &mut *self;
         let waited_s = trainer.device.mesh.traffic().wait_s;
         trainer.poisoned = faults.before_step(&trainer.device, &trainer.params, number);
+        if faults.strike(Kind::Term, trainer.device.mesh.rank(), number) {
+            stop.store(true, Ordering::Relaxed);
+        }
         let compared = corrupt::compared(trainer);
         let result = trainer.step_with(&micro, &running.how, |device, params| {
             faults.before_update(device, number)?;

@@ -445,7 +445,7 @@ fn checkpoints_do_not_know_their_mesh() {
 }
 
 /// Loads what is in one folder and saves it into another, as of the same step.
-fn save_again(case: Case, from: &std::path::Path, to: &std::path::Path) {
+pub fn save_again(case: Case, from: &std::path::Path, to: &std::path::Path) {
     every_rank(case, &|device| {
         let mut trainer = trainer(device, &case);
         let progress = Checkpoints::new(from, 1).load_latest(&mut trainer).unwrap().unwrap();

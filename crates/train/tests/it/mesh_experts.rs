@@ -4,9 +4,10 @@ use fathom_grad::RouterCosts;
 use fathom_model::{Biases, Mlp, Moe, QkNorm, Residual, Shared, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType};
+use fathom_train::compare_checkpoints;
 use fathom_train::parallel::Sharding;
 
-use crate::mesh::{Case, ONE, check, every_rank, resume, spec};
+use crate::mesh::{Case, ONE, check, every_rank, resume, save_again, spec};
 
 fn moe() -> Moe {
     Moe { dense_layers: vec![0], costs: RouterCosts { aux: 1e-2, z: 1e-3 }, ..Moe::new(4, 2, 48) }
@@ -123,6 +124,33 @@ fn checkpoints_of_experts_do_not_know_their_mesh() {
         changing_mesh(&grids, Case { spec, tied: true, ..ONE });
     }
     changing_mesh(&grids, Case { spec: biased, tied: true, sharding: Sharding::OptimGradsParams, ..ONE });
+}
+
+/// Without a step in between not a bit changes, from experts on some ranks to experts on others and back to one rank.
+#[test]
+fn a_checkpoint_of_experts_is_the_same_from_mesh_to_mesh() {
+    let grids = [
+        Grid { dp: 2, ep: 2, ..GRID },
+        ONE.grid,
+        Grid { dp: 4, ep: 2, etp: 2, ..GRID },
+        Grid { tp: 2, dp: 2, ep: 4, sequence_parallel: true, ..GRID },
+        Grid { pp: 2, dp: 2, ep: 2, ..GRID },
+        ONE.grid,
+    ];
+    for (spec, dtype, sharding) in [
+        (shared as fn(bool) -> Spec, DType::F32, Sharding::Optim),
+        (biased, DType::Bf16, Sharding::OptimGradsParams),
+    ] {
+        let one = Case { spec, dtype, sharding, tied: false, ..ONE };
+        let folders: Vec<_> = (0..=grids.len()).map(|_| tempfile::tempdir().unwrap()).collect();
+        every_rank(one, &|device| resume(device, &one, folders[0].path(), 1));
+        for (index, grid) in grids.into_iter().enumerate() {
+            let (from, to) = (folders[index].path(), folders[index + 1].path());
+            save_again(Case { grid, ..one }, from, to);
+            let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
+            assert!(diff.differing == 0 && diff.tensors > 100, "{grid} {sharding:?}: {diff:?}");
+        }
+    }
 }
 
 fn changing_mesh(grids: &[Grid], one: Case) {
