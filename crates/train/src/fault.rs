@@ -79,7 +79,9 @@ impl FromStr for Faults {
     fn from_str(text: &str) -> std::result::Result<Faults, String> {
         let left = text.split(',').map(fault).collect::<Option<_>>().ok_or_else(|| {
             let names = KINDS.map(|(_, name)| name).join(", ");
-            format!("`{text}` is no list of faults like `kill rank 1 at step 3, flip rank 2 at step 5` ({names})")
+            format!(
+                "`{text}` is no list of faults like `kill rank 1 at step 3, flip rank 2 at step 5` ({names})"
+            )
         })?;
         Ok(Faults { left, happened: None })
     }
@@ -95,7 +97,8 @@ fn fault(text: &str) -> Option<Fault> {
 impl Faults {
     /// Without those that an earlier start of this rank wrote down in a file; it is where others will be.
     pub fn remember(mut self, path: &Path) -> Faults {
-        let before: Vec<Fault> = fs::read_to_string(path).unwrap_or_default().lines().filter_map(fault).collect();
+        let before: Vec<Fault> =
+            fs::read_to_string(path).unwrap_or_default().lines().filter_map(fault).collect();
         self.left.retain(|fault| !before.contains(fault));
         Faults { happened: Some(path.to_path_buf()), ..self }
     }

@@ -339,8 +339,7 @@ fn any_rank_that_is_asked_to_stop_stops_all() {
 #[test]
 fn a_run_goes_on_under_another_mesh() {
     let one = Grid::default();
-    let (tp, pp, mixed) =
-        (Grid { tp: 2, ..one }, Grid { pp: 2, ..one }, Grid { dp: 2, cp: 2, ..one });
+    let (tp, pp, mixed) = (Grid { tp: 2, ..one }, Grid { pp: 2, ..one }, Grid { dp: 2, cp: 2, ..one });
     let calm = calm(one);
     for (before, after) in [(one, tp), (pp, mixed), (mixed, one)] {
         let folder = tempfile::tempdir().unwrap();
