@@ -124,6 +124,7 @@ fn an_abort_wakes_everybody() {
 #[test]
 fn ranks_begin_anew_together() {
     let grid = Grid { dp: 3, ..Grid::default() };
+    let all_have_seen = std::sync::Barrier::new(3);
     let seen = world(grid, ThreadsOptions::default(), |device| {
         let (rank, everybody) = (device.mesh.rank(), device.mesh.everybody());
         let sum = || {
@@ -133,6 +134,7 @@ fn ranks_begin_anew_together() {
         };
         let mut sums = vec![sum()];
         for round in 0..3 {
+            all_have_seen.wait();
             let link = device.mesh.link().unwrap();
             if rank == round {
                 link.abort("a test");
