@@ -10,6 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fathom_grad::Params;
@@ -128,9 +129,18 @@ impl Faults {
         self.left.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
     }
 
-    /// Before a rank's step: slowness, and a flipped bit. Says whether the gradient is to be poisoned.
-    pub(crate) fn before_step(&mut self, device: &Device, params: &Params, step: u64) -> bool {
+    /// Before a rank's step: slowness, a request to stop, and a flipped bit. Says whether the gradient is to be poisoned.
+    pub(crate) fn before_step(
+        &mut self,
+        device: &Device,
+        params: &Params,
+        stop: &AtomicBool,
+        step: u64,
+    ) -> bool {
         let rank = device.mesh.rank();
+        if self.strike(Kind::Term, rank, step) {
+            stop.store(true, Ordering::Relaxed);
+        }
         if self.strike(Kind::Slow, rank, step) {
             std::thread::sleep(SLOW);
         }

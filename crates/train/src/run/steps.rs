@@ -1,6 +1,5 @@
 //! The steps of a stage, one after the other, and what the log says of each.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
@@ -10,7 +9,6 @@ use fathom_tensor::mesh::Axis;
 use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
 use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
-use crate::fault::Kind;
 use crate::plan::drift;
 use crate::source::Source;
 use crate::stage;
@@ -91,10 +89,7 @@ impl Run<'_> {
         let checks = self.checks(number, false);
         let Run { trainer, saving, faults, stop, .. } = &mut *self;
         let waited_s = trainer.device.mesh.traffic().wait_s;
-        trainer.poisoned = faults.before_step(&trainer.device, &trainer.params, number);
-        if faults.strike(Kind::Term, trainer.device.mesh.rank(), number) {
-            stop.store(true, Ordering::Relaxed);
-        }
+        trainer.poisoned = faults.before_step(&trainer.device, &trainer.params, stop, number);
         let compared = corrupt::compared(trainer);
         let result = trainer.step_with(&micro, &running.how, |device, params| {
             faults.before_update(device, number)?;
