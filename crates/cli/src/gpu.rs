@@ -1,6 +1,7 @@
 //! Whether a device of CUDA computes: what the recipe asks for, what there is.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use fathom_cuda::Cuda;
@@ -25,6 +26,12 @@ fn found() -> &'static Probe {
     FOUND.get_or_init(|| probe(&Search::from_environment(), false))
 }
 
+/// What of a device was free before this process took any of it, for ranks that share it and come one after the other.
+fn free_at_first(device: usize, now: u64) -> u64 {
+    static FREE: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
+    *FREE.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_insert(now)
+}
+
 /// The device of one of `ranks` ranks, if the recipe wants one, or leaves the choice and there is one.
 pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opened>> {
     let wanted = match machine.kind {
@@ -40,9 +47,9 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
         return Ok(None);
     }
     let devices = found.devices.len().max(1);
-    let cuda =
-        Cuda::open(found, rank % devices).context("the CUDA machine; `--machine cpu` does without it")?;
-    let (free, _) = cuda.driver().memory()?;
+    let device = rank % devices;
+    let cuda = Cuda::open(found, device).context("the CUDA machine; `--machine cpu` does without it")?;
+    let free = free_at_first(device, cuda.driver().memory()?.0);
     let share = machine.memory_bytes.map(|bytes| bytes / ranks as u64);
     // Ranks on one device share what is free before the first of them takes any.
     let together = ranks.div_ceil(devices) as u64;

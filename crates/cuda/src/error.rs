@@ -15,6 +15,12 @@ pub enum Error {
         /// Where it was looked for.
         looked: String,
     },
+    /// The driver is nowhere.
+    #[error("no NVIDIA driver: {0} not found")]
+    NoDriver(
+        /// Its file.
+        String,
+    ),
     /// A library is there and cannot be opened.
     #[error("{} cannot be opened: {message}", path.display())]
     Load {

@@ -422,6 +422,16 @@ pub trait Machine: Send + Sync {
     /// Lets another thread read the elements as they are now while this one goes on. Until the share ends, methods
     /// panic that would write to the tensor's storage.
     fn share(&self, src: &Tensor) -> (Share, Reader);
+    /// This point of the program, for [`Machine::take`].
+    fn fence(&self) -> u64 {
+        0
+    }
+    /// Copies what another rank shares into a tensor of as many elements without gaps, and without the host, where the memory
+    /// of both is of one device. The copy begins after the fence; operations that are called later begin after the copy.
+    /// False, with nothing done, if it has to go another way.
+    fn take(&self, _from: &Reader, _dst: &Tensor, _fence: u64) -> bool {
+        false
+    }
     /// All bits zero.
     fn zero(&self, dst: &Tensor);
     /// `dst = src`, converting between float types, or i32 as it is; strides may differ.

@@ -5,6 +5,7 @@
 //! waits for its readers, so a reader never sees a later value, and the storage stays charged until then. A program that
 //! forgets a share keeps the tensor from being written for ever and loses nothing else.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -36,9 +37,18 @@ pub struct Share {
 impl Share {
     /// For machines: forbids writing, and gives the pass that a reader needs.
     pub fn begin(tensor: &Tensor) -> (Share, Pass) {
+        Share::begin_until(tensor, || {})
+    }
+
+    /// As [`Share::begin`]; `last` is called on the issuing thread once the readers are gone, before the tensor may be
+    /// written: for machines whose copies are still under way then.
+    pub fn begin_until(tensor: &Tensor, last: impl Fn() + 'static) -> (Share, Pass) {
         tensor.readers().set(tensor.readers().get() + 1);
         let tensor = tensor.clone();
-        Share::over(move || tensor.readers().set(tensor.readers().get() - 1))
+        Share::over(move || {
+            last();
+            tensor.readers().set(tensor.readers().get() - 1);
+        })
     }
 
     /// Of whatever may not be written to before `end` is called.
@@ -84,6 +94,7 @@ pub struct Reader {
     fetch: Fetch,
     shape: [usize; 2],
     dtype: DType,
+    origin: Option<Arc<dyn Any + Send + Sync>>,
     _pass: Pass,
 }
 
@@ -107,7 +118,17 @@ impl Reader {
         pass: Pass,
         fetch: impl Fn(Range<usize>, Range<usize>, &mut Vec<u8>) -> Result<()> + Send + Sync + 'static,
     ) -> Reader {
-        Reader { fetch: Box::new(fetch), shape, dtype, _pass: pass }
+        Reader { fetch: Box::new(fetch), shape, dtype, origin: None, _pass: pass }
+    }
+
+    /// For machines: with what they need to know to copy without the host ([`crate::Machine::take`]).
+    pub fn with_origin(self, origin: Arc<dyn Any + Send + Sync>) -> Reader {
+        Reader { origin: Some(origin), ..self }
+    }
+
+    /// What the machine that gave the reader said of it.
+    pub fn origin(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.origin.as_deref()
     }
 
     /// Element type.

@@ -1,6 +1,8 @@
-//! A device that is memory of the host. Work of a stream runs as late as it may: when somebody waits for it. So whoever
+//! A device that is memory of the host. Copies and sums are computed, other kernels only remembered. Work of a stream runs as late as it may: when somebody waits for it. So whoever
 //! forgets to wait, or lets go of memory too early, reads what is not there yet.
 #![allow(unsafe_code)]
+
+mod kernels;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -16,7 +18,7 @@ enum Op {
     Bytes { data: Vec<u8>, to: Rows },
     Clear(Rows),
     Wait(Stream, u64),
-    Launch(Launched),
+    Launch(Launched, Vec<u64>),
 }
 
 /// A launch as the driver saw it.
@@ -138,7 +140,10 @@ impl State {
             queue.first += 1;
             match op {
                 Op::Wait(other, end) => self.run(other, end),
-                Op::Launch(launched) => self.launched.push(launched),
+                Op::Launch(launched, words) => {
+                    kernels::run(&launched.name, &words, &mut |address, bytes| self.check(address, bytes));
+                    self.launched.push(launched);
+                }
                 Op::Clear(to) => self.each(None, to, |_, to, bytes| {
                     // SAFETY: checked to be memory of the device that lives.
                     unsafe { std::ptr::write_bytes(pointer(to), 0, bytes) }
@@ -185,6 +190,9 @@ fn copy(from: u64, to: u64, bytes: usize) {
 unsafe impl Driver for Fake {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+    fn space(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
     }
     fn memory(&self) -> Result<(u64, u64)> {
         Ok((self.capacity - self.state().used, self.capacity))
@@ -344,7 +352,7 @@ unsafe impl Driver for Fake {
         let name = state.functions[&function.0].clone();
         assert_eq!(name, launch.entry.name);
         let (grid, kinds) = (launch.grid, launch.args.kinds().to_string());
-        state.push(stream, Op::Launch(Launched { name, grid, kinds }));
+        state.push(stream, Op::Launch(Launched { name, grid, kinds }, launch.args.words().to_vec()));
         Ok(())
     }
 }

@@ -119,6 +119,8 @@ pub enum Way {
 pub unsafe trait Driver: Send + Sync {
     /// What the device is.
     fn facts(&self) -> &Facts;
+    /// Drivers of one number have the same memory at the same addresses.
+    fn space(&self) -> u64;
     /// Free bytes and all bytes of the device.
     fn memory(&self) -> Result<(u64, u64)>;
 

@@ -183,6 +183,10 @@ unsafe impl Driver for Real {
         &self.facts
     }
 
+    fn space(&self) -> u64 {
+        self.context as u64
+    }
+
     fn memory(&self) -> Result<(u64, u64)> {
         self.bind()?;
         let (mut free, mut total) = (0usize, 0usize);

@@ -195,6 +195,12 @@ impl Args {
         std::str::from_utf8(&self.kinds[..self.count]).unwrap_or_default()
     }
 
+    /// The words of all arguments.
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words[..self.used]
+    }
+
     /// Calls `f` with the addresses of the arguments, as `cuLaunchKernel` takes them; they are good while it runs.
     pub fn with_pointers<R>(&mut self, f: impl FnOnce(&mut [*mut c_void]) -> R) -> R {
         let mut pointers = [std::ptr::null_mut(); PARAMETERS];

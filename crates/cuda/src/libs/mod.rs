@@ -148,7 +148,9 @@ fn look(search: &Search, library: Library) -> Found {
     let (path, opened) = match path {
         Some(path) => (Some(path.clone()), open::version(library, &path)),
         // The loader knows of places that are not listed here.
-        None if library == Library::Driver => (None, open::version(library, library.file().as_ref())),
+        None if library == Library::Driver => {
+            (None, open::version(library, library.file().as_ref()).map_err(absent))
+        }
         None => (None, Err(missing(search, library))),
     };
     let checked = opened.and_then(|version| in_range(library, path.clone(), version));
@@ -158,6 +160,16 @@ fn look(search: &Search, library: Library) -> Found {
         Err(error) => (None, Some(error.to_string())),
     };
     Found { library, path, version, problem, remedy }
+}
+
+/// The loader's word for a file that is nowhere, in few words: it is what most machines have to say.
+fn absent(error: Error) -> Error {
+    match error {
+        Error::Load { path, message } if message.contains("cannot open shared object file: No such file") => {
+            Error::NoDriver(path.display().to_string())
+        }
+        other => other,
+    }
 }
 
 fn missing(search: &Search, library: Library) -> Error {
@@ -211,6 +223,15 @@ mod tests {
         assert_eq!(found.remedy.as_deref(), Some("pip install 'nvidia-cuda-nvrtc==13.*'"));
         let problem = found.problem.unwrap();
         assert!(problem.contains("libnvrtc.so.13") && !problem.contains('\n'), "{problem}");
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_says_so_in_few_words() {
+        let load = |message: &str| Error::Load { path: "libcuda.so.1".into(), message: message.into() };
+        let nowhere =
+            load("dlopen failed: libcuda.so.1: cannot open shared object file: No such file or directory");
+        assert_eq!(absent(nowhere).to_string(), "no NVIDIA driver: libcuda.so.1 not found");
+        assert!(absent(load("invalid ELF header")).to_string().contains("invalid ELF header"));
     }
 
     #[test]

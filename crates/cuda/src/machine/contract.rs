@@ -55,6 +55,14 @@ impl Machine for Cuda {
         self.must("share", memory::share(&self.streams, src))
     }
 
+    fn fence(&self) -> u64 {
+        self.must("fence", self.streams.fence())
+    }
+
+    fn take(&self, from: &Reader, dst: &Tensor, fence: u64) -> bool {
+        self.must("take", memory::take(&self.streams, from, dst, fence))
+    }
+
     fn zero(&self, dst: &Tensor) {
         let rows = Rows::of(dst, output(dst));
         // SAFETY: the rows are the tensor's.

@@ -8,6 +8,8 @@ mod attention;
 mod build;
 mod contract;
 #[cfg(test)]
+mod ranks_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -12,5 +12,5 @@ pub use arena::Growing;
 pub use copies::DeviceCopies;
 pub use fill::fill;
 pub use read::{Reads, read};
-pub use share::share;
+pub use share::{share, take};
 pub use streams::Streams;

@@ -1,32 +1,39 @@
-//! Tensors that other threads read while the compute stream goes on.
+//! Tensors that others read while the compute stream goes on: threads of the host through a stream of their own, and other
+//! ranks of the device with copies that never leave it.
+//!
+//! Such a copy is issued by the receiving rank, on its stream for that: after the sender's elements are ready and the
+//! receiver's tensor is free. Its end is an event that both wait for on the device: the receiver's compute stream at once,
+//! the sender's when the share ends, before anything may be written there. No host waits for any of it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_tensor::{Reader, Share, Tensor};
 
 use super::Streams;
 use crate::Result;
 use crate::driver::{Event, Rows, Way};
+use crate::operand::output;
 
 /// Where a tensor's elements are, and from when on.
 struct Source {
     streams: Arc<Streams>,
     ready: Event,
-    start: u64,
+    rows: Rows,
     element: usize,
-    stride: usize,
+    /// Ends of copies that other ranks have issued.
+    taken: Mutex<Vec<Event>>,
 }
 
 impl Source {
     fn read(&self, rows: Range<usize>, cols: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        let at = (rows.start * self.stride + cols.start) * self.element;
         let from = Rows {
-            address: self.start + at as u64,
+            address: self.rows.address
+                + (rows.start * self.rows.stride_bytes + cols.start * self.element) as u64,
             rows: rows.len(),
             row_bytes: cols.len() * self.element,
-            stride_bytes: self.stride * self.element,
+            stride_bytes: self.rows.stride_bytes,
         };
         let begin = out.len();
         out.resize(begin + from.bytes(), 0);
@@ -38,6 +45,19 @@ impl Source {
         unsafe { driver.copy(Way::Down, from, to, down)? };
         driver.synchronise(down)
     }
+
+    fn taken(&self) -> std::sync::MutexGuard<'_, Vec<Event>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the sender's computation wait for the copies of others.
+    fn give_back(&self) {
+        let driver = &self.streams.driver;
+        for event in self.taken().drain(..) {
+            // A device that has failed says so where somebody waits for results; here nobody could be told.
+            let _ = driver.wait(self.streams.compute, event).and_then(|()| driver.end_event(event));
+        }
+    }
 }
 
 impl Drop for Source {
@@ -46,25 +66,51 @@ impl Drop for Source {
     }
 }
 
-/// Lets other threads read the elements of `src` as they are at this point of the compute stream.
+/// Lets others read the elements of `src` as they are at this point of the compute stream.
 ///
 /// # Errors
 /// If the device has failed.
 pub fn share(streams: &Arc<Streams>, src: &Tensor) -> Result<(Share, Reader)> {
     let ready = streams.driver.event(false)?;
-    let source = Source {
-        streams: streams.clone(),
-        ready,
-        start: src.address(),
-        element: src.dtype().bytes(),
-        stride: src.stride(),
-    };
+    let rows = Rows::of(src, src.address());
+    let (element, taken) = (src.dtype().bytes(), Mutex::default());
+    let source = Arc::new(Source { streams: streams.clone(), ready, rows, element, taken });
     streams.driver.record(ready, streams.compute)?;
-    let (share, pass) = Share::begin(src);
+    let ended = source.clone();
+    let (share, pass) = Share::begin_until(src, move || ended.give_back());
+    let origin = source.clone();
     let reader = Reader::new(src, pass, move |rows, cols, out| {
         if let Err(error) = source.read(rows, cols, out) {
             panic!("read of a shared tensor: {error}");
         }
     });
-    Ok((share, reader))
+    Ok((share, reader.with_origin(origin)))
+}
+
+/// Copies what another rank of this device shares into `dst`, after `fence`; false if it is of another device.
+///
+/// # Errors
+/// If the device has failed.
+///
+/// # Panics
+/// If `dst` has gaps or another number of bytes.
+#[track_caller]
+pub fn take(streams: &Streams, from: &Reader, dst: &Tensor, fence: u64) -> Result<bool> {
+    let source = from.origin().and_then(|origin| origin.downcast_ref::<Source>());
+    let Some(source) = source.filter(|source| source.streams.driver.space() == streams.driver.space()) else {
+        return Ok(false);
+    };
+    let fits = dst.is_contiguous() && dst.bytes() == source.rows.bytes() as u64;
+    assert!(fits, "take: {dst:?} of {:?}", source.rows);
+    let (driver, exchange) = (&streams.driver, streams.exchange);
+    driver.wait(exchange, streams.event(fence))?;
+    driver.wait(exchange, source.ready)?;
+    // SAFETY: both sides are tensors that live: the sender's until its share has ended and its stream has come to the event
+    // below, the receiver's in the order of its compute stream, which waits for it too; the receiver's is as long.
+    unsafe { driver.copy(Way::Across, source.rows, source.rows.packed_at(output(dst)), exchange)? };
+    let done = driver.event(false)?;
+    driver.record(done, exchange)?;
+    driver.wait(streams.compute, done)?;
+    source.taken().push(done);
+    Ok(true)
 }

@@ -1,5 +1,5 @@
-//! The streams of one rank: one that computes, one for each direction of copies made behind it, and the points that such
-//! copies wait for.
+//! The streams of one rank: one that computes, one for each direction of copies made behind it, one for what other ranks
+//! of the device share, and the points that such copies wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,19 +21,22 @@ pub struct Streams {
     pub up: Stream,
     /// Device to host.
     pub down: Stream,
+    /// From other ranks of the device.
+    pub exchange: Stream,
     fences: Vec<Event>,
     fenced: AtomicU64,
 }
 
 impl Streams {
-    /// Three streams of a device.
+    /// Four streams of a device.
     ///
     /// # Errors
     /// If the driver has none left.
     pub fn new(driver: Arc<dyn Driver>) -> Result<Streams> {
-        let [compute, up, down] = [driver.stream()?, driver.stream()?, driver.stream()?];
+        let [compute, up, down, exchange] =
+            [driver.stream()?, driver.stream()?, driver.stream()?, driver.stream()?];
         let fences = (0..FENCES).map(|_| driver.event(false)).collect::<Result<_>>()?;
-        Ok(Streams { driver, compute, up, down, fences, fenced: AtomicU64::new(0) })
+        Ok(Streams { driver, compute, up, down, exchange, fences, fenced: AtomicU64::new(0) })
     }
 
     /// Marks where the compute stream is now; called on the issuing thread.
@@ -63,7 +66,7 @@ impl Streams {
 impl Drop for Streams {
     fn drop(&mut self) {
         // There is nobody left to report to; the driver gives everything back when the process ends.
-        for stream in [self.compute, self.up, self.down] {
+        for stream in [self.compute, self.up, self.down, self.exchange] {
             let _ = self.driver.synchronise(stream).and_then(|()| self.driver.end_stream(stream));
         }
         for event in &self.fences {

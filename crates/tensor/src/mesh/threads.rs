@@ -1,4 +1,5 @@
-//! Ranks as threads of one process: a receiver copies straight out of the sender's memory.
+//! Ranks as threads of one process: a receiver copies straight out of the sender's memory, or has its machine do so
+//! ([`crate::Machine::take`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -231,12 +232,14 @@ struct Coming {
     /// Which of the sender's messages it is: the order in which they are waited for is free.
     number: u64,
     dst: Lent,
+    /// When the tensor was lent: before that it may still be in use.
+    fence: u64,
     what: What,
 }
 
 impl Flight for Coming {
     fn wait(self: Box<Self>) {
-        let Coming { end, device, from, number, dst, what } = *self;
+        let Coming { end, device, from, number, dst, fence, what } = *self;
         let world = &end.world;
         let begun = Instant::now();
         world.presence.waits(end.rank, &what);
@@ -258,7 +261,9 @@ impl Flight for Coming {
         };
         end.disturb(from, number, 1);
         if found == what {
-            copy(&device, &reader, &tensor);
+            if !device.machine.take(&reader, &tensor, fence) {
+                copy(&device, &reader, &tensor);
+            }
             end.count(|traffic| traffic.received_bytes += tensor.bytes());
         } else {
             let (rank, peer) = (end.rank, from);
@@ -318,7 +323,8 @@ impl Link for Threads {
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
         let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
         let number = next(&end.expected, from);
-        Box::new(Coming { end, device, from, number, dst, what })
+        let fence = device.machine.fence();
+        Box::new(Coming { end, device, from, number, dst, fence, what })
     }
 
     fn check(&self) -> Result<(), LinkError> {

@@ -1,0 +1,79 @@
+//! The kernels that collectives need, on the pretended device: copies and sums of f32 and bf16.
+#![allow(unsafe_code)]
+
+use half::bf16;
+
+/// A matrix as kernels are given it: address, stride, code of its type.
+struct Mat([u64; 3]);
+
+impl Mat {
+    fn of(words: &[u64]) -> Mat {
+        Mat([words[0], words[1], words[2]])
+    }
+
+    fn place(&self, row: u64, col: u64, check: &mut impl FnMut(u64, usize)) -> *mut u8 {
+        let [address, stride, code] = self.0;
+        let bytes = if code == 0 { 4 } else { 2 };
+        let at = address + (row * stride + col) * bytes;
+        check(at, bytes as usize);
+        std::ptr::with_exposed_provenance_mut(at as usize)
+    }
+
+    fn get(&self, row: u64, col: u64, check: &mut impl FnMut(u64, usize)) -> f32 {
+        let at = self.place(row, col, check);
+        // SAFETY: checked to be memory of the device that lives; elements are aligned to their size.
+        unsafe {
+            match self.0[2] {
+                0 => at.cast::<f32>().read(),
+                1 => bf16::from_bits(at.cast::<u16>().read()).to_f32(),
+                other => panic!("the pretended device computes nothing with type {other}"),
+            }
+        }
+    }
+
+    fn set(&self, row: u64, col: u64, value: f32, check: &mut impl FnMut(u64, usize)) {
+        let at = self.place(row, col, check);
+        // SAFETY: as above.
+        unsafe {
+            match self.0[2] {
+                0 => at.cast::<f32>().write(value),
+                1 => at.cast::<u16>().write(bf16::from_f32(value).to_bits()),
+                other => panic!("the pretended device computes nothing with type {other}"),
+            }
+        }
+    }
+}
+
+/// Runs a kernel if it is one of those; `check` is asked about every piece of memory.
+pub fn run(name: &str, words: &[u64], check: &mut impl FnMut(u64, usize)) {
+    match name {
+        "copy" => {
+            let (from, to) = (Mat::of(words), Mat::of(&words[3..]));
+            each(words[6], words[7], |row, col| {
+                let value = from.get(row, col, check);
+                to.set(row, col, value, check);
+            });
+        }
+        "copy_bytes" => {
+            let [from, from_stride, to, to_stride, rows, cols] = *words.first_chunk().unwrap();
+            for row in 0..rows {
+                let (from, to) = (from + row * from_stride, to + row * to_stride);
+                check(from, cols as usize);
+                check(to, cols as usize);
+                super::copy(from, to, cols as usize);
+            }
+        }
+        "add" => {
+            let (a, b, out) = (Mat::of(words), Mat::of(&words[3..]), Mat::of(&words[6..]));
+            each(words[9], words[10], |row, col| {
+                let value = a.get(row, col, check) + b.get(row, col, check);
+                out.set(row, col, value, check);
+            });
+        }
+        _ => {}
+    }
+}
+
+fn each(rows: u64, cols: u64, mut call: impl FnMut(u64, u64)) {
+    (0..rows).for_each(|row| (0..cols).for_each(|col| call(row, col)));
+}
