@@ -533,9 +533,12 @@ pub struct Bench {
     /// step: with --spill, the share of the tokens that leave memory.
     #[arg(long, default_value_t = 1.0)]
     pub fraction: f64,
-    /// step: cpu, or meta for the plan's figure.
+    /// step: cpu, cuda for a GPU, or meta for the plan's figure.
     #[arg(long, default_value = "cpu")]
     pub machine: String,
+    /// step on cuda: what repeats in a block is captured as a graph and replayed.
+    #[arg(long)]
+    pub graphs: bool,
     /// step with --places auto: memory that the step may use, e.g. 8GiB; most of what is free if not given.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,

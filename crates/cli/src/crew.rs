@@ -1,10 +1,12 @@
 //! What the ranks of a run are: threads of this process, or processes that a launcher started, of which this is one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fathom_base::ranks::{Claim, Environment, Resolution, Role, resolve};
+use fathom_cuda::nccl::{self, Nccl};
 #[cfg(feature = "mpi")]
 use fathom_mpi::Mpi;
 use fathom_train::Outcome;
@@ -13,6 +15,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 
 use crate::device::Sharers;
+use crate::gpu;
 #[cfg(not(feature = "mpi"))]
 use crate::no_mpi::Mpi;
 
@@ -27,10 +30,58 @@ pub enum Crew {
     /// Processes.
     Processes {
         /// This one among them.
-        mpi: Mpi,
+        world: World,
         /// Those on the same machine.
         sharers: Sharers,
     },
+}
+
+/// What connects processes.
+pub enum World {
+    /// MPI, through the memory of the host.
+    Mpi(Mpi),
+    /// NCCL, from device to device.
+    Nccl(nccl::World, Arc<Nccl>),
+}
+
+impl World {
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        match self {
+            World::Mpi(mpi) => mpi.rank(),
+            World::Nccl(world, _) => world.rank(),
+        }
+    }
+
+    fn tell(&self, number: u64) -> u64 {
+        match self {
+            World::Mpi(mpi) => mpi.tell(number),
+            World::Nccl(world, _) => {
+                world.tell(number).unwrap_or_else(|error| self.abort(&error.to_string()))
+            }
+        }
+    }
+
+    fn gather(&self, number: u64) -> Vec<u64> {
+        match self {
+            World::Mpi(mpi) => mpi.gather(number),
+            World::Nccl(world, _) => {
+                world.gather(number).unwrap_or_else(|error| self.abort(&error.to_string()))
+            }
+        }
+    }
+
+    /// Says why and ends the job.
+    fn abort(&self, reason: &str) -> ! {
+        match self {
+            World::Mpi(mpi) => mpi.abort(reason),
+            World::Nccl(world, _) => {
+                eprintln!("error: rank {}: {reason}", world.rank());
+                world.abort(reason);
+                std::process::exit(1)
+            }
+        }
+    }
 }
 
 /// What the environment of this process and the flags say.
@@ -69,6 +120,15 @@ impl Crew {
                 grid.ranks()
             );
         }
+        if let (Some(library), Some(at)) = (gpu::nccl(&recipe.machine)?, &found.claim.rendezvous) {
+            let world = nccl::World::meet(&at.value, [rank, ranks], deadline(recipe));
+            let world = World::Nccl(world.with_context(|| found.to_string())?, library);
+            let sharers = sharers(&world);
+            if rank == 0 {
+                eprintln!("{found}; the ranks are processes over NCCL");
+            }
+            return Ok(Crew::Processes { world, sharers });
+        }
         let mpi = Mpi::start(deadline(recipe)).with_context(|| found.to_string())?;
         if (mpi.rank(), mpi.ranks()) != (rank, ranks) {
             bail!(
@@ -77,18 +137,19 @@ impl Crew {
                 mpi.ranks()
             );
         }
-        let sharers = sharers(&mpi);
+        let world = World::Mpi(mpi);
+        let sharers = sharers(&world);
         if rank == 0 {
             eprintln!("{found}; the ranks are processes over MPI");
         }
-        Ok(Crew::Processes { mpi, sharers })
+        Ok(Crew::Processes { world, sharers })
     }
 
     /// Whether this process is what is seen of the run.
     pub fn is_first(&self) -> bool {
         match self {
             Crew::Threads => true,
-            Crew::Processes { mpi, .. } => mpi.rank() == 0,
+            Crew::Processes { world, .. } => world.rank() == 0,
         }
     }
 
@@ -132,16 +193,16 @@ impl Crew {
     fn tell(&self, number: u64) -> u64 {
         match self {
             Crew::Threads => number,
-            Crew::Processes { mpi, .. } => mpi.tell(number),
+            Crew::Processes { world, .. } => world.tell(number),
         }
     }
 
     /// A process that ended waits for the first without using a core, which leaving MPI would.
     fn end(&self, outcome: &Result<Outcome>) {
-        let Crew::Processes { mpi, .. } = self else { return };
+        let Crew::Processes { world, .. } = self else { return };
         match outcome {
-            Ok(_) => mpi.tell(0),
-            Err(error) => mpi.abort(&crate::describe(error)),
+            Ok(_) => world.tell(0),
+            Err(error) => world.abort(&crate::describe(error)),
         };
     }
 }
@@ -151,14 +212,14 @@ struct Unwinding<'a>(&'a Crew);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        if let (true, Crew::Processes { mpi, .. }) = (std::thread::panicking(), self.0) {
-            mpi.abort("it panicked; its message is above");
+        if let (true, Crew::Processes { world, .. }) = (std::thread::panicking(), self.0) {
+            world.abort("it panicked; its message is above");
         }
     }
 }
 
 /// Counts the processes on the same machine, and those among them that the system lets run on the same cores.
-fn sharers(mpi: &Mpi) -> Sharers {
+fn sharers(world: &World) -> Sharers {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
@@ -167,7 +228,7 @@ fn sharers(mpi: &Mpi) -> Sharers {
         let mut hasher = DefaultHasher::new();
         what(&mut hasher);
         let own = hasher.finish();
-        mpi.gather(own).into_iter().filter(|other| *other == own).count().max(1)
+        world.gather(own).into_iter().filter(|other| *other == own).count().max(1)
     };
     Sharers {
         cores: count(&|hasher| (&machine, cores).hash(hasher)),

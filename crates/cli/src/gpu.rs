@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use fathom_cuda::Cuda;
-use fathom_cuda::libs::{Probe, Search, probe};
+use fathom_cuda::libs::{Library, Probe, Search, probe};
+use fathom_cuda::nccl::Nccl;
 use fathom_tensor::Machine as _;
 use fathom_train::recipe::{Machine, MachineKind};
 
@@ -49,6 +50,7 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
     let devices = found.devices.len().max(1);
     let device = rank % devices;
     let cuda = Cuda::open(found, device).context("the CUDA machine; `--machine cpu` does without it")?;
+    let cuda = cuda.with_graphs(machine.graphs);
     let free = free_at_first(device, cuda.driver().memory()?.0);
     let share = machine.memory_bytes.map(|bytes| bytes / ranks as u64);
     // Ranks on one device share what is free before the first of them takes any.
@@ -56,6 +58,19 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
     let budget = share.unwrap_or(free / SHARE[1] * SHARE[0] / together);
     debug_assert!(cuda.has_data());
     Ok(Some(Opened { machine: Arc::new(cuda), budget }))
+}
+
+/// The library that connects devices of several processes, where a device computes and the library is there.
+pub fn nccl(machine: &Machine) -> Result<Option<Arc<Nccl>>> {
+    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found().why_not.is_some() {
+        return Ok(None);
+    }
+    let library =
+        found().libraries.iter().find(|found| found.library == Library::Nccl && found.problem.is_none());
+    match library.and_then(|found| found.path.as_ref()) {
+        Some(path) => Ok(Some(Arc::new(Nccl::open(path)?))),
+        None => Ok(None),
+    }
 }
 
 /// Why the processor computes where the recipe leaves the choice; none if a device does, or nobody asked.

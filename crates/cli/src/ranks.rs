@@ -20,9 +20,9 @@ use fathom_train::{
     train_experts,
 };
 
-use crate::crew::{self, Crew};
+use crate::crew::{self, Crew, World};
 use crate::device::Sharers;
-use crate::{device, pipeline};
+use crate::{device, gpu, pipeline};
 
 /// Runs `first` on this thread as the first rank; the others are processes with their own call of [`follow_first`], or `other`
 /// on a thread each. A rank that fails ends the run of all.
@@ -38,8 +38,18 @@ pub fn run<T>(
 ) -> Result<T> {
     let sharers = crew.sharers(ranks);
     let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
-    if let Crew::Processes { mpi, .. } = crew {
-        return one(recipe, ranks, (mpi.link(), sharers), first);
+    match crew {
+        Crew::Processes { world: World::Mpi(mpi), .. } => {
+            return one(recipe, ranks, (mpi.link(), sharers), first);
+        }
+        Crew::Processes { world: World::Nccl(world, library), .. } => {
+            let opened = gpu::open(&recipe.machine, world.rank(), sharers.memory)?;
+            let gpu::Opened { machine, budget } =
+                opened.context("NCCL connects devices, and there is none")?;
+            let mesh = Mesh::new(ranks.grid, world.link(&machine, library)?);
+            return guarded(mesh.clone(), || first(Device::on_mesh(machine, budget, mesh)));
+        }
+        Crew::Threads => {}
     }
     let options = ThreadsOptions { deadline: crew::deadline(recipe), chaos: recipe.machine.chaos };
     let mut seats = threads(ranks.grid.ranks(), options);
@@ -100,8 +110,13 @@ fn one<T>(
     body: impl FnOnce(Device) -> Result<T>,
 ) -> Result<T> {
     let mesh = Mesh::new(ranks.grid, link);
+    guarded(mesh.clone(), || body(device::cpu_rank(&recipe.machine, mesh, sharers)?))
+}
+
+/// Runs a rank's work; the others hear of its failure.
+fn guarded<T>(mesh: Mesh, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let _unwinding = Unwinding(mesh.clone());
-    let result = device::cpu_rank(&recipe.machine, mesh.clone(), sharers).and_then(body);
+    let result = work();
     if let (Err(error), Some(link)) = (&result, mesh.link()) {
         link.abort(&format!("{error:#}"));
     }

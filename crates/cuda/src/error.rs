@@ -77,6 +77,14 @@ pub enum Error {
         /// Its own words.
         message: String,
     },
+    /// Ranks did not meet.
+    #[error("rendezvous at {at}: {message}")]
+    Rendezvous {
+        /// Where.
+        at: String,
+        /// What the network says, or who has not come.
+        message: String,
+    },
     /// A call of NCCL failed.
     #[error("{call}: {message}")]
     Nccl {

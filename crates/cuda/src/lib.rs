@@ -11,9 +11,10 @@ pub mod kernels;
 pub mod libs;
 mod machine;
 mod memory;
+pub mod nccl;
 mod operand;
 mod programs;
 pub mod sdpa;
 
 pub use error::{Error, Result};
-pub use machine::{Cuda, profile};
+pub use machine::{Cuda, Graphs, profile};

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
-use fathom_tensor::{Category, Tensor};
+use fathom_tensor::{Category, Machine, Tensor};
 
 use crate::grads::Grads;
 use crate::graph::{Graph, Val};
@@ -18,6 +19,8 @@ use crate::tiles;
 pub struct Counters {
     state: RefCell<Counted>,
     loads: RefCell<Option<Tensor>>,
+    /// Whose moments spans have.
+    machine: RefCell<Option<Arc<dyn Machine>>>,
 }
 
 /// The figures of [`Counters`].
@@ -44,6 +47,9 @@ pub struct Span {
     pub start: Instant,
     /// How long it took, in seconds.
     pub seconds: f64,
+    /// The machine's own moments of both ends ([`fathom_tensor::Machine::stamp`]), where operations are not over when they
+    /// return.
+    pub stamps: Option<[u64; 2]>,
 }
 
 impl Counters {
@@ -60,6 +66,14 @@ impl Counters {
     /// Starts anew; `profile` records the time of each operation.
     pub fn reset(&self, profile: bool) {
         *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
+    }
+
+    /// Starts anew as [`Counters::reset`]; a profile has the machine's own times too, from this moment on.
+    pub fn reset_on(&self, profile: bool, machine: &Arc<dyn Machine>) {
+        self.reset(profile);
+        // The first moment is the profile's beginning.
+        let timed = profile && machine.stamp().is_some();
+        *self.machine.borrow_mut() = timed.then(|| machine.clone());
     }
 
     /// Has routers count from here on: each layer's row of this f32 [layers, experts] gets the slots of its experts.
@@ -99,10 +113,12 @@ impl Counters {
         if self.state.borrow().spans.is_none() {
             return work();
         }
-        let start = Instant::now();
+        let stamp = || self.machine.borrow().as_ref().and_then(|machine| machine.stamp());
+        let (start, from) = (Instant::now(), stamp());
         let result = work();
-        let span =
-            Span { name: format!("{name}{part}"), layer, start, seconds: start.elapsed().as_secs_f64() };
+        let (seconds, to) = (start.elapsed().as_secs_f64(), stamp());
+        let stamps = from.zip(to).map(|(from, to)| [from, to]);
+        let span = Span { name: format!("{name}{part}"), layer, start, seconds, stamps };
         if let Some(spans) = &mut self.state.borrow_mut().spans {
             spans.push(span);
         }

@@ -145,6 +145,13 @@ fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
     Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads }
 }
 
+/// Tells the machine where a block's operations begin and end.
+fn block(device: &Device, run: impl FnOnce()) {
+    device.machine.enter_block();
+    run();
+    device.machine.leave_block();
+}
+
 impl<'a> Eval<'a> {
     /// An evaluation pass; rows regions run in tiles of `tile_rows`.
     pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn KvMemory>) -> Eval<'a> {
@@ -169,7 +176,7 @@ impl<'a> Segments<'a> for Eval<'a> {
         }
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
-        runner.run(&schedule.forward);
+        block(self.scope.device, || runner.run(&schedule.forward));
         take_output(&mut runner.store, &graph)
     }
 }
@@ -274,7 +281,7 @@ impl<'a> Tape<'a> {
         runner.grads = Some(grads);
         runner.far = Far { own, below };
         runner.due = debts.is_some().then_some(&mut due);
-        runner.run(&schedule.backward);
+        block(self.scope.device, || runner.run(&schedule.backward));
         let dx = schedule.dx.and_then(|dx| runner.store.grads[dx as usize].take());
         drop(runner);
         if let Some(debts) = debts {
@@ -310,7 +317,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         let below = self.done.last_mut().map(|done| &mut done.holding);
         let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
         runner.far = Far { own: None, below };
-        runner.run(&schedule.forward);
+        block(self.scope.device, || runner.run(&schedule.forward));
         drop(weights);
         let mut store = runner.store;
         let output = take_output(&mut store, &graph);

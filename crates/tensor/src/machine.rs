@@ -432,6 +432,19 @@ pub trait Machine: Send + Sync {
     fn take(&self, _from: &Reader, _dst: &Tensor, _fence: u64) -> bool {
         false
     }
+    /// The operations from here to [`Machine::leave_block`] are those of a block, which comes again with every step: a machine
+    /// may collect them and issue them together.
+    fn enter_block(&self) {}
+    /// The block's operations are issued.
+    fn leave_block(&self) {}
+    /// Marks a moment of the machine's own time, and gives its number; none where operations are over when they return.
+    fn stamp(&self) -> Option<u64> {
+        None
+    }
+    /// Waits for the moments marked so far: the seconds of each since the first. Forgets them.
+    fn stamps(&self) -> Vec<f64> {
+        Vec::new()
+    }
     /// All bits zero.
     fn zero(&self, dst: &Tensor);
     /// `dst = src`, converting between float types, or i32 as it is; strides may differ.

@@ -267,6 +267,8 @@ recipe! {
         pub fault: Option<String>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
+        /// On a GPU, captures what a block issues as a graph and replays it where it comes again.
+        pub graphs: bool = false,
         /// Most bytes of activations on disk; none for most of what is free.
         pub disk_bytes: Option<u64>,
         /// Whose rates predict times: `cpu` (nominal ones), a file of `fathom bench profile --out`, or, for plans, `h100`,

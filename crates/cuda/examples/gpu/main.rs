@@ -1,12 +1,17 @@
 //! What a device is asked before anything is claimed of it, and what can be asked without one. One JSON object a line.
 //!
 //! ```text
+//! gpu device            libraries, the device; fails where there is none
 //! gpu plans             cuDNN accepts every graph of attention for a described H200; needs a loadable driver, any stub will do
 //! gpu parity            every operation against the CPU machine
 //! gpu rates             libraries, the device, copies, products, attention
+//! gpu ranks             ranks as streams of one device, NCCL, blocks as graphs
+//! gpu nccl AT RANK OF   one of several processes that meet at host:port, with a device each
 //! ```
+mod memory;
 mod parity;
 mod plans;
+mod ranks;
 mod rates;
 
 use std::process::ExitCode;
@@ -55,8 +60,11 @@ fn main() -> ExitCode {
         Some("plans") => plans::run(&mut lines),
         Some("parity") => parity::run(&mut lines),
         Some("rates") => rates::run(&mut lines),
+        Some("device") => rates::device(&mut lines),
+        Some("ranks") => ranks::run(&mut lines),
+        Some("nccl") => ranks::process(&mut lines, &args[1..]),
         _ => {
-            eprintln!("usage: gpu plans | parity | rates");
+            eprintln!("usage: gpu device | plans | parity | rates | ranks | nccl HOST:PORT RANK RANKS");
             return ExitCode::from(2);
         }
     }

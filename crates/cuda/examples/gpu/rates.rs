@@ -5,29 +5,34 @@
 use std::sync::Arc;
 
 use fathom_cuda::Cuda;
-use fathom_cuda::driver::{Driver, Event, Rows, Stream, Way};
+use fathom_cuda::driver::{Driver, Event, Stream};
 use fathom_cuda::libs::{Search, probe};
+use fathom_cuda::sdpa::Cudnn;
 use fathom_tensor::{
     Attention, AttentionBackward, Category, DType, Device, Extent, Machine, Mask, MatMul, Packed, Slice,
     Tensor,
 };
 
-use super::Lines;
+use super::{Lines, memory};
 
 const REPEATS: usize = 5;
 
-struct Bench {
-    device: Device,
-    cuda: Arc<Cuda>,
+/// A device to measure.
+pub struct Bench {
+    /// With memory.
+    pub device: Device,
+    /// Its own calls.
+    pub cuda: Arc<Cuda>,
 }
 
 impl Bench {
-    fn empty(&self, rows: usize, cols: usize, dtype: DType) -> Tensor {
+    /// Not initialised.
+    pub fn empty(&self, rows: usize, cols: usize, dtype: DType) -> Tensor {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
     /// Zeros would be multiplied at less power than numbers.
-    fn numbers(&self, rows: usize, cols: usize) -> Tensor {
+    pub fn numbers(&self, rows: usize, cols: usize) -> Tensor {
         let (wide, narrow) = (self.empty(1, 4096, DType::F32), self.empty(rows, cols, DType::Bf16));
         let values: Vec<u8> = (0..4096u32)
             .flat_map(|at| ((at.wrapping_mul(2_654_435_761) >> 9) as f32 / 4e6 - 1.0).to_le_bytes())
@@ -44,7 +49,8 @@ impl Bench {
         narrow
     }
 
-    fn scratch(&self, op: &fathom_tensor::OpDesc) -> Tensor {
+    /// For an operation.
+    pub fn scratch(&self, op: &fathom_tensor::OpDesc) -> Tensor {
         self.empty(1, self.cuda.profile().workspace(op).max(1) as usize, DType::U8)
     }
 
@@ -52,7 +58,7 @@ impl Bench {
     fn seconds(&self, mut call: impl FnMut()) -> fathom_cuda::Result<f64> {
         call();
         let driver = self.cuda.driver().clone();
-        median(driver.as_ref(), self.cuda.compute(), || {
+        median(driver.as_ref(), self.cuda.compute()?, || {
             call();
             Ok(())
         })
@@ -60,7 +66,7 @@ impl Bench {
 }
 
 /// Median seconds between two points of a stream.
-fn median(
+pub fn median(
     driver: &dyn Driver,
     stream: Stream,
     mut call: impl FnMut() -> fathom_cuda::Result<()>,
@@ -87,65 +93,41 @@ pub fn run(lines: &mut Lines) {
     }
 }
 
-fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
+/// Says what was found and whether it computes.
+pub fn device(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
     for library in &found.libraries {
         let version = library.version.clone().or_else(|| library.problem.clone()).unwrap_or_default();
-        lines.say(library.library.name(), library.problem.is_none(), version);
+        // Attention and several devices can do without theirs.
+        lines.say(library.library.name(), library.problem.is_none() || !library.library.is_needed(), version);
     }
+    match &found.why_not {
+        Some(why) => lines.say("device", false, why),
+        None => lines.say("device", true, found.devices.join(", ")),
+    }
+}
+
+fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
+    let found = probe(&Search::from_environment(), true);
     let cuda = Arc::new(Cuda::open(&found, 0)?);
-    lines.say("device", true, format!("{:?}", cuda.driver().facts()));
+    lines.say("facts", true, format!("{:?}", cuda.driver().facts()));
     let (before, total) = cuda.driver().memory()?;
     lines.say("taken without a tensor", true, format!("{} of {total} bytes", total - before));
-    copies(lines, &cuda)?;
+    describe(lines);
+    memory::copies(lines, &cuda)?;
+    memory::pinned(lines, &cuda)?;
     let device = Device::new(cuda.clone(), before / 10 * 9);
     let bench = Bench { device, cuda };
     products(lines, &bench)?;
-    for tokens in [8192, 32_768, 131_072] {
-        attention(lines, &bench, tokens)?;
+    memory::beside(lines, &bench)?;
+    for (tokens, docs) in [(8192, 1), (32_768, 1), (131_072, 1), (131_072, 8)] {
+        attention(lines, &bench, tokens, docs)?;
     }
     let (after, _) = bench.cuda.driver().memory()?;
     let (reserved, taken) = (bench.device.pool.usage().peak_reserved, before - after);
     let beside = taken as i64 - reserved as i64;
     lines.say("taken beside the pool", true, format!("{beside} bytes beside {reserved}"));
     Ok(())
-}
-
-/// Pinned copies each way and both ways at once.
-fn copies(lines: &mut Lines, cuda: &Cuda) -> fathom_cuda::Result<()> {
-    const BYTES: usize = 1 << 30;
-    let driver = cuda.driver().as_ref();
-    let (host, back) = (driver.pin(BYTES)?, driver.pin(BYTES)?);
-    let device = driver.allocate(2 * BYTES as u64)?;
-    let [up, down] = [driver.stream()?, driver.stream()?];
-    let go = |way: Way| {
-        let (from, to, stream) = match way {
-            Way::Up => (host, device, up),
-            _ => (device + BYTES as u64, back, down),
-        };
-        // SAFETY: memory of this function, which waits for both streams before it gives it back.
-        unsafe { driver.copy(way, Rows::flat(from, BYTES), Rows::flat(to, BYTES), stream) }
-    };
-    let rate = |seconds: f64| format!("{:.1} GB/s", BYTES as f64 / seconds / 1e9);
-    lines.say("host to device", true, rate(median(driver, up, || go(Way::Up))?));
-    lines.say("device to host", true, rate(median(driver, down, || go(Way::Down))?));
-    let both = median(driver, up, || {
-        go(Way::Down)?;
-        go(Way::Up)?;
-        let joined = driver.event(false)?;
-        driver.record(joined, down)?;
-        driver.wait(up, joined)?;
-        driver.synchronise(up)?;
-        driver.end_event(joined)
-    })?;
-    lines.say("both ways, each", true, rate(both));
-    for stream in [up, down] {
-        driver.synchronise(stream)?;
-        driver.end_stream(stream)?;
-    }
-    driver.free(device)?;
-    driver.unpin(host)?;
-    driver.unpin(back)
 }
 
 fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
@@ -166,8 +148,16 @@ fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
     Ok(())
 }
 
-/// Causal attention of 32 heads that share 8 of keys, 128 columns each.
-fn attention(lines: &mut Lines, bench: &Bench, tokens: usize) -> fathom_cuda::Result<()> {
+/// cuDNN's own description of the device, to be compared with the one that `plans` uses.
+fn describe(lines: &mut Lines) {
+    match Cudnn::new().and_then(|cudnn| cudnn.description()) {
+        Ok(text) => lines.say("the device in cuDNN's words", true, text),
+        Err(error) => lines.say("the device in cuDNN's words", false, error.to_string()),
+    }
+}
+
+/// Causal attention of 32 heads that share 8 of keys, 128 columns each, over documents of equal length.
+fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fathom_cuda::Result<()> {
     let (heads, kv_heads, dim) = (32, 8, 128);
     let (q, k, v) = (
         bench.numbers(tokens, heads * dim),
@@ -175,17 +165,18 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize) -> fathom_cuda::Re
         bench.numbers(tokens, kv_heads * dim),
     );
     let (out, lse) = (bench.empty(tokens, heads * dim, DType::Bf16), bench.empty(tokens, heads, DType::F32));
-    let slices = [Slice::causal(0..tokens, 0..tokens, None)];
-    let numbers: Vec<i32> = (0..tokens as i32).collect();
+    let each = tokens / docs;
+    let document = |doc: usize| doc * each..(doc + 1) * each;
+    let slices: Vec<Slice> = (0..docs).map(|doc| Slice::causal(document(doc), document(doc), None)).collect();
+    let numbers: Vec<i32> = (0..tokens).map(|at| (at % each) as i32).collect();
     let positions = bench.device.from_i32(&numbers, Category::Data);
-    let table = bench.empty(1, 6, DType::I64);
-    let s = &slices[0];
-    let row: Vec<u8> =
-        [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].iter().flat_map(|x| x.to_le_bytes()).collect();
-    bench.cuda.write(&table, &row);
+    let table = bench.empty(docs, 6, DType::I64);
+    let row =
+        |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].map(|x| x.to_le_bytes()).concat();
+    bench.cuda.write(&table, &slices.iter().flat_map(row).collect::<Vec<u8>>());
     let packed = Packed::of(&slices, &numbers);
     let (pos_q, pos_k) = (positions.clone(), positions);
-    let mask = Mask { table, slices: Extent::Fixed(1), pos_q, pos_k, pairs: 0, packed };
+    let mask = Mask { table, slices: Extent::Fixed(docs), pos_q, pos_k, pairs: 0, packed };
     let op = Attention {
         q: &q,
         k: &k,
@@ -214,10 +205,11 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize) -> fathom_cuda::Re
     };
     let ws = bench.scratch(&op.desc(true));
     let backward = bench.seconds(|| bench.cuda.attention_backward(&call, &ws))?;
-    let pairs = tokens as f64 * (tokens as f64 + 1.0) / 2.0;
+    let pairs = docs as f64 * each as f64 * (each as f64 + 1.0) / 2.0;
     let rate = |per_pair: f64, seconds: f64| per_pair * pairs * (heads * dim) as f64 / seconds / 1e12;
     let (forward, backward) = (rate(4.0, forward), rate(10.0, backward));
     let text = format!("{forward:.0} TFLOP/s forward, {backward:.0} backward");
-    lines.say(format!("causal attention, {tokens} tokens"), true, text);
+    let packed = if docs > 1 { format!(" in {docs} documents") } else { String::new() };
+    lines.say(format!("causal attention, {tokens} tokens{packed}"), true, text);
     Ok(())
 }

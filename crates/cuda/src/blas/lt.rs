@@ -212,11 +212,16 @@ fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<cublasLtMa
 
 // SAFETY: the layouts are those of the shape, and the workspace is no larger than what the operands say.
 unsafe impl Products for CublasLt {
-    unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<bool> {
-        let Some(plan) = self.plan(shape)? else { return Ok(false) };
-        if plan.workspace_bytes as u64 > operands.workspace_bytes {
-            return Ok(false);
-        }
+    fn takes(&self, shape: &Shape, workspace_bytes: u64) -> Result<bool> {
+        Ok(self.plan(shape)?.is_some_and(|plan| plan.workspace_bytes as u64 <= workspace_bytes))
+    }
+
+    unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()> {
+        let plan = self.plan(shape)?.filter(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes);
+        let Some(plan) = plan else {
+            let (what, status) = (format!("{shape:?}"), "no plan with so little scratch".to_string());
+            return Err(Error::Blas { call: "cublasLtMatmul", what, status });
+        };
         let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
         // SAFETY: descriptors live as long as the process; the addresses are the caller's promise; both factors are read
         // before the call returns.
@@ -240,8 +245,7 @@ unsafe impl Products for CublasLt {
                 pointer(stream.0).cast(),
             )
         };
-        check("cublasLtMatmul", shape, status)?;
-        Ok(true)
+        check("cublasLtMatmul", shape, status)
     }
 }
 

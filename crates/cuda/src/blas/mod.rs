@@ -15,7 +15,7 @@ use crate::Result;
 use crate::driver::Stream;
 
 /// Where the operands of a product are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operands {
     /// Of A.
     pub a: u64,
@@ -36,12 +36,17 @@ pub struct Operands {
 /// # Safety
 /// It reads and writes what the shape and the addresses say, and the workspace.
 pub unsafe trait Products: Send + Sync {
-    /// Issues a product; false if the library has nothing for the shape, then nothing was issued.
+    /// Whether the library has something for a shape that needs no more scratch than this.
+    ///
+    /// # Errors
+    /// If the library fails.
+    fn takes(&self, shape: &Shape, workspace_bytes: u64) -> Result<bool>;
+    /// Issues a product that [`Products::takes`].
     ///
     /// # Errors
     /// If the library fails.
     ///
     /// # Safety
     /// The operands have the shape, and live until the stream has passed.
-    unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<bool>;
+    unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()>;
 }

@@ -3,7 +3,7 @@
 use fathom_tensor::{DType, MatMul};
 
 /// Element types that cuBLASLt takes here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// IEEE single.
     F32,
@@ -26,7 +26,7 @@ impl Element {
 }
 
 /// A matrix as it is stored, by columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
     /// Length of a column.
     pub rows: u64,
@@ -39,7 +39,7 @@ pub struct Layout {
 }
 
 /// A product as cuBLASLt sees it: `D = op(first) op(second)`, all by columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shape {
     /// Type of both operands.
     pub input: Element,

@@ -7,18 +7,41 @@ mod kernels;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
-use super::{Backing, Driver, Event, Facts, Function, Module, Rows, Stream, Way};
+use super::{Backing, Driver, Event, Facts, Function, Graph, Module, Rows, Stream, Way};
 use crate::kernels::{Grid, Launch};
 use crate::{Error, Result};
 
 const CHUNK: u64 = 64 << 10;
 
+#[derive(Clone)]
 enum Op {
-    Copy { from: Rows, to: Rows },
-    Bytes { data: Vec<u8>, to: Rows },
+    Copy {
+        from: Rows,
+        to: Rows,
+    },
+    Bytes {
+        data: Vec<u8>,
+        to: Rows,
+    },
     Clear(Rows),
     Wait(Stream, u64),
     Launch(Launched, Vec<u64>),
+    /// Bytes into a line, which has room for all.
+    Give(u64, Rows),
+    /// Bytes out of it.
+    Get(u64, Rows),
+}
+
+/// Bytes on their way from one stream to another, as a library for several ranks carries them.
+#[derive(Default)]
+struct Line {
+    /// Where in which stream bytes were given and nobody has asked for them.
+    given: VecDeque<(Stream, u64)>,
+    /// How often bytes were given.
+    total: usize,
+    bytes: VecDeque<Vec<u8>>,
+    /// Ended: nothing is carried any more.
+    cut: bool,
 }
 
 /// A launch as the driver saw it.
@@ -35,6 +58,8 @@ struct Queue {
     ops: VecDeque<Op>,
     /// Of the first operation in `ops`.
     first: u64,
+    /// What is captured, if anything is.
+    captured: Option<Vec<Op>>,
 }
 
 #[derive(Default)]
@@ -50,6 +75,8 @@ struct State {
     modules: BTreeSet<u64>,
     launched: Vec<Launched>,
     used: u64,
+    lines: BTreeMap<u64, Line>,
+    graphs: BTreeMap<u64, Vec<Op>>,
     /// What the allocator gave, by aligned address.
     taken: BTreeMap<u64, (u64, u64)>,
 }
@@ -112,10 +139,37 @@ impl Fake {
         self.state().used
     }
 
+    /// Puts bytes on a line.
+    pub fn give(&self, line: u64, from: Rows, stream: Stream) {
+        let mut state = self.state();
+        state.push(stream, Op::Give(line, from));
+        let queue = &state.queues[&stream.0];
+        let end = queue.first + queue.ops.len() as u64;
+        let line = state.lines.entry(line).or_default();
+        line.given.push_back((stream, end));
+        line.total += 1;
+    }
+
+    /// How often bytes were put on a line.
+    pub fn given(&self, line: u64) -> usize {
+        self.state().lines.get(&line).map_or(0, |line| line.total)
+    }
+
+    /// Ends a line: what is under way there goes nowhere.
+    pub fn cut(&self, line: u64) {
+        self.state().lines.entry(line).or_default().cut = true;
+    }
+
+    /// Takes bytes off a line, of which some were given before.
+    pub fn get(&self, line: u64, to: Rows, stream: Stream) {
+        self.state().push(stream, Op::Get(line, to));
+    }
+
     /// Everything that was made was ended.
     pub fn is_clean(&self) -> bool {
         let state = self.state();
-        state.queues.is_empty() && state.events.is_empty() && state.taken.is_empty()
+        let streams = state.queues.is_empty() && state.events.is_empty();
+        streams && state.taken.is_empty() && state.graphs.is_empty()
     }
 }
 
@@ -126,7 +180,13 @@ impl State {
     }
 
     fn push(&mut self, stream: Stream, op: Op) {
-        self.queues.get_mut(&stream.0).unwrap().ops.push_back(op);
+        let queue = self.queues.get_mut(&stream.0).unwrap();
+        let Some(captured) = &mut queue.captured else { return queue.ops.push_back(op) };
+        assert!(
+            matches!(op, Op::Copy { .. } | Op::Clear(_) | Op::Launch(..)),
+            "what the host has or another stream does cannot be captured"
+        );
+        captured.push(op);
     }
 
     /// Runs a stream's operations below `end`.
@@ -153,6 +213,22 @@ impl State {
                     self.each(Some(from), to, copy);
                 }
                 Op::Copy { from, to } => self.each(Some(from), to, copy),
+                Op::Give(line, _) | Op::Get(line, _)
+                    if self.lines.get(&line).is_some_and(|line| line.cut) => {}
+                Op::Give(line, from) => {
+                    let mut bytes = vec![0; from.row_bytes];
+                    self.check(from.address, bytes.len());
+                    copy(from.address, bytes.as_mut_ptr().expose_provenance() as u64, bytes.len());
+                    self.lines.entry(line).or_default().bytes.push_back(bytes);
+                }
+                Op::Get(line, to) => {
+                    let (giver, end) = self.lines.get_mut(&line).unwrap().given.pop_front().unwrap();
+                    self.run(giver, end);
+                    let bytes = self.lines.get_mut(&line).unwrap().bytes.pop_front().unwrap();
+                    assert_eq!(bytes.len(), to.row_bytes, "two ranks cut a message differently");
+                    self.check(to.address, bytes.len());
+                    copy(bytes.as_ptr().expose_provenance() as u64, to.address, bytes.len());
+                }
             }
         }
     }
@@ -193,6 +269,9 @@ unsafe impl Driver for Fake {
     }
     fn space(&self) -> u64 {
         std::ptr::from_ref(self).addr() as u64
+    }
+    fn enter(&self) -> Result<()> {
+        Ok(())
     }
     fn memory(&self) -> Result<(u64, u64)> {
         Ok((self.capacity - self.state().used, self.capacity))
@@ -280,6 +359,7 @@ unsafe impl Driver for Fake {
     fn record(&self, event: Event, stream: Stream) -> Result<()> {
         let mut state = self.state();
         let queue = &state.queues[&stream.0];
+        assert!(queue.captured.is_none(), "an event inside a capture");
         let end = queue.first + queue.ops.len() as u64;
         state.events.insert(event.0, Some((stream, end)));
         Ok(())
@@ -298,8 +378,17 @@ unsafe impl Driver for Fake {
         }
         Ok(())
     }
-    fn seconds(&self, _: Event, _: Event) -> Result<f64> {
-        Ok(1e-3)
+    fn is_over(&self, event: Event) -> Result<bool> {
+        let state = self.state();
+        let over =
+            |(stream, end): (Stream, u64)| state.queues.get(&stream.0).is_none_or(|queue| queue.first >= end);
+        Ok(state.events[&event.0].is_none_or(over))
+    }
+    /// An operation takes a microsecond.
+    fn seconds(&self, from: Event, to: Event) -> Result<f64> {
+        let state = self.state();
+        let at = |event: Event| state.events[&event.0].unwrap().1 as f64;
+        Ok((at(to) - at(from)) * 1e-6)
     }
     unsafe fn copy(&self, way: Way, from: Rows, to: Rows, stream: Stream) -> Result<()> {
         assert_eq!((from.rows, from.row_bytes), (to.rows, to.row_bytes));
@@ -353,6 +442,31 @@ unsafe impl Driver for Fake {
         assert_eq!(name, launch.entry.name);
         let (grid, kinds) = (launch.grid, launch.args.kinds().to_string());
         state.push(stream, Op::Launch(Launched { name, grid, kinds }, launch.args.words().to_vec()));
+        Ok(())
+    }
+    fn begin_capture(&self, stream: Stream) -> Result<()> {
+        let mut state = self.state();
+        let queue = state.queues.get_mut(&stream.0).unwrap();
+        assert!(queue.captured.is_none());
+        queue.captured = Some(Vec::new());
+        Ok(())
+    }
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
+        let mut state = self.state();
+        let ops = state.queues.get_mut(&stream.0).unwrap().captured.take().unwrap();
+        let handle = state.handle();
+        state.graphs.insert(handle, ops);
+        Ok(Graph(handle))
+    }
+    unsafe fn replay(&self, graph: Graph, stream: Stream) -> Result<()> {
+        let mut state = self.state();
+        for op in state.graphs[&graph.0].clone() {
+            state.push(stream, op);
+        }
+        Ok(())
+    }
+    fn end_graph(&self, graph: Graph) -> Result<()> {
+        self.state().graphs.remove(&graph.0).unwrap();
         Ok(())
     }
 }

@@ -29,6 +29,10 @@ pub struct Module(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub u64);
 
+/// Operations that were captured, to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u64);
+
 /// What backs a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing(pub u64);
@@ -59,7 +63,7 @@ impl Facts {
 }
 
 /// Some rows of bytes, on the device or on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// The first byte.
     pub address: u64,
@@ -121,6 +125,8 @@ pub unsafe trait Driver: Send + Sync {
     fn facts(&self) -> &Facts;
     /// Drivers of one number have the same memory at the same addresses.
     fn space(&self) -> u64;
+    /// Makes the device that of this thread, for libraries that ask the thread.
+    fn enter(&self) -> Result<()>;
     /// Free bytes and all bytes of the device.
     fn memory(&self) -> Result<(u64, u64)>;
 
@@ -159,6 +165,8 @@ pub unsafe trait Driver: Send + Sync {
     fn wait(&self, stream: Stream, event: Event) -> Result<()>;
     /// The host waits for the event.
     fn join(&self, event: Event) -> Result<()>;
+    /// Whether the event is over, without waiting.
+    fn is_over(&self, event: Event) -> Result<bool>;
     /// Seconds from one timed event to another that is over.
     fn seconds(&self, from: Event, to: Event) -> Result<f64>;
 
@@ -187,4 +195,16 @@ pub unsafe trait Driver: Send + Sync {
     /// # Safety
     /// The launch is of this function, and what its arguments point to lives until it has run.
     unsafe fn launch(&self, function: Function, launch: &Launch, stream: Stream) -> Result<()>;
+
+    /// What is issued to the stream from here on is not run but remembered.
+    fn begin_capture(&self, stream: Stream) -> Result<()>;
+    /// Ends that; what was remembered.
+    fn end_capture(&self, stream: Stream) -> Result<Graph>;
+    /// Runs what was remembered.
+    ///
+    /// # Safety
+    /// As for each of its operations.
+    unsafe fn replay(&self, graph: Graph, stream: Stream) -> Result<()>;
+    /// Forgets it.
+    fn end_graph(&self, graph: Graph) -> Result<()>;
 }

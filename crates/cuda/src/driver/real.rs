@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     self, CUdevice, CUdevice_attribute as Attribute, CUmemAllocationProp, CUmemLocation, CUresult,
 };
 
-use super::{Backing, Driver, Event, Facts, Function, Module, Rows, Stream, Way};
+use super::{Backing, Driver, Event, Facts, Function, Graph, Module, Rows, Stream, Way};
 use crate::kernels::Launch;
 use crate::{Error, Result};
 
@@ -187,6 +187,10 @@ unsafe impl Driver for Real {
         self.context as u64
     }
 
+    fn enter(&self) -> Result<()> {
+        self.bind()
+    }
+
     fn memory(&self) -> Result<(u64, u64)> {
         self.bind()?;
         let (mut free, mut total) = (0usize, 0usize);
@@ -337,6 +341,15 @@ unsafe impl Driver for Real {
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(pointer(event.0).cast()) })
     }
 
+    fn is_over(&self, event: Event) -> Result<bool> {
+        self.bind()?;
+        // SAFETY: the event lives.
+        match unsafe { sys::cuEventQuery(pointer(event.0).cast()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => check("cuEventQuery", status).map(|()| true),
+        }
+    }
+
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         self.bind()?;
         let mut milliseconds = 0f32;
@@ -452,6 +465,42 @@ unsafe impl Driver for Real {
             )
         });
         check("cuLaunchKernel", status).map_err(|error| about(error, launch.entry.name))
+    }
+
+    fn begin_capture(&self, stream: Stream) -> Result<()> {
+        self.bind()?;
+        // Other threads go on with their own streams, and with calls that a capture of all would forbid.
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: a stream that lives.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(pointer(stream.0).cast(), mode) })
+    }
+
+    fn end_capture(&self, stream: Stream) -> Result<Graph> {
+        self.bind()?;
+        let (mut graph, mut made) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a stream that lives; the driver writes a graph, or null where the capture went wrong, and from the graph
+        // makes something of its own that can be run.
+        unsafe {
+            check("cuStreamEndCapture", sys::cuStreamEndCapture(pointer(stream.0).cast(), &mut graph))?;
+            let status = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0);
+            sys::cuGraphDestroy(graph);
+            check("cuGraphInstantiate", status)?;
+        }
+        Ok(Graph(number(made)))
+    }
+
+    unsafe fn replay(&self, graph: Graph, stream: Stream) -> Result<()> {
+        self.bind()?;
+        // SAFETY: both live; the rest is the caller's promise.
+        check("cuGraphLaunch", unsafe {
+            sys::cuGraphLaunch(pointer(graph.0).cast(), pointer(stream.0).cast())
+        })
+    }
+
+    fn end_graph(&self, graph: Graph) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the graph is of `end_capture`, and is not used again.
+        check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(pointer(graph.0).cast()) })
     }
 }
 

@@ -7,7 +7,7 @@ use fathom_tensor::{DType, Tensor};
 use super::Entry;
 
 /// Blocks, threads and shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Blocks on x and y.
     pub blocks: [u32; 2],
@@ -196,7 +196,6 @@ impl Args {
     }
 
     /// The words of all arguments.
-    #[cfg(test)]
     pub(crate) fn words(&self) -> &[u64] {
         &self.words[..self.used]
     }

@@ -11,8 +11,9 @@ use super::Cuda;
 use crate::Result;
 use crate::blas::Element;
 use crate::driver::{Rows, Way};
+use crate::memory::{Attended, Work};
 use crate::operand::{input, output};
-use crate::sdpa::{Call, Case, Strides, uid};
+use crate::sdpa::{Case, Strides, uid};
 
 /// Operands of all heads, by number; the first head of each is where the tensor begins.
 struct Operands<'a> {
@@ -170,9 +171,10 @@ impl Cuda {
             let (bytes, places) = lists(case, packed, numbers);
             let from = Rows::flat(bytes.as_ptr().expose_provenance() as u64, bytes.len());
             let to = Rows::flat(lists_at, bytes.len());
+            let compute = self.streams.compute("lists of packed documents")?;
             // SAFETY: the lists fit (`AttentionScratch`); memory of the host that is not pinned is read before the call
             // returns.
-            unsafe { self.streams.driver.copy(Way::Up, from, to, self.streams.compute)? };
+            unsafe { self.streams.driver.copy(Way::Up, from, to, compute)? };
             fixed.extend(places.iter().map(|(number, at)| (*number, lists_at + at)));
         }
         if backward {
@@ -194,9 +196,10 @@ impl Cuda {
                 let columns = if *number == uid::LSE { heads } else { heads * case.head_dim };
                 (*number, address + columns as u64 * tensor.dtype().bytes() as u64)
             }));
-            let call = Call { tensors: &tensors, workspace, workspace_bytes, scale: op.scale };
+            let workspace = [workspace, workspace_bytes];
+            let call = Attended { case: *case, backward, tensors, workspace, scale: op.scale };
             // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
-            unsafe { library.attend(case, backward, &call, self.streams.compute)? };
+            unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
         }
         Ok(true)
     }

@@ -9,7 +9,7 @@ use crate::blas::{CublasLt, Products};
 use crate::driver::{Driver, Facts, Real};
 use crate::kernels::SCRATCH_BYTES;
 use crate::libs::{Library, Probe};
-use crate::memory::{Reads, Streams};
+use crate::memory::{Reads, Stamps, Streams};
 use crate::programs::{Compiler, Programs, RunTime, cache_folder};
 use crate::sdpa::{Attend, Cudnn};
 use crate::{Error, Result};
@@ -38,8 +38,8 @@ pub fn profile(facts: &Facts) -> Profile {
 /// Libraries that take what they can.
 #[derive(Default)]
 pub(crate) struct Parts {
-    pub products: Option<Box<dyn Products>>,
-    pub attend: Option<Box<dyn Attend>>,
+    pub products: Option<Arc<dyn Products>>,
+    pub attend: Option<Arc<dyn Attend>>,
 }
 
 impl Cuda {
@@ -56,10 +56,10 @@ impl Cuda {
         let path = path.ok_or_else(|| Error::NoDevice("NVRTC was not looked for".into()))?;
         let driver: Arc<dyn Driver> = Arc::new(Real::open(ordinal)?);
         let profile = profile(driver.facts());
-        let products: Box<dyn Products> = Box::new(CublasLt::new(gpu::MATMUL_SCRATCH)?);
+        let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH)?);
         let mut parts = Parts { products: Some(products), attend: None };
         if probe.has(Library::Cudnn) {
-            parts.attend = Some(Box::new(Cudnn::new()?));
+            parts.attend = Some(Arc::new(Cudnn::new()?));
         }
         Cuda::with(driver, profile, Box::new(RunTime::open(&path)?), parts)
     }
@@ -80,7 +80,7 @@ impl Cuda {
         let reads = Arc::new(Reads::new(streams.clone())?);
         let cache = if cfg!(test) { None } else { cache_folder() };
         let programs = Programs::new(driver, compiler, cache);
-        Ok(Cuda { profile, streams, reads, programs, products, attend, scratch })
+        Ok(Cuda { profile, streams, reads, programs, products, attend, scratch, stamps: Stamps::default() })
     }
 }
 

@@ -14,7 +14,7 @@ use fathom_tensor::{
 use super::Cuda;
 use crate::driver::{Rows, Way};
 use crate::kernels;
-use crate::memory::{self, DeviceCopies, Growing};
+use crate::memory::{self, DeviceCopies, Growing, Work};
 use crate::operand::output;
 
 impl Machine for Cuda {
@@ -38,9 +38,9 @@ impl Machine for Cuda {
         assert_eq!(bytes.len() as u64, dst.bytes(), "write to {dst:?}");
         let to = Rows::of(dst, output(dst));
         let from = to.packed_at(bytes.as_ptr().expose_provenance() as u64);
+        let compute = self.must("write", self.streams.compute("the host writes"));
         // SAFETY: both sides are as long as each other; the host's is read before the call returns, as it is not pinned.
-        let copied = unsafe { self.streams.driver.copy(Way::Up, from, to, self.streams.compute) };
-        self.must("write", copied);
+        self.must("write", unsafe { self.streams.driver.copy(Way::Up, from, to, compute) });
     }
 
     fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
@@ -63,10 +63,26 @@ impl Machine for Cuda {
         self.must("take", memory::take(&self.streams, from, dst, fence))
     }
 
+    fn enter_block(&self) {
+        self.streams.enter_block();
+    }
+
+    fn leave_block(&self) {
+        self.must("block", self.streams.leave_block());
+    }
+
+    fn stamp(&self) -> Option<u64> {
+        Some(self.must("stamp", self.stamps.mark(&self.streams)))
+    }
+
+    fn stamps(&self) -> Vec<f64> {
+        self.must("stamps", self.stamps.take(&self.streams))
+    }
+
     fn zero(&self, dst: &Tensor) {
         let rows = Rows::of(dst, output(dst));
         // SAFETY: the rows are the tensor's.
-        self.must("zero", unsafe { self.streams.driver.clear(rows, self.streams.compute) });
+        self.must("zero", unsafe { self.streams.issue(Work::Clear(rows)) });
     }
 
     fn copy(&self, src: &Tensor, dst: &Tensor) {

@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 
 mod attention;
+#[cfg(test)]
+mod blocks_tests;
 mod build;
 mod contract;
 #[cfg(test)]
@@ -20,11 +22,14 @@ use crate::Result;
 use crate::blas::{Operands, Products, Shape};
 use crate::driver::{Driver, Stream};
 use crate::kernels::{Launch, Scratch};
-use crate::memory::{Reads, Streams};
+use crate::memory::{Reads, Stamps, Streams, Work};
 use crate::operand::{input, output};
 use crate::programs::Programs;
 use crate::sdpa::Attend;
 
+pub use crate::memory::Counts as Graphs;
+#[cfg(test)]
+pub(crate) use build::Parts;
 pub use build::profile;
 
 /// One device, as one rank uses it.
@@ -34,11 +39,12 @@ pub struct Cuda {
     reads: Arc<Reads>,
     programs: Programs,
     /// What computes products, if anything but kernels does.
-    products: Option<Box<dyn Products>>,
+    products: Option<Arc<dyn Products>>,
     /// What attends, if anything but kernels does.
-    attend: Option<Box<dyn Attend>>,
+    attend: Option<Arc<dyn Attend>>,
     /// Of [`crate::kernels::SCRATCH_BYTES`], for sums in chunks.
     scratch: u64,
+    stamps: Stamps,
 }
 
 impl Cuda {
@@ -47,9 +53,23 @@ impl Cuda {
         &self.streams.driver
     }
 
-    /// Where its operations run.
-    pub fn compute(&self) -> Stream {
-        self.streams.compute
+    /// Where its operations run; all that were called are issued.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn compute(&self) -> Result<Stream> {
+        self.streams.compute("somebody asks for the stream")
+    }
+
+    /// The same machine; with `on`, what a block issues is captured as a graph and replayed where it comes again.
+    pub fn with_graphs(self, on: bool) -> Cuda {
+        self.streams.capture(on);
+        self
+    }
+
+    /// What became of blocks so far.
+    pub fn graphs(&self) -> Graphs {
+        self.streams.counts()
     }
 
     /// Waits until all work issued so far is done.
@@ -58,6 +78,11 @@ impl Cuda {
     /// If the device has failed.
     pub fn synchronise(&self) -> Result<()> {
         self.streams.synchronise()
+    }
+
+    /// Its streams, for links.
+    pub(crate) fn streams(&self) -> &Arc<Streams> {
+        &self.streams
     }
 
     fn scratch(&self) -> Scratch {
@@ -81,7 +106,7 @@ impl Cuda {
             let function = self.programs.function(launch.entry)?;
             // SAFETY: launches are made of tensors that live, by functions that check their shapes; storage is given to
             // others only in the order of this stream.
-            unsafe { self.streams.driver.launch(function, launch, self.streams.compute) }
+            unsafe { self.streams.issue(Work::Launch(function, *launch)) }
         };
         self.must(launch.entry.name, issue());
     }
@@ -108,8 +133,12 @@ impl Cuda {
             workspace: output(ws),
             workspace_bytes: ws.bytes(),
         };
+        if !self.must("matmul", products.takes(&shape, operands.workspace_bytes)) {
+            return false;
+        }
         // SAFETY: the shape is that of the operands, whose tensors live; see `run` for their storage.
-        self.must("matmul", unsafe { products.product(&shape, &operands, self.streams.compute) })
+        self.must("matmul", unsafe { self.streams.issue(Work::Product(products.clone(), shape, operands)) });
+        true
     }
 }
 

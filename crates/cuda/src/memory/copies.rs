@@ -24,7 +24,8 @@ impl DeviceCopies {
         let driver = &streams.driver;
         let stream: Stream = if way == Way::Up { streams.up } else { streams.down };
         driver.wait(stream, streams.event(region.fence))?;
-        for (device, position) in cut(region, at, bytes) {
+        let Region { address, rows, row_bytes, stride_bytes, .. } = *region;
+        for (device, position) in cut(&Rows { address, rows, row_bytes, stride_bytes }, at, bytes) {
             let packed = device.packed_at(host + position as u64);
             let (from, to) = if way == Way::Up { (packed, device) } else { (device, packed) };
             // SAFETY: the caller of `fetch` or `store` holds both sides until this method returns, which waits below.
@@ -37,11 +38,11 @@ impl DeviceCopies {
     }
 }
 
-/// The rectangles that hold bytes `at..at + bytes` of a region's rows laid end to end, each with the position of its
-/// first byte among them: the rest of a row, whole rows, the beginning of a row.
-fn cut(region: &Region, at: usize, bytes: usize) -> Vec<(Rows, usize)> {
-    let Region { address, row_bytes, stride_bytes, .. } = *region;
-    if region.is_contiguous() {
+/// The rectangles that hold bytes `at..at + bytes` of some rows laid end to end, each with the position of its first byte
+/// among them: the rest of a row, whole rows, the beginning of a row.
+pub fn cut(rows: &Rows, at: usize, bytes: usize) -> Vec<(Rows, usize)> {
+    let Rows { address, row_bytes, stride_bytes, .. } = *rows;
+    if rows.is_flat() {
         return vec![(Rows::flat(address + at as u64, bytes), 0)];
     }
     let mut parts = Vec::new();
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn cuts_cover_every_byte_once() {
-        let region = Region { address: 1000, rows: 5, row_bytes: 7, stride_bytes: 10, fence: 0 };
+        let region = Rows { address: 1000, rows: 5, row_bytes: 7, stride_bytes: 10 };
         let expected: Vec<u64> = (0..35).map(|at| 1000 + at / 7 * 10 + at % 7).collect();
         for at in 0..35 {
             for bytes in 1..=35 - at {

@@ -2,15 +2,19 @@
 //! [`fathom_tensor::spill`] stand on.
 
 mod arena;
+mod blocks;
 mod copies;
 mod fill;
 mod read;
 mod share;
+mod stamps;
 mod streams;
 
 pub use arena::Growing;
-pub use copies::DeviceCopies;
+pub use blocks::{Attended, Counts, Work};
+pub use copies::{DeviceCopies, cut};
 pub use fill::fill;
 pub use read::{Reads, read};
 pub use share::{share, take};
+pub use stamps::Stamps;
 pub use streams::Streams;

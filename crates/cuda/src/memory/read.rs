@@ -14,6 +14,9 @@ const SLOT_BYTES: usize = 16 << 10;
 /// Reads in flight at once; one more is waited for where it is issued.
 const SLOTS: usize = 64;
 
+/// What cuts a block.
+const WHY: &str = "the host reads";
+
 /// Pinned slots that results land in.
 pub struct Reads {
     streams: Arc<Streams>,
@@ -89,7 +92,7 @@ pub fn read(reads: &Arc<Reads>, src: &Tensor) -> Result<InFlight> {
         let mut data = vec![0u8; bytes];
         let to = from.packed_at(data.as_mut_ptr().expose_provenance() as u64);
         // SAFETY: the vector has as many bytes, and the stream is waited for before it is used.
-        unsafe { driver.copy(Way::Down, from, to, streams.compute)? };
+        unsafe { driver.copy(Way::Down, from, to, streams.compute(WHY)?)? };
         streams.synchronise()?;
         return Ok(InFlight::new(src, move || data));
     };
@@ -102,8 +105,9 @@ pub fn read(reads: &Arc<Reads>, src: &Tensor) -> Result<InFlight> {
     };
     let landing = Landing { reads: reads.clone(), slot, done, bytes };
     let to = from.packed_at(landing.address());
+    let compute = streams.compute(WHY)?;
     // SAFETY: the slot has room, and is given back after the event that follows the copy.
-    unsafe { driver.copy(Way::Down, from, to, streams.compute)? };
-    driver.record(done, streams.compute)?;
+    unsafe { driver.copy(Way::Down, from, to, compute)? };
+    driver.record(done, compute)?;
     Ok(InFlight::new(src, move || landing.collect()))
 }

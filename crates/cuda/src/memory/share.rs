@@ -55,7 +55,10 @@ impl Source {
         let driver = &self.streams.driver;
         for event in self.taken().drain(..) {
             // A device that has failed says so where somebody waits for results; here nobody could be told.
-            let _ = driver.wait(self.streams.compute, event).and_then(|()| driver.end_event(event));
+            let compute = self.streams.compute("another rank has read");
+            let _ = compute
+                .and_then(|compute| driver.wait(compute, event))
+                .and_then(|()| driver.end_event(event));
         }
     }
 }
@@ -75,7 +78,7 @@ pub fn share(streams: &Arc<Streams>, src: &Tensor) -> Result<(Share, Reader)> {
     let rows = Rows::of(src, src.address());
     let (element, taken) = (src.dtype().bytes(), Mutex::default());
     let source = Arc::new(Source { streams: streams.clone(), ready, rows, element, taken });
-    streams.driver.record(ready, streams.compute)?;
+    streams.driver.record(ready, streams.compute("somebody else reads")?)?;
     let ended = source.clone();
     let (share, pass) = Share::begin_until(src, move || ended.give_back());
     let origin = source.clone();
@@ -110,7 +113,7 @@ pub fn take(streams: &Streams, from: &Reader, dst: &Tensor, fence: u64) -> Resul
     unsafe { driver.copy(Way::Across, source.rows, source.rows.packed_at(output(dst)), exchange)? };
     let done = driver.event(false)?;
     driver.record(done, exchange)?;
-    driver.wait(streams.compute, done)?;
+    driver.wait(streams.compute("another rank's tensor comes")?, done)?;
     source.taken().push(done);
     Ok(true)
 }

@@ -42,7 +42,7 @@ pub mod uid {
 }
 
 /// Elements from one token to the next, by tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Strides {
     /// Of the tensors from [`uid::Q`] on.
     pub rows: [i64; 13],
@@ -76,7 +76,7 @@ impl Strides {
 }
 
 /// One plan's worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Case {
     /// Sequences; with `packed`, at most.
     pub sequences: i64,

@@ -168,6 +168,27 @@ impl Desc {
         Ok(value)
     }
 
+    /// A text that it has.
+    ///
+    /// # Errors
+    /// If it has none of this name.
+    pub fn text(&self, name: Name) -> Result<String> {
+        let get = |capacity: usize, into: *mut c_void| -> Result<usize> {
+            let mut count = 0i64;
+            // SAFETY: the library writes at most `capacity` characters where there is room for them.
+            let status = unsafe {
+                let kind = Kind::CUDNN_TYPE_CHAR;
+                sys::cudnnBackendGetAttribute(self.raw, name, kind, capacity as i64, &mut count, into)
+            };
+            check(status, || format!("get {name:?}"))?;
+            Ok(count as usize)
+        };
+        let mut text = vec![0u8; get(0, std::ptr::null_mut())?];
+        let count = get(text.len(), text.as_mut_ptr().cast())?;
+        text.truncate(count);
+        Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').to_string())
+    }
+
     /// The descriptors that it has made, such as the heuristics' choices.
     ///
     /// # Errors

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::cudnn::sys::{self, cudnnHandle_t};
+use cudarc::cudnn::sys::{
+    self, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
+};
 
 use super::case::Case;
-use super::desc::check;
+use super::desc::{Draft, check};
 use super::plan::{Plan, Target};
 use crate::Result;
 use crate::driver::Stream;
@@ -61,6 +63,17 @@ impl Cudnn {
         // SAFETY: the library writes a handle.
         check(unsafe { sys::cudnnCreate(&mut handle) }, || "create a handle".into())?;
         Ok(Cudnn { handle: handle.expose_provenance(), plans: Mutex::default() })
+    }
+
+    /// The device in the library's words, as [`super::Target::described`] takes them.
+    ///
+    /// # Errors
+    /// If the library has none.
+    pub fn description(&self) -> Result<String> {
+        Draft::new(Type::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?
+            .set(Name::CUDNN_ATTR_DEVICEPROP_HANDLE, &[self.handle()])?
+            .finish("the device")?
+            .text(Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION)
     }
 
     fn handle(&self) -> cudnnHandle_t {

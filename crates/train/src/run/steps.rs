@@ -84,7 +84,8 @@ impl Run<'_> {
         if watched {
             self.watch();
         }
-        self.trainer.counters.reset(watched && self.recipe.run.profile);
+        let profile = watched && self.recipe.run.profile;
+        self.trainer.counters.reset_on(profile, &self.trainer.device.machine);
         let number = self.progress.step + 1;
         let checks = self.checks(number, false);
         let Run { trainer, saving, faults, stop, .. } = &mut *self;

@@ -21,6 +21,8 @@ const MOST_POINTS: usize = 200_000;
 const COMPUTE: u64 = 0;
 /// See [`COMPUTE`].
 const WAITS: u64 = 1;
+/// See [`COMPUTE`]: by the device's own clock.
+const DEVICE: u64 = 2;
 /// See [`COMPUTE`]; more of them where transfers overlap.
 const SPILL: u64 = 100;
 /// See [`SPILL`].
@@ -73,6 +75,22 @@ impl Run<'_> {
             let (name, start_us, duration_us) = (span.name.clone(), micros(span.start), span.seconds * 1e6);
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, start_us, duration_us, args, ..trace::Span::default() })?;
+        }
+        // Where operations are only issued here, the device says when they ran.
+        let moments = self.trainer.device.machine.stamps();
+        let moment = |number: u64| moments.get(usize::try_from(number).ok()?).copied();
+        let ran = spans.iter().filter_map(|span| {
+            let [from, to] = span.stamps?;
+            Some((span, moment(from)?, moment(to)?))
+        });
+        for (index, (span, from, to)) in ran.enumerate() {
+            if index == 0 {
+                trace.name_stream(0, DEVICE, "device")?;
+            }
+            let (name, stream, category) = (span.name.clone(), DEVICE, "device".to_string());
+            let (start_us, duration_us) = (from * 1e6, (to - from) * 1e6);
+            let args = vec![("layer".to_string(), span.layer.into())];
+            trace.span(&trace::Span { name, category, stream, start_us, duration_us, args, rank: 0 })?;
         }
         let mut transfers: Vec<spill::Span> =
             self.trainer.spills().flat_map(|spill| spill.recorded()).collect();

@@ -12,9 +12,10 @@ use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
 use fathom_model::{Caps, Init, Model, Spec, initialise};
-use fathom_tensor::Profile;
 use fathom_tensor::spill::{Codec, free_bytes};
+use fathom_tensor::{DType, Device, Profile};
 use fathom_train::offload::{self, Room};
+use fathom_train::recipe::{Machine, MachineKind};
 use fathom_train::{Budgets, InStep, MicroBatch, Trainer, Workload, open_state_disk, plan};
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ use super::watch::{measure, measure_once};
 use super::{Bed, isa, llama, tokens};
 use crate::args::Bench;
 use crate::commands::plan::flops;
-use crate::{choices, device, profiles};
+use crate::{choices, device, gpu, profiles};
 
 /// Runs the benchmark.
 pub fn run(args: &Bench) -> Result<()> {
@@ -50,9 +51,9 @@ pub fn run(args: &Bench) -> Result<()> {
         }
         match args.machine.as_str() {
             "cpu" if !args.mesh.is_empty() => mesh::run(args, &spec, &how, tokens, row(args, tokens))?,
-            "cpu" => on_cpu(args, &spec, &how, tokens)?,
+            "cpu" | "cuda" => on_machine(args, &spec, &how, tokens)?,
             "meta" => on_meta(args, &spec, &how, tokens)?,
-            other => bail!("--machine {other}: not one of cpu, meta"),
+            other => bail!("--machine {other}: not one of cpu, cuda, meta"),
         }
     }
     Ok(())
@@ -87,12 +88,42 @@ fn machine_profile(args: &Bench) -> Result<Profile> {
     profiles::named(&args.machine_profile, device::threads(args.threads), isa)
 }
 
+/// What a step runs on.
+struct Stand {
+    device: Device,
+    dtype: DType,
+    /// Of the processor.
+    isa: Option<String>,
+}
+
+impl Stand {
+    fn new(args: &Bench) -> Result<Stand> {
+        let dtype = device::dtype(&args.dtype)?;
+        if args.machine == "cpu" {
+            let bed = Bed::new(args)?;
+            let isa = Some(bed.cpu.isa().name().to_string());
+            return Ok(Stand { device: bed.device, dtype, isa });
+        }
+        let machine = Machine { kind: MachineKind::Cuda, graphs: args.graphs, ..Machine::default() };
+        let opened = gpu::open(&machine, 0, 1)?.context("no GPU")?;
+        Ok(Stand { device: Device::new(opened.machine, opened.budget), dtype, isa: None })
+    }
+}
+
 /// The solver's places, within `--memory` and, with `--spill`, that folder's disk.
 fn solved(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<Places> {
-    let profile = machine_profile(args)?;
-    let memory = match &args.memory {
-        Some(text) => human::parse_bytes(text).map_err(anyhow::Error::msg).context("--memory")?,
-        None => device::default_budget(),
+    let stand = if args.machine == "cuda" { Some(Stand::new(args)?.device) } else { None };
+    let profile = match &stand {
+        // What leaves a GPU goes to the host.
+        Some(device) => {
+            Profile { host_bytes: Some(device::default_budget()), ..device.machine.profile().clone() }
+        }
+        None => machine_profile(args)?,
+    };
+    let memory = match (&args.memory, &stand) {
+        (Some(text), _) => human::parse_bytes(text).map_err(anyhow::Error::msg).context("--memory")?,
+        (None, Some(device)) => device.pool.budget(),
+        (None, None) => device::default_budget(),
     };
     let disk = args.spill.as_deref().and_then(free_bytes).unwrap_or(0);
     let (dtype, spec, how) = (device::dtype(&args.dtype)?, Cow::Borrowed(spec), how.clone());
@@ -134,8 +165,8 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
     Ok(())
 }
 
-fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
-    let bed = Bed::new(args)?;
+fn on_machine(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
+    let bed = Stand::new(args)?;
     let folder = args.spill.as_deref().unwrap_or(Path::new("."));
     let state =
         open_state_disk(&bed.device, spec, bed.dtype, how.on_disk, (&how.ranks, how.adamw.moments), folder)?;
@@ -144,8 +175,8 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
     let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, how.caps.seq_tokens, spec.vocab)];
     let mut failed = None;
-    if how.places.uses(Place::Disk) {
-        let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
+    let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
+    if how.places.uses(Place::Disk) || how.places.uses(Place::Host) {
         trainer.offload = offload::open(&bed.device, &how.places, Room::of(&planned, folder, None))?;
     }
     if !args.once {
@@ -173,6 +204,7 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .figure("tokens_per_s", tokens as f64 / timed.median_s)
         .figure("model_tflops", flops / timed.median_s * 1e-12)
         .with("peak_pool_bytes", usage.peak_live)
+        .with("planned_peak_bytes", planned.usage.peak_live)
         .with("peak_rss_bytes", peak_rss)
         .with("untracked_peak_bytes", untracked)
         .with("spill_bytes", (after.0 - before.0) / steps)
@@ -181,8 +213,8 @@ fn on_cpu(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> 
         .with("peak_reserved_bytes", usage.peak_reserved)
         .figure("step_s", timed.median_s)
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
-        .with("threads", bed.threads())
-        .with("isa", bed.cpu.isa().name())
+        .with("threads", bed.device.machine.profile().threads)
+        .with("isa", bed.isa.as_deref())
         .print(timed.loaded);
     if args.ops {
         ops::print(&mut trainer, &batch, how, args.repeat)?;

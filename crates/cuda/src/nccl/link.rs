@@ -1,0 +1,253 @@
+//! A rank's end of the link over NCCL.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
+use fathom_tensor::{Device, Lent, Share, Tensor};
+
+use super::control::Topic;
+use super::line::{Line, Point};
+use super::watch::{Shared, Watcher};
+use crate::Result;
+use crate::driver::Rows;
+use crate::memory::Streams;
+use crate::operand::{input, output};
+
+/// Longest label that is compared.
+const LABEL_BYTES: usize = 512;
+
+/// What cuts a block.
+const WHY: &str = "a message between ranks";
+
+/// Both directions between this rank and another.
+pub(super) struct Lines {
+    pub to: Line,
+    pub from: Line,
+}
+
+/// A message that was asked for, and that the device has not been told of.
+struct Pending {
+    number: u64,
+    address: u64,
+    bytes: usize,
+    /// When the memory is free.
+    free: Arc<Point>,
+    what: What,
+}
+
+/// What the link and its flights share. Dropped in this order: whoever watches, messages, communicators, connections.
+pub(super) struct End {
+    _watcher: Watcher,
+    pending: RefCell<Vec<VecDeque<Pending>>>,
+    /// Messages expected from each rank.
+    expected: RefCell<Vec<u64>>,
+    lines: Vec<Option<Lines>>,
+    traffic: Cell<Traffic>,
+    streams: Arc<Streams>,
+    shared: Arc<Shared>,
+}
+
+/// The link.
+pub(super) struct Ranks(pub Rc<End>);
+
+fn label(what: &What) -> Vec<u8> {
+    let mut label = what.to_string().into_bytes();
+    label.truncate(LABEL_BYTES);
+    label
+}
+
+impl End {
+    /// An end with its lines, by rank.
+    pub fn new(shared: &Arc<Shared>, streams: &Arc<Streams>, lines: Vec<Option<Lines>>) -> End {
+        let ranks = lines.len();
+        End {
+            _watcher: Watcher::start(shared, streams.driver.clone()),
+            pending: RefCell::new((0..ranks).map(|_| VecDeque::new()).collect()),
+            expected: RefCell::new(vec![0; ranks]),
+            lines,
+            traffic: Cell::default(),
+            streams: streams.clone(),
+            shared: shared.clone(),
+        }
+    }
+
+    fn count(&self, update: impl FnOnce(&mut Traffic)) {
+        let mut traffic = self.traffic.get();
+        update(&mut traffic);
+        self.traffic.set(traffic);
+    }
+
+    /// Ends the run if something has failed here.
+    fn or_fail<T>(&self, result: Result<T>) -> Option<T> {
+        let rank = self.shared.rank;
+        result.map_err(|error| self.shared.fail(LinkError::Aborted { rank, reason: error.to_string() })).ok()
+    }
+
+    #[track_caller]
+    fn lines(&self, peer: usize) -> &Lines {
+        let lines = self.lines.get(peer).and_then(Option::as_ref);
+        lines.unwrap_or_else(|| panic!("rank {} has no line to rank {peer}", self.shared.rank))
+    }
+
+    /// Tells the device of a rank's messages up to this one, in their order: NCCL knows no other.
+    fn land(&self, from: usize, number: u64) {
+        let begun = Instant::now();
+        loop {
+            let next = {
+                let mut pending = self.pending.borrow_mut();
+                let due = pending[from].front().is_some_and(|next| next.number <= number);
+                if due { pending[from].pop_front() } else { None }
+            };
+            let Some(next) = next else { break };
+            if let Err(error) = self.take(from, &next) {
+                self.shared.fail(error);
+                break;
+            }
+        }
+        self.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+    }
+
+    fn take(&self, from: usize, next: &Pending) -> std::result::Result<(), LinkError> {
+        let (shared, what) = (&self.shared, next.what.to_string());
+        let found = shared.wait(from, &what, |control| control.heard(from, Topic::Label))?;
+        let rank = shared.rank;
+        if found != label(&next.what) {
+            let found = String::from_utf8_lossy(&found).into_owned();
+            return Err(LinkError::Mismatch { rank, peer: from, expected: what, found });
+        }
+        let Pending { address, bytes, free, .. } = next;
+        let line = &self.lines(from).from;
+        // SAFETY: the tensor is lent to the flight that waits for this, whose rank uses it in the order of its compute
+        // stream, which waits for what is received here.
+        let receive = |compute| unsafe { line.receive(*address, *bytes, free, compute) };
+        let done = self.streams.compute(WHY).and_then(receive);
+        let done = done.map_err(|error| LinkError::Aborted { rank, reason: error.to_string() })?;
+        shared.watch(&done, from, what);
+        self.count(|traffic| traffic.received_bytes += *bytes as u64);
+        Ok(())
+    }
+}
+
+/// Nothing is under way: the run has failed.
+struct Nothing;
+
+impl Flight for Nothing {
+    fn wait(self: Box<Self>) {}
+}
+
+/// Something sent; its share's end has the compute stream wait for the message.
+struct Sent(Share);
+
+impl Flight for Sent {
+    fn wait(self: Box<Self>) {
+        drop(self.0);
+    }
+}
+
+/// Something that is to come.
+struct Coming {
+    end: Rc<End>,
+    from: usize,
+    number: u64,
+    dst: Option<Lent>,
+}
+
+impl Flight for Coming {
+    fn wait(mut self: Box<Self>) {
+        self.end.land(self.from, self.number);
+        self.dst = None;
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let Some(dst) = self.dst.take() else { return };
+        let mut pending = self.end.pending.borrow_mut();
+        let before = pending[self.from].len();
+        pending[self.from].retain(|next| next.number != self.number);
+        let given_up = pending[self.from].len() < before;
+        drop(pending);
+        drop(dst);
+        if given_up {
+            // Whoever sends it cannot be told, and the device would wait for ever.
+            let (rank, reason) =
+                (self.end.shared.rank, "it gave up a message that it had asked for".to_string());
+            self.end.shared.fail(LinkError::Aborted { rank, reason });
+        }
+    }
+}
+
+impl Link for Ranks {
+    fn rank(&self) -> usize {
+        self.0.shared.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.lines.len()
+    }
+
+    fn send(&self, _: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight> {
+        let end = &self.0;
+        if end.shared.failure().is_some() {
+            return Box::new(Nothing);
+        }
+        let rows = Rows::of(src, input(src));
+        let line = &end.lines(to).to;
+        // SAFETY: the share keeps the tensor, and its end has later writes wait for the message.
+        let sent = end.streams.compute(WHY).and_then(|compute| unsafe { line.send(rows, compute) });
+        let Some(done) = end.or_fail(sent) else { return Box::new(Nothing) };
+        end.shared.watch(&done, to, what.to_string());
+        let streams = end.streams.clone();
+        let (share, reader) = Share::begin_until(src, move || {
+            // A device that has failed says so where somebody waits for results.
+            let _ = streams.compute(WHY).and_then(|compute| streams.driver.wait(compute, done.event));
+        });
+        drop(reader);
+        end.shared.control().say(to, Topic::Label, &label(&what));
+        end.count(|traffic| traffic.sent_bytes += src.bytes());
+        Box::new(Sent(share))
+    }
+
+    fn receive(&self, _: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
+        let end = &self.0;
+        if end.shared.failure().is_some() {
+            return Box::new(Nothing);
+        }
+        assert!(dst.is_contiguous(), "receive: {dst:?} has gaps");
+        let free = end.streams.compute(WHY).and_then(|compute| Point::of(&end.streams.driver, compute));
+        let Some(free) = end.or_fail(free) else { return Box::new(Nothing) };
+        let number = {
+            let mut expected = end.expected.borrow_mut();
+            expected[from] += 1;
+            expected[from]
+        };
+        let next = Pending { number, address: output(dst), bytes: dst.bytes() as usize, free, what };
+        end.pending.borrow_mut()[from].push_back(next);
+        Box::new(Coming { end: end.clone(), from, number, dst: Some(Lent::new(dst.clone())) })
+    }
+
+    fn check(&self) -> std::result::Result<(), LinkError> {
+        let shared = &self.0.shared;
+        if shared.failure().is_none() {
+            let ended = shared.control().ended();
+            if let Err(lost) = ended {
+                shared.fail(shared.lost(lost, "nothing"));
+            }
+        }
+        shared.failure().map_or(Ok(()), Err)
+    }
+
+    fn abort(&self, reason: &str) {
+        let shared = &self.0.shared;
+        shared.fail(LinkError::Aborted { rank: shared.rank, reason: reason.to_string() });
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.0.traffic.get()
+    }
+}

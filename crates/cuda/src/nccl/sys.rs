@@ -1,0 +1,149 @@
+//! NCCL's functions, as its header declares them, by name from the library at a path.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::Path;
+
+use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+
+use super::comm::UniqueId;
+use crate::{Error, Result};
+
+/// A communicator, as NCCL has it.
+pub(super) type RawComm = *mut c_void;
+type RawStream = *mut c_void;
+
+/// `ncclSuccess`.
+pub(super) const SUCCESS: c_int = 0;
+/// `ncclInProgress`: of communicators whose calls do not block.
+pub(super) const IN_PROGRESS: c_int = 7;
+/// `ncclUint8`.
+pub(super) const BYTES: c_int = 1;
+/// `ncclSum`.
+pub(super) const SUM: c_int = 0;
+
+/// `NCCL_CONFIG_UNDEF_INT`.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// `ncclConfig_t` as version 2.18 has it; later ones take it and add defaults.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+    /// Of later versions, where 2.18 has a gap.
+    traffic_class: c_int,
+}
+
+impl Config {
+    /// Calls return before their work is done; a kernel takes at most `ctas` blocks.
+    pub fn polled(ctas: Option<c_int>) -> Config {
+        Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: 21_800,
+            blocking: 0,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: ctas.unwrap_or(UNDEFINED),
+            net_name: std::ptr::null(),
+            split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
+        }
+    }
+}
+
+/// Declares the table of functions and how it is filled.
+macro_rules! functions {
+    ($($field:ident = $name:literal: fn($($arg:ty),*) -> $out:ty;)*) => {
+        /// The functions.
+        pub(super) struct Functions {
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> $out,)*
+        }
+
+        impl Functions {
+            fn load(handle: &Handle) -> std::result::Result<Functions, libloading::Error> {
+                // SAFETY: the types are those of NCCL's header.
+                unsafe { Ok(Functions { $($field: *handle.get(concat!($name, "\0").as_bytes())?,)* }) }
+            }
+        }
+    };
+}
+
+functions! {
+    get_unique_id = "ncclGetUniqueId": fn(*mut UniqueId) -> c_int;
+    init = "ncclCommInitRankConfig": fn(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> c_int;
+    finalize = "ncclCommFinalize": fn(RawComm) -> c_int;
+    destroy = "ncclCommDestroy": fn(RawComm) -> c_int;
+    abort = "ncclCommAbort": fn(RawComm) -> c_int;
+    async_error = "ncclCommGetAsyncError": fn(RawComm, *mut c_int) -> c_int;
+    error_string = "ncclGetErrorString": fn(c_int) -> *const c_char;
+    last_error = "ncclGetLastError": fn(RawComm) -> *const c_char;
+    all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, c_int, RawComm, RawStream) -> c_int;
+    reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    receive = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, RawComm, RawStream) -> c_int;
+    group_start = "ncclGroupStart": fn() -> c_int;
+    group_end = "ncclGroupEnd": fn() -> c_int;
+}
+
+/// The library, open for the rest of the process.
+pub struct Nccl {
+    pub(super) call: Functions,
+}
+
+impl Nccl {
+    /// Opens the library at this path, which [`crate::libs::probe`] has found and asked its version.
+    ///
+    /// # Errors
+    /// If it cannot be opened or lacks a function.
+    pub fn open(path: &Path) -> Result<Nccl> {
+        let failed = |error: libloading::Error| Error::Load {
+            path: path.to_path_buf(),
+            message: error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" "),
+        };
+        // SAFETY: NVIDIA's library runs its own start-up code and nothing of ours.
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
+        let call = Functions::load(&handle).map_err(failed)?;
+        // The functions are called for as long as the process lives.
+        std::mem::forget(handle);
+        Ok(Nccl { call })
+    }
+
+    /// A name for a communicator to be, for all who join it.
+    ///
+    /// # Errors
+    /// If NCCL has no network to meet on.
+    pub fn unique_id(&self) -> Result<UniqueId> {
+        let mut id = UniqueId::default();
+        // SAFETY: NCCL writes as many bytes as it has.
+        let status = unsafe { (self.call.get_unique_id)(&mut id) };
+        self.check("ncclGetUniqueId", status, std::ptr::null_mut())?;
+        Ok(id)
+    }
+
+    /// Turns a status into an error with NCCL's words; `comm` may be null.
+    pub(super) fn check(&self, call: &'static str, status: c_int, comm: RawComm) -> Result<()> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: NCCL returns texts of its own, or null.
+        let text = |start: *const c_char| match start.is_null() {
+            true => String::new(),
+            false => unsafe { CStr::from_ptr(start) }.to_string_lossy().trim().replace('\n', " "),
+        };
+        // SAFETY: plain questions; NCCL takes null for "of this thread".
+        let [name, more] =
+            unsafe { [(self.call.error_string)(status), (self.call.last_error)(comm)] }.map(text);
+        let gap = if more.is_empty() { "" } else { ": " };
+        Err(Error::Nccl { call, message: format!("{name} ({status}){gap}{more}") })
+    }
+}

@@ -1,0 +1,201 @@
+//! The link over lines of the pretended device, and words over real sockets of this machine.
+#![allow(unsafe_code)]
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, conformance};
+use fathom_tensor::{Category, DType, Device, gpu};
+
+use super::line::{Carrier, PIECE_BYTES};
+use super::watch::Shared;
+use super::world::Connect;
+use super::*;
+use crate::driver::fake::Fake;
+use crate::driver::{Rows, Stream};
+use crate::machine::Parts;
+use crate::programs::tests::Writer;
+use crate::{Cuda, Result};
+
+/// A direction over the pretended device.
+struct FakeLine {
+    fake: Arc<Fake>,
+    line: u64,
+    asked: AtomicUsize,
+}
+
+// SAFETY: the pretended device moves the bytes that it is asked for.
+unsafe impl Carrier for FakeLine {
+    unsafe fn send(&self, from: u64, bytes: usize, stream: Stream) -> Result<()> {
+        self.fake.give(self.line, Rows::flat(from, bytes), stream);
+        Ok(())
+    }
+    unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
+        // A device would wait; this one does its work when it is asked for results.
+        let (number, begun) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
+        while self.fake.given(self.line) <= number {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody sends");
+            std::thread::yield_now();
+        }
+        self.fake.get(self.line, Rows::flat(into, bytes), stream);
+        Ok(())
+    }
+    fn failure(&self) -> Option<String> {
+        None
+    }
+    fn abort(&self) {
+        self.fake.cut(self.line);
+    }
+}
+
+struct OverFake(Arc<Fake>);
+
+impl Connect for OverFake {
+    fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>> {
+        let (from, to) = if sends { (shared.rank, other) } else { (other, shared.rank) };
+        let line = (from * 100 + to) as u64;
+        Ok(Arc::new(FakeLine { fake: self.0.clone(), line, asked: AtomicUsize::new(0) }))
+    }
+}
+
+/// A place where nobody listens now.
+fn place() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("127.0.0.1:{}", listener.local_addr().unwrap().port())
+}
+
+/// Runs a program on every rank, each a thread with its own streams and memory.
+fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Arc<Fake> {
+    let (fake, at) = (Arc::new(Fake::new(1 << 30)), place());
+    std::thread::scope(|scope| {
+        for rank in 0..grid.ranks() {
+            let (fake, at, program) = (fake.clone(), &at, &program);
+            scope.spawn(move || {
+                let compiler = Box::new(Writer(Arc::default(), "1"));
+                let sheet = gpu::named("h200").unwrap();
+                let cuda = Arc::new(Cuda::with(fake.clone(), sheet, compiler, Parts::default()).unwrap());
+                let world = World::meet(at, [rank, grid.ranks()], deadline).unwrap();
+                assert_eq!(
+                    world.gather(rank as u64 + 5).unwrap(),
+                    (5..5 + grid.ranks() as u64).collect::<Vec<_>>()
+                );
+                assert_eq!(world.tell(rank as u64 + 9).unwrap(), 9);
+                let link = world.link_by(cuda.streams(), &OverFake(fake)).unwrap();
+                let device = Device::on_mesh(cuda.clone(), 64 << 20, Mesh::new(grid, link));
+                program(&device);
+                // Nobody leaves before all have what was sent; after a failure there is nothing to wait for.
+                cuda.synchronise().unwrap();
+                let _ = world.gather(0);
+            });
+        }
+    });
+    fake
+}
+
+const SOON: Duration = Duration::from_secs(60);
+
+#[test]
+fn every_collective_conforms() {
+    let grids = [
+        Grid::default(),
+        Grid { tp: 2, ..Grid::default() },
+        Grid { tp: 3, pp: 2, ..Grid::default() },
+        Grid { cp: 2, dp: 2, ep: 2, ..Grid::default() },
+    ];
+    for grid in grids {
+        let fake = world(grid, SOON, |device| {
+            conformance::check(device);
+            let wires: u64 = device.mesh.wires().values().map(|wire| wire.bytes).sum();
+            assert_eq!(wires, device.mesh.traffic().sent_bytes);
+        });
+        assert!(fake.is_clean() && fake.used() == 0, "{grid}");
+    }
+}
+
+#[test]
+fn long_messages_with_gaps_go_in_pieces() {
+    world(Grid { tp: 2, ..Grid::default() }, SOON, |device| {
+        let group = device.mesh.group(&[Axis::Tp]);
+        let (rows, cols) = (5, PIECE_BYTES / 4 / 4 + 3);
+        let wide = device.zeros(rows, cols + 2, DType::F32, Category::Data);
+        let numbers: Vec<f32> = (0..rows * cols).map(|at| (at % 8191 + group.index()) as f32).collect();
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mine = wide.view_cols(1..cols + 1);
+        device.machine.write(&mine, &bytes);
+        let theirs = device.zeros(rows, cols, DType::F32, Category::Data);
+        let other = 1 - group.index();
+        group.exchange(device, "shift", &[(other, &mine)], &[(other, &theirs)]).wait();
+        let found = device.to_f32(&theirs);
+        let right = found.iter().enumerate().all(|(at, x)| *x == (at % 8191 + other) as f32);
+        assert!(right);
+    });
+}
+
+#[test]
+fn programs_that_differ_are_told_so() {
+    world(Grid { tp: 2, ..Grid::default() }, SOON, |device| {
+        let group = device.mesh.group(&[Axis::Tp]);
+        let other = 1 - group.index();
+        let len = 4 + group.index();
+        let mine = device.zeros(1, len, DType::F32, Category::Data);
+        let theirs = device.zeros(1, len, DType::F32, Category::Data);
+        group.exchange(device, "shift", &[(other, &mine)], &[(other, &theirs)]).wait();
+        let begun = Instant::now();
+        let error = loop {
+            match device.mesh.check() {
+                Err(error) => break error.to_string(),
+                Ok(()) => assert!(begun.elapsed() < SOON),
+            }
+        };
+        assert!(error.contains("their programs differ"), "{error}");
+    });
+}
+
+#[test]
+fn a_rank_that_ends_the_run_ends_the_waits_of_others() {
+    world(Grid { tp: 3, ..Grid::default() }, SOON, |device| {
+        let group = device.mesh.group(&[Axis::Tp]);
+        if group.index() == 2 {
+            device.mesh.link().unwrap().abort("no more");
+            return;
+        }
+        let theirs = device.zeros(1, 4, DType::F32, Category::Data);
+        group.exchange(device, "shift", &[], &[(2, &theirs)]).wait();
+        let error = device.mesh.check().unwrap_err();
+        assert!(matches!(&error, LinkError::Aborted { rank, .. } if *rank != group.index()), "{error}");
+        assert!(error.to_string().contains("no more"), "{error}");
+    });
+}
+
+#[test]
+fn who_does_not_come_is_said() {
+    let error = World::meet(&place(), [0, 2], Duration::from_millis(50)).err().unwrap().to_string();
+    assert!(error.contains("1 of 2 ranks came"), "{error}");
+    let error = World::meet("nowhere", [0, 2], Duration::from_millis(50)).err().unwrap().to_string();
+    assert!(error.contains("host:port"), "{error}");
+}
+
+#[test]
+fn a_message_that_nobody_sends_is_late() {
+    world(Grid { tp: 2, ..Grid::default() }, Duration::from_secs(2), |device| {
+        let group = device.mesh.group(&[Axis::Tp]);
+        let link = device.mesh.link().unwrap();
+        if group.index() == 0 {
+            let theirs = device.zeros(1, 4, DType::F32, Category::Data);
+            group.exchange(device, "shift", &[], &[(1, &theirs)]).wait();
+            assert!(
+                matches!(link.check(), Err(LinkError::TimedOut { rank: 0, peer: 1, .. })),
+                "{:?}",
+                link.check()
+            );
+        } else {
+            let begun = Instant::now();
+            while link.check().is_ok() {
+                assert!(begun.elapsed() < SOON);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+}

@@ -1,0 +1,152 @@
+"""Transformers on a GPU: training steps of the Llama-3.2-1B shape and causal attention alone, in bf16. Rows of JSON as
+`fathom bench step` prints them, with `"rival":"torch"`.
+
+Each length is tried in the fastest way first (torch.compile and SDPA, then SDPA alone), with gradient checkpointing where it
+does not fit without; a length that fits in no way is a row that says so. FLOPs are the model's: attention counted once under
+the causal mask, nothing that runs again. Times are the device's, medians of repeats.
+    python3 oracle/bench/gpu_step.py --tokens 8192,32768,131072
+"""
+import argparse
+import gc
+import json
+import statistics
+import sys
+
+SHAPE = dict(hidden=2048, layers=16, heads=32, kv_heads=8, head=64, ffn=8192, vocab=128256)
+
+
+def row(**values):
+    rounded = {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in values.items()}
+    print(json.dumps({**rounded, "rival": "torch"}), flush=True)
+
+
+def model_flops(tokens):
+    s = SHAPE
+    weights = s["hidden"] * s["head"] * (2 * s["heads"] + 2 * s["kv_heads"]) + 3 * s["hidden"] * s["ffn"]
+    linear = 6 * tokens * (s["layers"] * weights + s["hidden"] * s["vocab"])
+    return linear + 3 * s["layers"] * 2 * s["heads"] * s["head"] * tokens * (tokens + 1)
+
+
+def seconds(torch, run, repeat):
+    """Median seconds of a run by the device's clock, after one that warms up."""
+    run()
+    samples = []
+    for _ in range(repeat):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        run()
+        ended.record()
+        torch.cuda.synchronize()
+        samples.append(begun.elapsed_time(ended) * 1e-3)
+    return statistics.median(samples)
+
+
+def build(torch, tokens):
+    from transformers import LlamaConfig, LlamaForCausalLM
+    s = SHAPE
+    config = LlamaConfig(
+        hidden_size=s["hidden"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
+        num_key_value_heads=s["kv_heads"], head_dim=s["head"], intermediate_size=s["ffn"], vocab_size=s["vocab"],
+        max_position_embeddings=max(131072, tokens), tie_word_embeddings=False, attn_implementation="sdpa",
+        bos_token_id=None, eos_token_id=None, use_cache=False)
+    with torch.device("cuda"):
+        return LlamaForCausalLM(config).bfloat16().train()
+
+
+def loss_of(torch, model, ids, tile=8192):
+    """The loss in tiles of the sequence, so that the logits of all tokens never exist: the rival's best."""
+    hidden = model.model(input_ids=ids).last_hidden_state[0]
+    labels = torch.cat([ids[0, 1:], ids.new_full((1,), -100)])
+
+    def tile_loss(h, l):
+        return torch.nn.functional.cross_entropy(model.lm_head(h).float(), l, ignore_index=-100, reduction="sum")
+
+    total = 0
+    for at in range(0, hidden.shape[0], tile):
+        total = total + torch.utils.checkpoint.checkpoint(
+            tile_loss, hidden[at:at + tile], labels[at:at + tile], use_reentrant=False)
+    return total / (ids.shape[1] - 1)
+
+
+def step(torch, tokens, compiled, checkpointed, repeat):
+    model = build(torch, tokens)
+    if checkpointed:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if compiled:
+        model.model = torch.compile(model.model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    ids = torch.randint(0, SHAPE["vocab"], (1, tokens), device="cuda")
+
+    def run():
+        loss_of(torch, model, ids).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    torch.cuda.reset_peak_memory_stats()
+    took = seconds(torch, run, repeat)
+    return took, torch.cuda.max_memory_allocated()
+
+
+def steps(torch, args):
+    for tokens in map(int, args.tokens.split(",")):
+        failures = []
+        for compiled, checkpointed in ((True, False), (False, False), (True, True), (False, True)):
+            gc.collect()
+            torch.cuda.empty_cache()
+            try:
+                took, peak = step(torch, tokens, compiled, checkpointed, args.repeat)
+            except Exception as error:  # Out of memory, or a compiler that gives up: the next way.
+                failures.append(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
+                torch._dynamo.reset()
+                continue
+            row(bench="step", tokens=tokens, dtype="bf16", machine="cuda", compiled=compiled,
+                places="full" if checkpointed else "none", step_s=took, tokens_per_s=tokens / took,
+                model_tflops=model_flops(tokens) / took * 1e-12, peak_bytes=peak, torch=torch.__version__)
+            break
+        else:
+            row(bench="step", tokens=tokens, dtype="bf16", machine="cuda", failed="; ".join(failures))
+
+
+def attention(torch, args):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    tokens, heads, kv_heads, dim = args.attention, 32, 8, 128
+    q = torch.randn(1, heads, tokens, dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(1, kv_heads, tokens, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    work = 2e-12 * heads * dim * tokens * (tokens + 1)
+    best = {}
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        def run():
+            with torch.no_grad(), sdpa_kernel(backend):
+                torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        try:
+            best[backend.name] = work / seconds(torch, run, args.repeat)
+        except RuntimeError as error:
+            print(f"{backend.name}: {str(error).splitlines()[0]}", file=sys.stderr)
+    if best:
+        name = max(best, key=best.get)
+        row(bench="attention", tokens=tokens, head_dim=dim, heads=heads, kv_heads=kv_heads, backend=name,
+            forward_tflops=best[name])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", default="8192,32768,131072")
+    parser.add_argument("--attention", type=int, default=32768)
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    try:
+        import torch
+        import torch.utils.checkpoint
+        import transformers  # noqa: F401
+    except ImportError as error:
+        print(f"skipped: {error}", file=sys.stderr)
+        return
+    if not torch.cuda.is_available():
+        print("skipped: torch sees no GPU", file=sys.stderr)
+        return
+    torch.manual_seed(0)
+    attention(torch, args)
+    steps(torch, args)
+
+
+main()

@@ -1,0 +1,79 @@
+//! One program with a time limit: its lines are shown as they come, and kept.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two looks at a program.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a program did.
+pub struct Ran {
+    /// Its lines.
+    pub lines: Vec<String>,
+    /// How it failed, if it did.
+    pub failed: Option<String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Runs a program for at most so long; one that takes longer is ended.
+pub fn run(command: &mut Command, limit: Duration) -> Ran {
+    let begun = Instant::now();
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let failed = match command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn() {
+        Err(error) => Some(format!("{}: {error}", command.get_program().display())),
+        Ok(mut child) => {
+            let reader = child.stdout.take().map(|out| {
+                let lines = lines.clone();
+                // Not joined: a program that was ended may have left one of its own that holds the pipe.
+                std::thread::spawn(move || {
+                    for line in BufReader::new(out).lines().map_while(Result::ok) {
+                        println!("{line}");
+                        lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                    }
+                })
+            });
+            let failed = wait(&mut child, begun, limit);
+            let until = Instant::now() + Duration::from_secs(2);
+            while reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+            failed
+        }
+    };
+    let lines = lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ran { lines, failed, seconds: begun.elapsed().as_secs_f64() }
+}
+
+fn wait(child: &mut Child, begun: Instant, limit: Duration) -> Option<String> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return (!status.success()).then(|| status.to_string()),
+            Err(error) => return Some(error.to_string()),
+            Ok(None) if begun.elapsed() > limit => {
+                // One that has just ended by itself is no failure of this.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Some(format!("ended after its limit of {} s", limit.as_secs()));
+            }
+            Ok(None) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_listened_to_and_ended() {
+        let ran = run(Command::new("sh").args(["-c", "echo a; echo b; exit 3"]), Duration::from_secs(60));
+        assert_eq!(ran.lines, ["a", "b"]);
+        assert!(ran.failed.unwrap().contains('3'));
+        let ran = run(Command::new("sleep").arg("600"), Duration::from_millis(1));
+        assert!(ran.failed.unwrap().contains("limit") && ran.seconds < 300.0);
+        assert!(run(&mut Command::new("no-such-program"), Duration::from_secs(1)).failed.is_some());
+    }
+}

@@ -1,0 +1,143 @@
+//! Lines of programs to a dated table for `LOG.md`, with the bars of the issue beside the figures.
+
+use serde_json::Value;
+
+/// Least ratio of our step to PyTorch's.
+const STEP_BAR: f64 = 1.1;
+/// Least share of the measured rate of products that a step of the longest length has.
+const RATE_BAR: f64 = 0.55;
+/// Least ratio of our attention to PyTorch's.
+const ATTENTION_BAR: f64 = 0.97;
+/// Tokens of the lengths that have these bars.
+const LONG: u64 = 131_072;
+const ATTENTION_TOKENS: u64 = 32_768;
+
+/// All that was printed as JSON.
+#[derive(Default)]
+pub struct Results {
+    rows: Vec<Value>,
+}
+
+impl Results {
+    /// Takes the lines that are JSON objects.
+    pub fn add(&mut self, lines: &[String]) {
+        let parsed = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        self.rows.extend(parsed.filter(Value::is_object));
+    }
+
+    /// The words of a check.
+    fn found(&self, what: &str) -> Option<&str> {
+        self.rows.iter().find(|row| row["what"] == what).and_then(|row| row["found"].as_str())
+    }
+
+    /// The number that a check's words begin with.
+    fn number(&self, what: &str) -> Option<f64> {
+        self.found(what)?.split(' ').next()?.parse().ok()
+    }
+
+    fn bench(&self, bench: &str, tokens: u64, rival: bool) -> Option<&Value> {
+        self.rows
+            .iter()
+            .find(|row| row["bench"] == bench && row["tokens"] == tokens && row["rival"].is_string() == rival)
+    }
+
+    /// Lengths of steps, ours or the rival's, ascending.
+    fn lengths(&self) -> Vec<u64> {
+        let steps = self.rows.iter().filter(|row| row["bench"] == "step");
+        let mut lengths: Vec<u64> = steps.filter_map(|row| row["tokens"].as_u64()).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+
+    /// The table, and complaints about bars that are missed.
+    pub fn table(&self, date: &str) -> (String, Vec<String>) {
+        let mut missed = Vec::new();
+        let mut judge = |what: String, value: Option<f64>, bar: f64| match value {
+            Some(value) if value >= bar => format!("{value:.2} (bar {bar})"),
+            Some(value) => {
+                missed.push(format!("{what}: {value:.2} is below {bar}"));
+                format!("**{value:.2}** (bar {bar})")
+            }
+            None => "-".to_string(),
+        };
+        let mut out = format!("## {date}: on a GPU\n\n{}\n\n", self.where_it_ran());
+        let failed = self.rows.iter().filter(|row| row["ok"] == false).count();
+        let checks = self.rows.iter().filter(|row| row["ok"].is_boolean()).count();
+        out += &format!("Checks: {checks}, failed {failed}.\n\n");
+        out += "| step, Llama-3.2-1B shape, bf16 | TFLOP/s | PyTorch | ratio | of the product rate | peak / plan |\n|---|---|---|---|---|---|\n";
+        let product = self.number("product, 8192 cubed, bf16");
+        for tokens in self.lengths() {
+            let rate = |rival| self.bench("step", tokens, rival).and_then(|row| row["model_tflops"].as_f64());
+            let (ours, theirs) = (rate(false), rate(true));
+            let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
+            let ratio = judge(format!("step of {tokens} tokens against PyTorch"), ratio, STEP_BAR);
+            let share = ours.zip(product).map(|(ours, product)| ours / product);
+            let share = match (tokens, share) {
+                (LONG, share) => judge(format!("step of {tokens} tokens against products"), share, RATE_BAR),
+                (_, Some(share)) => format!("{share:.2}"),
+                (_, None) => "-".to_string(),
+            };
+            let peaks = self
+                .bench("step", tokens, false)
+                .and_then(|row| Some(row["peak_pool_bytes"].as_f64()? / row["planned_peak_bytes"].as_f64()?));
+            let text = |x: Option<f64>, digits: usize| x.map_or("-".into(), |x| format!("{x:.digits$}"));
+            out += &format!(
+                "| {tokens} tokens | {} | {} | {ratio} | {share} | {} |\n",
+                text(ours, 0),
+                text(theirs, 0),
+                text(peaks, 4)
+            );
+        }
+        let ours = self.number(&format!("causal attention, {ATTENTION_TOKENS} tokens"));
+        let theirs =
+            self.bench("attention", ATTENTION_TOKENS, true).and_then(|row| row["forward_tflops"].as_f64());
+        let ratio =
+            judge("attention against PyTorch".into(), ours.zip(theirs).map(|(a, b)| a / b), ATTENTION_BAR);
+        out +=
+            &format!("\nAttention forward, {ATTENTION_TOKENS} tokens, d 128, against PyTorch's: {ratio}.\n");
+        for what in [
+            "host to device",
+            "device to host",
+            "both ways, each",
+            "taken without a tensor",
+            "taken beside the pool",
+        ] {
+            out += &format!("{what}: {}. ", self.found(what).unwrap_or("-"));
+        }
+        (out.trim_end().to_string(), missed)
+    }
+
+    fn where_it_ran(&self) -> String {
+        let names = ["device", "driver", "NVRTC", "cuBLASLt", "cuDNN", "NCCL"];
+        let words: Vec<String> =
+            names.iter().filter_map(|name| self.found(name).map(|found| format!("{name} {found}"))).collect();
+        if words.is_empty() { "No device answered.".to_string() } else { format!("{}.", words.join("; ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_judged_and_what_is_missing_is_a_dash() {
+        let mut results = Results::default();
+        results.add(&[
+            r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
+            r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
+            r#"{"bench":"step","tokens":8192,"model_tflops":300.0,"peak_pool_bytes":99,"planned_peak_bytes":100}"#.to_string(),
+            r#"{"bench":"step","tokens":8192,"model_tflops":290.0,"rival":"torch"}"#.to_string(),
+            r#"{"bench":"step","tokens":131072,"model_tflops":420.0}"#.to_string(),
+            "not json".to_string(),
+        ]);
+        let (table, missed) = results.table("2026-01-01");
+        assert!(table.contains("## 2026-01-01") && table.contains("device NVIDIA H200"));
+        assert!(
+            table.contains("| 8192 tokens | 300 | 290 | **1.03** (bar 1.1) | 0.43 | 0.9900 |"),
+            "{table}"
+        );
+        assert!(table.contains("| 131072 tokens | 420 | - | - | 0.60 (bar 0.55) | - |"), "{table}");
+        assert_eq!(missed.len(), 1);
+    }
+}
