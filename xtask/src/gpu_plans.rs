@@ -16,6 +16,10 @@ const CUDNN: Wheel = Wheel {
 const CUBLAS: Wheel =
     Wheel { package: "nvidia-cublas", version: "13.1.0.3", library: ["nvidia/cu13/lib", "libcublasLt.so."] };
 
+/// Not needed for plans; that its functions are those that are called can be seen here too.
+const NCCL: Wheel =
+    Wheel { package: "nvidia-nccl-cu13", version: "2.28.9", library: ["nvidia/nccl/lib", "libnccl.so."] };
+
 const STUB: &str = include_str!("stub_driver.c");
 
 /// Fetches what is missing, then builds every plan. Says so in one line, and has no complaints, where the package index cannot
@@ -36,6 +40,14 @@ pub fn run() -> Result<Vec<String>, String> {
             }
         }
     }
+    if named.is_none() {
+        match NCCL.fetch() {
+            Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
+            Err(reason) => {
+                println!("NCCL skipped: {} {} is not to be had: {reason}", NCCL.package, NCCL.version)
+            }
+        }
+    }
     match stub() {
         Ok(folder) => folders.push(folder),
         Err(reason) => {
@@ -47,7 +59,7 @@ pub fn run() -> Result<Vec<String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(root())
-        .args(["run", "--quiet", "-p", "fathom-cuda", "--example", "gpu", "--", "plans"])
+        .args(["run", "--release", "--quiet", "-p", "fathom-cuda", "--example", "gpu", "--", "plans"])
         .env("FATHOM_CUDA_LIBS", folders)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;

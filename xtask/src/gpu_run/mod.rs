@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stage::Ran;
-use table::Results;
+use table::{LARGE, Results};
 
 /// Steps of each of the three stages of a small run.
 const STEPS: &str = "3";
@@ -30,6 +30,9 @@ const LENGTHS: [(&str, &str, &str, u64); 4] = [
 ];
 /// The bar for the longest step; it alone takes longer than all of the above.
 const LONGEST: (&str, u64) = ("1048576", 1500);
+/// The larger shape, whose optimizer's state is with the host; its length and limit.
+const LARGE_SHAPE: &str = "--hidden 4096 --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192 --offload-optimizer";
+const LARGE_STEP: (&str, u64) = ("262144", 900);
 
 /// Where the two programs are: a folder that was brought here, or what cargo builds.
 struct Programs {
@@ -79,16 +82,17 @@ impl Session {
         println!("== {name}");
         let ran = stage::run(command, left.min(Duration::from_secs(limit_s)));
         println!("== {name}: {:.0} s, {:.0} s in all", ran.seconds, self.begun.elapsed().as_secs_f64());
-        self.results.add(&ran.lines);
         if let Some(failed) = &ran.failed {
             self.complaints.push(format!("{name}: {failed}"));
         }
         ran
     }
 
-    fn gpu(&mut self, what: &str, limit_s: u64) {
+    fn gpu(&mut self, what: &str, limit_s: u64) -> bool {
         let mut command = Command::new(&self.programs.gpu);
-        self.stage(&format!("gpu {what}"), limit_s, command.arg(what));
+        let ran = self.stage(&format!("gpu {what}"), limit_s, command.arg(what));
+        self.results.add(&ran.lines, None);
+        ran.failed.is_none()
     }
 
     /// The losses of small runs on both machines.
@@ -112,16 +116,20 @@ impl Session {
         let _ = std::fs::remove_dir_all(&out);
     }
 
-    fn bench(&mut self, tokens: &str, places: &str, repeat: &str, limit_s: u64) {
+    /// A step of a length, with places, so often; of the larger shape if it has a name.
+    fn bench(&mut self, [tokens, places, repeat]: [&str; 3], limit_s: u64, name: Option<&str>) {
+        let shape = if name.is_some() { LARGE_SHAPE } else { SHAPE };
         let mut command = Command::new(&self.programs.fathom);
         command
             .args(["bench", "step", "--json", "--machine", "cuda", "--dtype", "bf16"])
-            .args(SHAPE.split(' '));
+            .args(shape.split(' '));
         command.args(["--tokens", tokens, "--places", places, "--repeat", repeat]);
         if repeat == "1" {
             command.arg("--once");
         }
-        self.stage(&format!("step of {tokens} tokens"), limit_s, &mut command);
+        let what = format!("step of {tokens} tokens, {}", name.unwrap_or("Llama-3.2-1B shape"));
+        let ran = self.stage(&what, limit_s, &mut command);
+        self.results.add(&ran.lines, name);
     }
 
     /// PyTorch on the same device, if it is there.
@@ -135,11 +143,10 @@ impl Session {
             );
             return;
         }
-        self.stage(
-            "PyTorch",
-            150,
-            Command::new("python3").arg(script).args(["--tokens", "8192,32768,131072"]),
-        );
+        let mut command = Command::new("python3");
+        command.arg(script).args(["--tokens", "8192,32768,131072"]);
+        let ran = self.stage("PyTorch", 150, &mut command);
+        self.results.add(&ran.lines, None);
     }
 }
 
@@ -152,8 +159,7 @@ pub fn run(folder: Option<&Path>, long: bool) -> Result<Vec<String>, String> {
     let programs = Programs::find(folder)?;
     let (begun, limit) = (Instant::now(), Duration::from_secs(ALL_S));
     let mut session = Session { programs, begun, limit, results: Results::default(), complaints: Vec::new() };
-    let mut command = Command::new(&session.programs.gpu);
-    if session.stage("gpu device", 30, command.arg("device")).failed.is_some() {
+    if !session.gpu("device", 30) {
         return Err("gpu-run: no GPU to run on; the lines above say why".to_string());
     }
     session.gpu("rates", 75);
@@ -161,12 +167,13 @@ pub fn run(folder: Option<&Path>, long: bool) -> Result<Vec<String>, String> {
     session.gpu("parity", 75);
     session.steps();
     for (tokens, places, repeat, limit_s) in LENGTHS {
-        session.bench(tokens, places, repeat, limit_s);
+        session.bench([tokens, places, repeat], limit_s, None);
     }
     session.rival();
     if long {
-        session.limit += Duration::from_secs(LONGEST.1);
-        session.bench(LONGEST.0, "auto", "1", LONGEST.1);
+        session.limit += Duration::from_secs(LONGEST.1 + LARGE_STEP.1);
+        session.bench([LARGE_STEP.0, "auto", "1"], LARGE_STEP.1, Some(LARGE));
+        session.bench([LONGEST.0, "auto", "1"], LONGEST.1, None);
     }
     let date = Command::new("date").args(["-u", "+%F"]).output();
     let date = date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+/// What rows of the larger shape are called.
+pub const LARGE: &str = "Llama-3-8B shape";
 /// Least ratio of our step to PyTorch's.
 const STEP_BAR: f64 = 1.1;
 /// Least share of the measured rate of products that a step of the longest length has.
@@ -19,10 +21,15 @@ pub struct Results {
 }
 
 impl Results {
-    /// Takes the lines that are JSON objects.
-    pub fn add(&mut self, lines: &[String]) {
+    /// Takes the lines that are JSON objects; with a name, the rows of benches are called that.
+    pub fn add(&mut self, lines: &[String], name: Option<&str>) {
         let parsed = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        self.rows.extend(parsed.filter(Value::is_object));
+        self.rows.extend(parsed.filter(Value::is_object).map(|mut row| {
+            if let (Some(name), true) = (name, row["bench"].is_string()) {
+                row["bench"] = name.into();
+            }
+            row
+        }));
     }
 
     /// The words of a check.
@@ -96,6 +103,12 @@ impl Results {
             judge("attention against PyTorch".into(), ours.zip(theirs).map(|(a, b)| a / b), ATTENTION_BAR);
         out +=
             &format!("\nAttention forward, {ATTENTION_TOKENS} tokens, d 128, against PyTorch's: {ratio}.\n");
+        for row in self.rows.iter().filter(|row| row["bench"] == LARGE) {
+            out += &format!(
+                "\n{LARGE}, {} tokens: {} TFLOP/s, peak {} of a plan of {} bytes.\n",
+                row["tokens"], row["model_tflops"], row["peak_pool_bytes"], row["planned_peak_bytes"]
+            );
+        }
         for what in [
             "host to device",
             "device to host",
@@ -123,14 +136,17 @@ mod tests {
     #[test]
     fn bars_are_judged_and_what_is_missing_is_a_dash() {
         let mut results = Results::default();
-        results.add(&[
+        let large = r#"{"bench":"step","tokens":262144,"model_tflops":400.0}"#.to_string();
+        results.add(&[large], Some(LARGE));
+        let rows = [
             r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
             r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
             r#"{"bench":"step","tokens":8192,"model_tflops":300.0,"peak_pool_bytes":99,"planned_peak_bytes":100}"#.to_string(),
             r#"{"bench":"step","tokens":8192,"model_tflops":290.0,"rival":"torch"}"#.to_string(),
             r#"{"bench":"step","tokens":131072,"model_tflops":420.0}"#.to_string(),
             "not json".to_string(),
-        ]);
+        ];
+        results.add(&rows, None);
         let (table, missed) = results.table("2026-01-01");
         assert!(table.contains("## 2026-01-01") && table.contains("device NVIDIA H200"));
         assert!(
@@ -138,6 +154,7 @@ mod tests {
             "{table}"
         );
         assert!(table.contains("| 131072 tokens | 420 | - | - | 0.60 (bar 0.55) | - |"), "{table}");
+        assert!(table.contains("8B shape, 262144 tokens: 400.0 TFLOP/s"), "{table}");
         assert_eq!(missed.len(), 1);
     }
 }

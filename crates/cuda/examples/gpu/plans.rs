@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use fathom_cuda::libs::{Library, Search, probe};
+use fathom_cuda::libs::{Library, Probe, Search, probe};
+use fathom_cuda::nccl::Nccl;
 use fathom_cuda::sdpa::{Case, Element, Plan, Strides, Target, uid};
 use fathom_tensor::gpu::AttentionScratch;
 use fathom_tensor::{DType, OpDesc};
@@ -97,9 +98,23 @@ fn allowed(case: &Case, backward: bool) -> u64 {
     AttentionScratch::of(&op).map_or(0, full)
 }
 
+/// NCCL has every function that is called, and gives a name for a communicator; no device is needed for that.
+fn nccl(lines: &mut Lines, found: &Probe) {
+    let library = found.libraries.iter().find(|found| found.library == Library::Nccl);
+    match library.and_then(|found| found.path.as_ref().zip(found.version.as_ref())) {
+        None => lines.say("NCCL", true, "skipped: it is not there"),
+        Some((path, version)) => {
+            let named = Nccl::open(path).and_then(|nccl| nccl.unique_id());
+            let ok = named.as_ref().is_ok_and(|id| id.0.iter().any(|byte| *byte != 0));
+            lines.say("NCCL", ok, named.err().map_or_else(|| version.clone(), |error| error.to_string()));
+        }
+    }
+}
+
 /// Builds them all.
 pub fn run(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
+    nccl(lines, &found);
     let Some(cudnn) = found.libraries.iter().find(|found| found.library == Library::Cudnn) else { return };
     if let Some(problem) = &cudnn.problem {
         return lines.say("cuDNN", false, problem);

@@ -11,7 +11,10 @@ use fathom_cuda::libs::{Library, Probe, Search, probe};
 use fathom_cuda::nccl::{Communicator, Kind, Nccl, World};
 use fathom_cuda::{Cuda, Result};
 use fathom_tensor::mesh::{Grid, Mesh, ThreadsOptions, conformance, threads};
-use fathom_tensor::{Category, DType, Device, Machine as _, MatMul, Norm, NormKind, Tensor};
+use fathom_tensor::{
+    Attention, Category, DType, Device, Extent, Machine as _, Mask, MatMul, Norm, NormKind, Packed, Slice,
+    Tensor,
+};
 
 use super::Lines;
 
@@ -162,18 +165,32 @@ fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     Ok(comm.failure())
 }
 
-/// A block of products and norms, four times: issued, captured, replayed twice. Its results, and what was counted.
+/// Whether cuDNN takes part in the block: one sequence, so that no lists go up.
+fn mask(device: &Device, tokens: usize) -> Mask {
+    let slices = [Slice::causal(0..tokens, 0..tokens, None)];
+    let numbers: Vec<i32> = (0..tokens as i32).collect();
+    let s = &slices[0];
+    let row = [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].map(|x| x.to_le_bytes()).concat();
+    let table = device.empty(1, 6, DType::I64, Category::Data);
+    device.machine.write(&table, &row);
+    let positions = device.from_i32(&numbers, Category::Data);
+    let packed = Packed::of(&slices, &numbers);
+    Mask { table, slices: Extent::Fixed(1), pos_q: positions.clone(), pos_k: positions, pairs: 0, packed }
+}
+
+/// A block of products, attention and norms, four times: issued, captured, replayed twice. Its results, and what was counted.
 fn graphs(found: &Probe) -> Result<(bool, String)> {
     let cuda = Arc::new(Cuda::open(found, 0)?.with_graphs(true));
     let device = Device::new(cuda.clone(), BUDGET);
     let numbers: Vec<f32> = (0..512 * 512).map(|at| ((at * 37 % 101) as f32 - 50.0) / 500.0).collect();
     let wide = device.from_f32(512, 512, &numbers, Category::Data);
     let empty = |dtype| device.empty(512, 512, dtype, Category::Data);
-    let [x, w, y, z] = [(); 4].map(|()| empty(DType::Bf16));
+    let [x, w, y, z, a] = [(); 5].map(|()| empty(DType::Bf16));
     let weight = device.empty(1, 512, DType::Bf16, Category::Data);
     cuda.copy(&wide, &w);
     cuda.copy(&wide.view_rows(0..1), &weight);
     let stats = device.empty(512, 1, DType::F32, Category::Data);
+    let (mask, lse) = (mask(&device, 512), device.empty(512, 4, DType::F32, Category::Data));
     let kind = NormKind { centred: false, plus_one: false, round_first: true, eps: 1e-5 };
     let mut results: Vec<Vec<f32>> = Vec::new();
     for _ in 0..4 {
@@ -185,7 +202,23 @@ fn graphs(found: &Probe) -> Result<(bool, String)> {
             let ws: Tensor = device.empty(1, bytes, DType::U8, Category::Workspace);
             cuda.matmul(&op, &ws);
             cuda.norm(&Norm { kind, x: &y, weight: &weight, bias: None, out: &z, stats: &stats });
-            cuda.add(&z, &x, &x);
+            let op = Attention {
+                q: &z,
+                k: &z,
+                v: &y,
+                out: &a,
+                lse: &lse,
+                mask: &mask,
+                head_dim: 128,
+                scale: 0.1,
+                softcap: 0.0,
+                sinks: None,
+                resume: false,
+            };
+            let bytes = cuda.profile().workspace(&op.desc(false)).max(1) as usize;
+            let ws = device.empty(1, bytes, DType::U8, Category::Workspace);
+            cuda.attention(&op, &ws);
+            cuda.add(&a, &x, &x);
         }
         cuda.leave_block();
         results.push(device.to_f32(&x));

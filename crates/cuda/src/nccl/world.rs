@@ -16,9 +16,13 @@ use crate::driver::Driver;
 use crate::memory::Streams;
 use crate::{Cuda, Error, Result};
 
-/// Blocks of the device that a message between two ranks takes at most. A rank may wait for several others at once, and the
-/// rest of the device has to go on.
-const MESSAGE_CTAS: i32 = 8;
+/// Blocks of the device that messages take at most: each that waits for its other side keeps its blocks, and the rest of the
+/// device has to go on.
+const ALL_CTAS: usize = 64;
+/// Of one message.
+const MOST_CTAS: usize = 8;
+/// With more ranks than this, messages that wait for each other might not all have a place on the device.
+const MOST_RANKS: usize = 64;
 /// Between two looks of a wait that may take hours.
 const PATIENCE: Duration = Duration::from_millis(5);
 
@@ -38,6 +42,8 @@ pub(super) trait Connect {
 struct ByNccl<'a> {
     nccl: &'a Arc<Nccl>,
     driver: &'a Arc<dyn Driver>,
+    /// Blocks of a message.
+    ctas: i32,
 }
 
 impl Connect for ByNccl<'_> {
@@ -60,7 +66,7 @@ impl Connect for ByNccl<'_> {
                 UniqueId(bytes)
             }
         };
-        let comm = Communicator::join(self.nccl, self.driver, id, [own, 2], Some(MESSAGE_CTAS), deadline)?;
+        let comm = Communicator::join(self.nccl, self.driver, id, [own, 2], Some(self.ctas), deadline)?;
         Ok(Arc::new(Pair { comm, other: 1 - own }))
     }
 }
@@ -97,8 +103,15 @@ impl World {
     /// # Errors
     /// NCCL's words, or who has not come.
     pub fn link(&self, cuda: &Cuda, nccl: &Arc<Nccl>) -> Result<Box<dyn Link>> {
+        if self.ranks > MOST_RANKS {
+            let message =
+                format!("{} ranks; this link is for at most {MOST_RANKS}, more are for MPI", self.ranks);
+            return Err(Error::Nccl { call: "link", message });
+        }
         let streams = cuda.streams();
-        self.link_by(streams, &ByNccl { nccl, driver: &streams.driver })
+        let directions = 2 * (self.ranks - 1).max(1);
+        let ctas = (ALL_CTAS / directions).clamp(1, MOST_CTAS) as i32;
+        self.link_by(streams, &ByNccl { nccl, driver: &streams.driver, ctas })
     }
 
     pub(super) fn link_by(&self, streams: &Arc<Streams>, by: &dyn Connect) -> Result<Box<dyn Link>> {
