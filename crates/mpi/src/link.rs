@@ -57,21 +57,24 @@ impl Flight for Sent {
     }
 }
 
-/// Something that is to come.
+/// Something that is to come. MPI pairs messages with receives in the order in which both begin, so these begin when the
+/// tensor is asked for, in whatever order the flights are waited for.
 struct Coming {
     end: Rc<End>,
     device: Device,
     from: usize,
     dst: Lent,
     what: What,
+    /// The first message, until it is waited for.
+    first: Option<Transfer>,
+    /// The elements, if they are too many for it.
+    many: Option<Transfer>,
 }
 
 impl Coming {
-    /// The bytes of a message, and how many came.
-    fn message(&self, tag: i32, bytes: usize) -> (Vec<u8>, usize) {
+    /// Waits for a message: its bytes, and how many came.
+    fn message(&self, mut message: Transfer) -> (Vec<u8>, usize) {
         let Coming { end, from, what, .. } = self;
-        let process = end.process(*from);
-        let mut message = Transfer::receive(&process, tag, end.buffer(bytes), tag == FIRST);
         if let Err(seconds) = end.wait(|| message.is_over().then_some(())) {
             end.late(*from, what, seconds);
         }
@@ -80,22 +83,22 @@ impl Coming {
 }
 
 impl Flight for Coming {
-    fn wait(self: Box<Self>) {
-        let (first, length) = self.message(FIRST, LENGTH_BYTES + LABEL_BYTES + SMALL_BYTES);
+    fn wait(mut self: Box<Self>) {
+        let Some(first) = self.first.take() else { return };
+        let (first, length) = self.message(first);
         let (found, few) = open(&first[..length]);
         let expected = label(&self.what);
         if found != expected {
             let (rank, peer) = (self.end.rank, self.from);
             self.end.fail(&LinkError::Mismatch { rank, peer, expected, found });
         }
-        let bytes = self.dst.tensor().bytes() as usize;
-        let many = (bytes > SMALL_BYTES).then(|| self.message(ELEMENTS, bytes).0);
+        let many = self.many.take().map(|many| self.message(many).0);
         let elements = many.as_deref().unwrap_or(few);
         let Coming { end, device, dst, .. } = *self;
-        let tensor = dst.tensor().clone();
+        let (tensor, bytes) = (dst.tensor().clone(), dst.tensor().bytes());
         drop(dst);
         device.machine.fill(&[vec![tensor]], &|_, to| to[0].copy_from_slice(elements));
-        end.count(|traffic| traffic.received_bytes += bytes as u64);
+        end.count(|traffic| traffic.received_bytes += bytes);
         [Some(first), many].into_iter().flatten().for_each(|buffer| end.give_back(buffer));
     }
 }
@@ -135,7 +138,13 @@ impl Link for Processes {
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
         let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
-        Box::new(Coming { end, device, from, dst, what })
+        let bytes = dst.tensor().bytes() as usize;
+        let begin = |tag: i32, bytes: usize| {
+            Transfer::receive(&end.process(from), tag, end.buffer(bytes), tag == FIRST)
+        };
+        let first = Some(begin(FIRST, LENGTH_BYTES + LABEL_BYTES + SMALL_BYTES));
+        let many = (bytes > SMALL_BYTES).then(|| begin(ELEMENTS, bytes));
+        Box::new(Coming { end, device, from, dst, what, first, many })
     }
 
     /// Whoever fails ends all, so nobody is left to ask.
