@@ -35,6 +35,7 @@ mod counters;
 pub mod decontaminate;
 pub mod dedup;
 mod document;
+mod durable;
 mod error;
 mod files;
 mod gather;

@@ -15,6 +15,7 @@
 mod bands;
 mod bloom;
 mod components;
+mod embeddings;
 mod engine;
 mod exact;
 mod fuzzy;
@@ -37,6 +38,7 @@ mod words;
 pub use bands::{Bands, FuzzyOptions};
 pub use bloom::{BloomOptions, BloomUnit, ParagraphFilter, Paragraphs};
 pub use components::Components;
+pub use embeddings::Embeddings;
 pub use engine::Engine;
 pub use exact::{Digest, ExactFinder, exact, exact_needs};
 pub use fuzzy::{Duplicates, FuzzyFinder, Needs, band_keys, fuzzy, fuzzy_needs};

@@ -1,9 +1,11 @@
 //! The caller's document numbers, which ascend but may have gaps, as places 0..n and back.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 
 /// Runs of consecutive numbers: one run for numbers without gaps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Numbering {
     /// First number of each run, and its place.
     runs: Vec<(u64, u64)>,
@@ -35,6 +37,11 @@ impl Numbering {
     /// Documents so far.
     pub(super) fn len(&self) -> u64 {
         self.next
+    }
+
+    /// The number of the last document.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.last
     }
 
     /// The number at a place below [`Numbering::len`].

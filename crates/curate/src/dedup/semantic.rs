@@ -4,15 +4,11 @@
 //! documents whose cosine is above 1 - eps, one goes: within a cluster they are put in the order of
 //! preference, and each is removed that is so close to one before it.
 
-use std::fs::File;
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-
-use fathom_base::Embed;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::components::Components;
+use crate::dedup::embeddings::Embeddings;
 use crate::dedup::fuzzy::{Duplicates, Needs};
 use crate::dedup::generate::SplitMix;
 use crate::dedup::kmeans::{Centres, dot};
@@ -66,9 +62,6 @@ impl Default for SemanticOptions {
     }
 }
 
-/// Documents embedded at once.
-const BATCH: usize = 64;
-
 /// Rows of a cluster compared at once (Curator: 1024).
 const BLOCK: usize = 1024;
 
@@ -80,97 +73,33 @@ pub fn semantic_needs(options: &SemanticOptions, documents: u64, size: usize) ->
     Needs { memory_bytes: rows + documents.saturating_mul(20), disk_bytes: documents.saturating_mul(row) }
 }
 
-/// Rows of numbers in a file.
-struct Rows {
-    path: PathBuf,
-    file: File,
-    size: usize,
-}
-
-impl Rows {
-    fn write<S: AsRef<str>>(
-        path: PathBuf,
-        embed: &mut dyn Embed,
-        documents: impl Iterator<Item = Result<(u64, S), Error>>,
-    ) -> Result<(Rows, Numbering), Error> {
-        let size = embed.size();
-        let failed = |e| Error::write("write", &path, e);
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(failed)?;
-        let mut writer = BufWriter::new(&file);
-        let mut numbering = Numbering::default();
-        let mut documents = documents.peekable();
-        while documents.peek().is_some() {
-            let batch = documents.by_ref().take(BATCH).collect::<Result<Vec<_>, Error>>()?;
-            let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_ref()).collect();
-            let vectors = embed.embed(&texts)?;
-            if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.len() != size) {
-                let found = format!("not {} vectors of {size} numbers", texts.len());
-                return Err(Error::setting("embed", found, "the model breaks its contract; choose another"));
-            }
-            for ((number, _), vector) in batch.iter().zip(&vectors) {
-                numbering.push(*number)?;
-                for value in vector {
-                    writer.write_all(&value.to_le_bytes()).map_err(failed)?;
-                }
-            }
-        }
-        writer.flush().map_err(failed)?;
-        drop(writer);
-        Ok((Rows { path, file, size }, numbering))
-    }
-
-    /// The rows at `places`.
-    fn read(&mut self, places: &[u64]) -> Result<Vec<f32>, Error> {
-        let mut values = Vec::with_capacity(places.len() * self.size);
-        let mut bytes = vec![0; 4 * self.size];
-        let mut at = None;
-        for &place in places {
-            let seek = if at == Some(place) {
-                Ok(0)
-            } else {
-                self.file.seek(SeekFrom::Start(place * bytes.len() as u64))
-            };
-            seek.and_then(|_| self.file.read_exact(&mut bytes)).map_err(|e| Error::read(&self.path, e))?;
-            values.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-            at = Some(place + 1);
-        }
-        Ok(values)
-    }
-}
-
-/// Finds documents that mean the same, by `embed`. One of each group stays, which need not be the first: a removed
-/// document's representative is the one it is closest to among those preferred to it.
+/// Finds documents that mean the same, by their embeddings, which are complete. One of each group stays, which need not be
+/// the first: a removed document's representative is the one it is closest to among those preferred to it.
 ///
 /// # Errors
-/// Where a document cannot be read or embedded, or the file of embeddings under `work` cannot be written or read.
-pub fn semantic<S: AsRef<str>>(
-    options: &SemanticOptions,
-    embed: &mut dyn Embed,
-    documents: impl Iterator<Item = Result<(u64, S), Error>>,
-    work: &Path,
-) -> Result<Vec<(u64, u64)>, Error> {
-    if options.clusters == 0 || embed.size() == 0 || options.sample == 0 {
-        let found = format!("{} (of {} numbers, by {})", options.clusters, embed.size(), options.sample);
-        return Err(Error::setting("dedup.clusters", found, "choose at least one, and a model that embeds"));
+/// Where the embeddings cannot be read.
+pub fn semantic(options: &SemanticOptions, rows: &mut Embeddings) -> Result<Vec<(u64, u64)>, Error> {
+    if options.clusters == 0 || options.sample == 0 {
+        let found = format!("{} (by {})", options.clusters, options.sample);
+        return Err(Error::setting("dedup.clusters", found, "choose at least one"));
     }
-    let (mut rows, numbering) = Rows::write(work.join("embeddings.bin"), embed, documents)?;
+    let documents = rows.num_documents();
     let mut removed = Vec::new();
-    if numbering.len() > 0 {
-        let centres = fit(options, &mut rows, numbering.len())?;
-        for (cluster, members) in assign(&centres, &mut rows, numbering.len())?.into_iter().enumerate() {
+    if documents > 0 {
+        let centres = fit(options, rows, documents)?;
+        for (cluster, members) in assign(&centres, rows, documents)?.into_iter().enumerate() {
             let order = ordered(options, cluster, members);
-            removed.extend(close_ones(options, &mut rows, &order)?);
+            removed.extend(close_ones(options, rows, &order)?);
         }
     }
-    std::fs::remove_file(&rows.path).map_err(|e| Error::write("remove", &rows.path, e))?;
+    let number = |place| rows.number(place);
     let mut removed: Vec<(u64, u64)> =
-        removed.into_iter().map(|(place, by)| (numbering.number(place), numbering.number(by))).collect();
+        removed.into_iter().map(|(place, by)| (number(place), number(by))).collect();
     removed.sort_unstable();
     Ok(removed)
 }
 
-fn fit(options: &SemanticOptions, rows: &mut Rows, documents: u64) -> Result<Centres, Error> {
+fn fit(options: &SemanticOptions, rows: &mut Embeddings, documents: u64) -> Result<Centres, Error> {
     let wanted = documents.min(options.sample as u64);
     // Selection sampling (Knuth, algorithm S): so many places, ascending.
     let mut random = SplitMix(options.seed);
@@ -182,17 +111,17 @@ fn fit(options: &SemanticOptions, rows: &mut Rows, documents: u64) -> Result<Cen
     }
     let sample = rows.read(&places)?;
     let limits = (options.max_iterations, options.tolerance);
-    Ok(Centres::fit(&sample, rows.size, options.clusters, limits, options.seed))
+    Ok(Centres::fit(&sample, rows.size(), options.clusters, limits, options.seed))
 }
 
 /// The members of each cluster, with their distances to its centre.
-fn assign(centres: &Centres, rows: &mut Rows, documents: u64) -> Result<Vec<Vec<(u64, f32)>>, Error> {
+fn assign(centres: &Centres, rows: &mut Embeddings, documents: u64) -> Result<Vec<Vec<(u64, f32)>>, Error> {
     let mut clusters: Vec<Vec<(u64, f32)>> = vec![Vec::new(); centres.len()];
     for first in (0..documents).step_by(BLOCK) {
         let places: Vec<u64> = (first..documents.min(first + BLOCK as u64)).collect();
-        let values = rows.read(&places)?;
+        let (values, size) = (rows.read(&places)?, rows.size());
         let nearest: Vec<(usize, f32)> = values
-            .par_chunks(rows.size)
+            .par_chunks(size)
             .map(|row| {
                 let (cluster, _) = centres.nearest(row);
                 let centre = centres.centre(cluster);
@@ -220,8 +149,13 @@ fn ordered(options: &SemanticOptions, cluster: usize, mut members: Vec<(u64, f32
 }
 
 /// Members closer than eps to one before them, each with the closest such.
-fn close_ones(options: &SemanticOptions, rows: &mut Rows, order: &[u64]) -> Result<Vec<(u64, u64)>, Error> {
+fn close_ones(
+    options: &SemanticOptions,
+    rows: &mut Embeddings,
+    order: &[u64],
+) -> Result<Vec<(u64, u64)>, Error> {
     let mut removed = Vec::new();
+    let size = rows.size();
     for (at, block) in order.chunks(BLOCK).enumerate() {
         let own = rows.read(block)?;
         let mut best: Vec<(f32, u64)> = vec![(f32::NEG_INFINITY, 0); block.len()];
@@ -234,9 +168,9 @@ fn close_ones(options: &SemanticOptions, rows: &mut Rows, order: &[u64]) -> Resu
                 &loaded
             };
             best.par_iter_mut().enumerate().for_each(|(i, best)| {
-                let row = &own[i * rows.size..(i + 1) * rows.size];
+                let row = &own[i * size..(i + 1) * size];
                 let until = if before == at { i } else { others.len() };
-                for (other, value) in others[..until].iter().zip(values.chunks_exact(rows.size)) {
+                for (other, value) in others[..until].iter().zip(values.chunks_exact(size)) {
                     let cosine = dot(row, value);
                     if cosine > best.0 {
                         *best = (cosine, *other);
@@ -279,6 +213,7 @@ impl Duplicates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fathom_base::Embed;
 
     /// Embeds `"x y"` as the unit vector in direction (x, y).
     struct Direction;
@@ -301,7 +236,9 @@ mod tests {
     fn find(options: &SemanticOptions, texts: &[&str]) -> Vec<(u64, u64)> {
         let work = tempfile::tempdir().unwrap();
         let documents = texts.iter().enumerate().map(|(number, text)| Ok((10 * number as u64, *text)));
-        semantic(options, &mut Direction, documents, work.path()).unwrap()
+        let mut embeddings = Embeddings::open(work.path(), "").unwrap();
+        embeddings.add(&mut Direction, documents, &|| Ok(())).unwrap();
+        semantic(options, &mut embeddings).unwrap()
     }
 
     #[test]

@@ -13,9 +13,10 @@ use super::crew::{self, Lane};
 use super::env::Env;
 use super::manifest::{self, Manifest, Part, part_path};
 use super::models::{Models, Tools};
-use super::part::{PartReader, PartWriter, rename, temporary_of};
+use super::part::{PartReader, PartWriter};
 use super::rows::RowSet;
 use super::tally::Tally;
+use crate::durable::{self, rename, temporary_of};
 use crate::error::Error;
 use crate::tables::TableEngine;
 
@@ -222,7 +223,7 @@ impl Job<'_> {
         self.env.point("renamed")?;
         let key = format!("{} part {index}", self.key);
         let done = Manifest { key, input: "table".to_owned(), facts, stages: Vec::new() };
-        manifest::save(&manifest::manifest_path(&path), &done)?;
+        durable::save(&manifest::manifest_path(&path), &done)?;
         self.env.point("manifest")
     }
 }
@@ -456,7 +457,7 @@ pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
 /// Empties a folder that is about to be filled anew.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     // The table's manifest goes first: without it nothing else counts.
-    super::part::remove(&manifest::table_path(folder))?;
+    durable::remove(&manifest::table_path(folder))?;
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Error::write("remove", folder, error));

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
-use super::part::{PartFacts, remove, write_whole};
+use super::part::PartFacts;
 use super::tally::Tally;
+use crate::durable::{load, remove};
 use crate::error::Error;
 
 /// Raised when the same recipe gives other bytes.
@@ -91,11 +91,6 @@ pub(crate) fn table_path(folder: &Path) -> PathBuf {
     folder.join("table.json")
 }
 
-/// A manifest, `None` whenever it is missing or torn: making it again mends both.
-pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-}
-
 /// The manifest of a finished part that was made with this key.
 pub(crate) fn finished(part: &Path, key: &str) -> Option<Manifest> {
     let manifest: Manifest = load(&manifest_path(part))?;
@@ -106,13 +101,6 @@ pub(crate) fn finished(part: &Path, key: &str) -> Option<Manifest> {
 /// The manifest of a finished stage over the whole table that was made with this key.
 pub(crate) fn finished_table(folder: &Path, key: &str) -> Option<TableManifest> {
     load::<TableManifest>(&table_path(folder)).filter(|manifest| manifest.key == key)
-}
-
-/// Writes a manifest as JSON.
-pub(crate) fn save<T: Serialize>(path: &Path, manifest: &T) -> Result<(), Error> {
-    let mut text = serde_json::to_vec_pretty(manifest).map_err(|e| Error::write("write", path, e.into()))?;
-    text.push(b'\n');
-    write_whole(path, &text)
 }
 
 /// Takes a manifest away before the part that it speaks of changes.

@@ -59,4 +59,5 @@ pub use stage::{Barrier, Stage, Work};
 pub use stats::{StageStats, Stats, TableStats};
 pub use tally::{Cluster, Sample, Score, Tally};
 
+pub(crate) use manifest::KeyHasher;
 pub(crate) use options::read as read_options;

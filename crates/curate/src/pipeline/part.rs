@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use super::batch::Batch;
+use crate::durable::{rename, temporary_of};
 use crate::error::Error;
 
 /// What a finished part holds.
@@ -151,47 +152,6 @@ impl PartReader {
     fn batch(&self, table: RecordBatch) -> Result<Batch, Error> {
         Batch::new(table).map_err(|problem| bad(&self.path, problem))
     }
-}
-
-/// Writes a small file whole: temporary name, flush to disk, rename.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let temporary = temporary_of(path);
-    let write = || {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(|e| Error::write("write", &temporary, e))?;
-    rename(&temporary, path)
-}
-
-/// Renames a finished file and makes the rename durable.
-pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), Error> {
-    std::fs::rename(temporary, path).map_err(|e| Error::write("rename", path, e))?;
-    sync_folder_of(path)
-}
-
-/// Removes a file if it is there, durably.
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
-    match std::fs::remove_file(path) {
-        Ok(()) => sync_folder_of(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::write("remove", path, error)),
-    }
-}
-
-fn sync_folder_of(path: &Path) -> Result<(), Error> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::write("flush", folder, e))
-}
-
-/// The name of a file while it is being written; hidden, so that no listing of a table takes it for a part.
-pub(crate) fn temporary_of(path: &Path) -> PathBuf {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    path.with_file_name(format!(".{name}.tmp"))
 }
 
 fn properties() -> Result<WriterProperties, Error> {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use super::barrier::{self, Job};
 use super::env::{Env, Progress, RunOptions};
 use super::manifest::{self, KeyHasher, Manifest, Part, TableManifest, part_path};
-use super::part;
 use super::plan::{Pipeline, Segment, SegmentWork};
 use super::runner::{self, Rows, Source};
 use super::stage::Barrier;
 use super::stats::{StageStats, Stats, TableStats, seconds};
 use super::tally::Tally;
+use crate::durable;
 use crate::error::Error;
 
 /// How a run ended.
@@ -58,7 +58,7 @@ impl Pipeline {
         let first = env.options.rank.rank == 0;
         std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
         if first {
-            part::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
+            durable::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
         }
         // A model that cannot be opened should not end a run after hours.
         for folder in self.segments.iter().flat_map(|segment| segment.work.models()) {
@@ -80,7 +80,7 @@ impl Pipeline {
             let path = self.out().join("stats.json");
             let text =
                 serde_json::to_vec_pretty(&stats).map_err(|e| Error::write("write", &path, e.into()))?;
-            part::write_whole(&path, &text)?;
+            durable::write_whole(&path, &text)?;
         }
         Ok(Outcome::Done(Box::new(stats)))
     }
@@ -269,7 +269,7 @@ fn run_table(
     }
     let done = TableManifest { key, parts: written.len(), stage: tally };
     runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
-    manifest::save(&manifest::table_path(&segment.folder), &done)?;
+    durable::save(&manifest::table_path(&segment.folder), &done)?;
     env.point("table")?;
     progress.parts_done = 1;
     env.progress(&progress);
@@ -285,7 +285,7 @@ fn remove_stale(rows: &Rows, count: usize) -> Result<(), Error> {
             return Ok(());
         }
         manifest::forget(&path)?;
-        part::remove(&path)?;
+        durable::remove(&path)?;
         index += 1;
     }
 }

@@ -18,6 +18,7 @@ use super::stage::Stage;
 use super::tally::Tally;
 use super::units::{RawBatch, Unit, UnitReader};
 use crate::counters::Dropped;
+use crate::durable;
 use crate::error::Error;
 use fathom_prose::extract::Extraction;
 
@@ -237,7 +238,7 @@ impl Lane for PartLane<'_> {
         let facts = closed.publish()?;
         env.point("renamed")?;
         let done = Manifest { key: key.to_owned(), input, facts, stages: tallies };
-        manifest::save(&manifest::manifest_path(&path), &done)?;
+        durable::save(&manifest::manifest_path(&path), &done)?;
         env.point("manifest")?;
         log_seconds(&path, index, seconds, env)?;
         tell(&|progress| progress.parts_done += 1);

@@ -122,13 +122,23 @@ fn with_engine<T: Send>(
 
 /// An empty folder for this stage below the spill folder.
 pub(super) fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
-    let name = job.folder().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let work = job.spill().join(name);
+    let work = scratch_path(job);
     if work.exists() {
         std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;
     }
+    kept_scratch(job)
+}
+
+/// The same folder with what an earlier run left there.
+pub(super) fn kept_scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
+    let work = scratch_path(job);
     std::fs::create_dir_all(&work).map_err(|e| Error::write("create", &work, e))?;
     Ok(work)
+}
+
+fn scratch_path(job: &Job<'_>) -> PathBuf {
+    let name = job.folder().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    job.spill().join(name)
 }
 
 fn all_but_first(found: &Duplicates) -> RowSet {

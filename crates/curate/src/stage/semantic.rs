@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use fathom_base::{Embed, human};
+use fathom_base::human;
 use serde::{Deserialize, Serialize};
 
-use super::dedup::{remove, say, scratch};
+use super::dedup::{kept_scratch, remove, say};
 use super::{Maker, model};
-use crate::dedup::{Duplicates, Preference, SemanticOptions, semantic, semantic_needs};
+use crate::dedup::{Duplicates, Embeddings, Preference, SemanticOptions, semantic, semantic_needs};
 use crate::error::Error;
-use crate::pipeline::{Barrier, Job, ModelSettings, RowSet, Tally, Work};
+use crate::pipeline::{Barrier, Job, KeyHasher, ModelSettings, RowSet, Tally, Work};
 
 /// Options of `semantic`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,28 +75,21 @@ impl Maker for Semantic {
 
 impl Barrier for Semantic {
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
-        let models = job.models(&self.folder)?;
-        let work = scratch(job)?;
-        let settings = ModelSettings {
-            folder: self.folder.clone(),
-            context_tokens: self.options.max_tokens,
-            threads: job.threads(),
-        };
+        let work = kept_scratch(job)?;
+        let mut embeddings = Embeddings::open(&work, &self.key(job)?)?;
         let pairs = job.on_threads(|| {
-            let mut pairs = Vec::new();
-            models.with_embed(&settings, &mut |embed| {
-                let options = self.options(job, embed)?;
-                // A text without a character means nothing, and so not the same as any other.
-                let texts = job.documents().filter(|d| !matches!(d, Ok((_, t)) if t.as_ref().is_empty()));
-                pairs = semantic(&options, embed, texts, &work)?;
-                Ok(())
-            })?;
-            Ok::<_, Error>(pairs)
+            if embeddings.is_complete() {
+                self.check_needs(job, embeddings.size())?;
+            } else {
+                self.embed(job, &mut embeddings)?;
+            }
+            semantic(&self.options(job), &mut embeddings)
         })??;
-        std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;
         let dropped: RowSet = pairs.iter().map(|(document, _)| *document).collect();
         let found = Duplicates::from_pairs(0..job.num_documents(), &pairs)?;
-        remove(job, &found, &dropped, "same_meaning", tally)
+        remove(job, &found, &dropped, "same_meaning", tally)?;
+        // Only now: whoever is killed while the table is written need not ask the model again.
+        std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -109,22 +102,52 @@ impl Barrier for Semantic {
 }
 
 impl Semantic {
-    /// What the search goes by; says what it needs, and refuses what does not fit.
-    fn options(&self, job: &Job<'_>, embed: &dyn Embed) -> Result<SemanticOptions, Error> {
+    /// Embeds the documents that an earlier run has not embedded.
+    fn embed(&self, job: &Job<'_>, embeddings: &mut Embeddings) -> Result<(), Error> {
+        let settings = ModelSettings {
+            folder: self.folder.clone(),
+            context_tokens: self.options.max_tokens,
+            threads: job.threads(),
+        };
+        if embeddings.num_documents() > 0 {
+            let (done, all) = (embeddings.num_documents(), job.num_documents());
+            job.say(&format!("goes on behind {done} of at most {all} embeddings"));
+        }
+        job.models(&self.folder)?.with_embed(&settings, &mut |embed| {
+            self.check_needs(job, embed.size())?;
+            // A text without a character means nothing, and so not the same as any other.
+            let texts = job.documents().filter(|d| !matches!(d, Ok((_, t)) if t.as_ref().is_empty()));
+            embeddings.add(embed, texts, &|| job.point("embedded"))
+        })
+    }
+
+    /// What decides the vectors. How they are compared does not: another `eps` finds them again.
+    fn key(&self, job: &Job<'_>) -> Result<String, Error> {
+        let mut key = KeyHasher::new().with("embeddings").with(&self.options.max_tokens.to_string());
+        for file in self.files() {
+            key = key.with_file(&file)?;
+        }
+        Ok(job.parts().iter().fold(key, |key, part| key.with(&part.facts.hash)).finish())
+    }
+
+    /// What the search goes by.
+    fn options(&self, job: &Job<'_>) -> SemanticOptions {
         let SemanticStageOptions { clusters, max_iterations, tolerance, eps, keep, sample, .. } =
             self.options;
-        let seed = job.seed();
-        let options = SemanticOptions { clusters, max_iterations, tolerance, eps, keep, seed, sample };
-        let (documents, size) = (job.num_documents(), embed.size());
-        let needs = semantic_needs(&options, documents, size);
+        SemanticOptions { clusters, max_iterations, tolerance, eps, keep, seed: job.seed(), sample }
+    }
+
+    /// Says what the search needs with vectors of `size` numbers, and refuses what does not fit.
+    fn check_needs(&self, job: &Job<'_>, size: usize) -> Result<(), Error> {
+        let needs = semantic_needs(&self.options(job), job.num_documents(), size);
         if needs.memory_bytes > job.memory_bytes() {
-            let found = format!("{sample}, which needs {}", human::bytes(needs.memory_bytes));
+            let found = format!("{}, which needs {}", self.options.sample, human::bytes(needs.memory_bytes));
             let memory = human::bytes(job.memory_bytes());
             let advice =
                 format!("`memory` is {memory}: fit fewer `clusters` or to fewer documents, or raise it");
             return Err(Error::Option { stage: "semantic", key: "sample".to_owned(), found, advice });
         }
         say(job, needs);
-        Ok(options)
+        Ok(())
     }
 }

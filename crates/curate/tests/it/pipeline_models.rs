@@ -21,13 +21,15 @@ use super::pipeline_corpus::query;
 #[derive(Default)]
 struct Known {
     opened: AtomicUsize,
+    embedded: AtomicUsize,
     broken: bool,
 }
 
-struct Letters;
+struct Letters<'a>(&'a AtomicUsize);
 
-impl Embed for Letters {
+impl Embed for Letters<'_> {
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        self.0.fetch_add(texts.len(), Ordering::SeqCst);
         let vector = |text: &&str| {
             let mut counts = [0f32; 26];
             text.bytes().filter(u8::is_ascii_lowercase).for_each(|b| counts[usize::from(b - b'a')] += 1.0);
@@ -68,7 +70,7 @@ impl Models for Known {
     fn with_embed(&self, settings: &ModelSettings, work: &mut WithEmbed<'_>) -> Result<(), Error> {
         assert_eq!(settings.context_tokens, 512);
         self.opened.fetch_add(1, Ordering::SeqCst);
-        work(&mut Letters)
+        work(&mut Letters(&self.embedded))
     }
 
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error> {
@@ -195,6 +197,30 @@ fn of_texts_with_the_same_vector_one_stays() {
     let tally = &stats.stages.last().unwrap().tally;
     assert_eq!(tally.dropped["same_meaning"].documents, 2000 - count as u64);
     assert!(count < 1400 && tally.clusters.len() > 3 && tally.scores.contains_key("cluster_size"));
+}
+
+#[test]
+fn embeddings_outlive_a_kill() {
+    let input = inputs();
+    let recipe = "[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 1e-6\n";
+    let out = tempfile::tempdir().unwrap();
+    // Ends at the first point of this name; gives how often a model was opened and how many texts it got.
+    let ended_at = |name: &'static str| {
+        let (models, options) = with(Known::default(), 2);
+        let stop: fathom_curate::pipeline::Stop = Arc::new(move |point: &str| point == name);
+        let options = RunOptions { stop: Some(stop), ..options };
+        let ended = load(recipe, input.path(), out.path()).unwrap().run(&options);
+        assert_eq!(matches!(ended, Err(Error::Interrupted { .. })), !name.is_empty(), "{ended:?}");
+        (models.opened.load(Ordering::SeqCst), models.embedded.load(Ordering::SeqCst))
+    };
+    assert_eq!(ended_at("embedded"), (1, 1024));
+    // The table without the duplicates is being written.
+    assert_eq!(ended_at("written"), (1, 2000 - 1024));
+    assert_eq!(ended_at(""), (0, 0));
+    let undisturbed = tempfile::tempdir().unwrap();
+    let pipeline = load(recipe, input.path(), undisturbed.path()).unwrap();
+    run(&pipeline, &with(Known::default(), 1).1).unwrap();
+    assert!(bytes_of(out.path()) == bytes_of(undisturbed.path()));
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

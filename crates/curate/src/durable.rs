@@ -1,0 +1,63 @@
+//! Files that are there whole or not at all, whenever the machine stops.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+
+/// Writes a small file whole: temporary name, flush to disk, rename.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let temporary = temporary_of(path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|e| Error::write("write", &temporary, e))?;
+    rename(&temporary, path)
+}
+
+/// Renames a finished file and makes the rename durable.
+pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), Error> {
+    std::fs::rename(temporary, path).map_err(|e| Error::write("rename", path, e))?;
+    sync_folder_of(path)
+}
+
+/// Removes a file if it is there, durably.
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Ok(()) => sync_folder_of(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::write("remove", path, error)),
+    }
+}
+
+/// Writes an account as JSON.
+pub(crate) fn save<T: Serialize>(path: &Path, account: &T) -> Result<(), Error> {
+    let mut text = serde_json::to_vec_pretty(account).map_err(|e| Error::write("write", path, e.into()))?;
+    text.push(b'\n');
+    write_whole(path, &text)
+}
+
+/// An account, `None` whenever it is missing or torn: making it again mends both.
+pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// The name of a file while it is being written; hidden, so that no listing of a table takes it for a part.
+pub(crate) fn temporary_of(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    path.with_file_name(format!(".{name}.tmp"))
+}
+
+fn sync_folder_of(path: &Path) -> Result<(), Error> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::write("flush", folder, e))
+}
