@@ -38,7 +38,7 @@ pub fn open(machine: &Machine) -> Result<Device> {
 
 /// The processor with a memory budget: what the recipe says, or most of what is available.
 pub fn cpu(machine: &Machine) -> Result<Device> {
-    let cpu = Cpu::new(machine.threads, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
+    let cpu = Cpu::new(machine.threads, isa_mask()?).with_rates(profiles::cpu_rates(machine, 1)?);
     let budget = machine.memory_bytes.unwrap_or_else(default_budget);
     Ok(Device::new(Arc::new(cpu), budget))
 }
@@ -58,7 +58,7 @@ pub fn cpu_rank(machine: &Machine, mesh: Mesh, sharers: Sharers) -> Result<Devic
         return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
     }
     let cores = (threads(machine.threads) / sharers.cores).max(1);
-    let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine)?);
+    let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine, sharers.cores)?);
     let budget = machine.memory_bytes.unwrap_or_else(default_budget) / sharers.memory as u64;
     Ok(Device::on_mesh(Arc::new(cpu), budget, mesh))
 }

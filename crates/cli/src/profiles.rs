@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fathom_cpu::isa::Isa;
 use fathom_cpu::profile;
-use fathom_tensor::{Profile, Rates, Sheet, gpu};
+use fathom_tensor::{Fabric, Line, Profile, Rates, Sheet, gpu};
 use fathom_train::recipe::Machine;
 
 use crate::device;
@@ -19,7 +19,8 @@ pub fn of(machine: &Machine) -> Result<Profile> {
 /// `cpu`, a graphics processor's name, or a file; `threads` and `isa` are those of `cpu`.
 pub fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
     if name == "cpu" {
-        return Ok(Profile { rates: Some(nominal(threads, isa)), ..profile(threads, isa) });
+        let (rates, fabric) = (Some(nominal(threads, isa)), Some(Fabric::threads(NOMINAL_LINE)));
+        return Ok(Profile { rates, fabric, ..profile(threads, isa) });
     }
     match gpu::named(name) {
         Some(profile) => Ok(profile),
@@ -27,11 +28,16 @@ pub fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
     }
 }
 
-/// Rates for a processor that computes itself: those of its profile file, or nominal ones. A graphics processor's are
-/// no help.
-pub fn cpu_rates(machine: &Machine) -> Result<Option<Rates>> {
+/// Rates for a processor that computes itself, for one of `sharers` ranks that share it: those of its profile file, or nominal
+/// ones. A graphics processor's are no help.
+pub fn cpu_rates(machine: &Machine, sharers: usize) -> Result<Option<Rates>> {
     let profile = of(machine)?;
-    Ok(if profile.name == "cpu" { profile.rates } else { None })
+    Ok(profile.rates.filter(|_| profile.name == "cpu").map(|rates| rates.among(sharers)))
+}
+
+/// What one of `ranks` ranks has: a graphics processor of its own, or as threads of one process its share of the processor.
+pub fn of_rank(profile: Profile, ranks: usize) -> Profile {
+    if profile.name == "cpu" { profile.among(ranks) } else { profile }
 }
 
 fn read(name: &str) -> Result<Profile> {
@@ -73,6 +79,9 @@ fn read(name: &str) -> Result<Profile> {
         other => bail!("{name}: a profile of `{other}`; known are cpu, {known}"),
     }
 }
+
+/// Of messages between two threads where no profile was measured: near what a Zen 5 machine with two cores reaches.
+const NOMINAL_LINE: Line = Line { bytes_per_s: 8e9, latency_s: 15e-6 };
 
 /// Rates of each thread by instruction set, in GFLOP/s of bf16 and f32 products, where no profile was measured: of
 /// avx512_bf16 near what a Zen 5 core reaches, of the others nominal. `fathom bench profile --out` measures them.

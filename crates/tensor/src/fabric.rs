@@ -28,6 +28,10 @@ pub struct Fabric {
     pub node: Line,
     /// Between nodes; every rank has an adapter of its own.
     pub network: Line,
+    /// A receiver copies out of the sender's memory itself when it waits, so nothing travels beside its work: ranks that are
+    /// threads of one process.
+    #[serde(default)]
+    pub copied: bool,
 }
 
 /// How a message travels.
@@ -42,6 +46,11 @@ pub struct Ride {
 }
 
 impl Fabric {
+    /// What connects threads of one process over this line.
+    pub fn threads(line: Line) -> Fabric {
+        Fabric { node_ranks: 1 << 16, node: line, network: line, copied: true }
+    }
+
     /// The number of a rank's node.
     pub fn node_of(&self, rank: usize) -> usize {
         rank / self.node_ranks.max(1)
@@ -54,8 +63,8 @@ impl Fabric {
         Ride { network, busy_s: line.busy_s(bytes), latency_s: line.latency_s }
     }
 
-    /// One of the n - 1 messages that `rank` has with the other members in a collective of all of them together.
-    pub fn together(&self, members: &[usize], rank: usize, bytes: u64) -> Ride {
+    /// What `rank` has of a ring of these members.
+    pub fn ring(&self, members: &[usize], rank: usize) -> Ring {
         let here = members.iter().filter(|other| self.node_of(**other) == self.node_of(rank)).count();
         let network = here < members.len();
         let line = match network {
@@ -66,7 +75,28 @@ impl Fabric {
             }
         };
         let hops = members.len().next_power_of_two().trailing_zeros();
-        Ride { network, busy_s: line.busy_s(bytes), latency_s: f64::from(hops) * line.latency_s }
+        Ring { network, line: Line { latency_s: f64::from(hops) * line.latency_s, ..line } }
+    }
+
+    /// One of the n - 1 messages that `rank` has with the other members in a collective of all of them together.
+    pub fn together(&self, members: &[usize], rank: usize, bytes: u64) -> Ride {
+        self.ring(members, rank).ride(bytes)
+    }
+}
+
+/// A rank's line in collectives of a group together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ring {
+    /// It leaves the node.
+    pub network: bool,
+    /// Its rate, and the latency of a whole collective.
+    pub line: Line,
+}
+
+impl Ring {
+    /// One of the messages of a collective.
+    pub fn ride(&self, bytes: u64) -> Ride {
+        Ride { network: self.network, busy_s: self.line.busy_s(bytes), latency_s: self.line.latency_s }
     }
 }
 
@@ -84,6 +114,7 @@ mod tests {
         node_ranks: 8,
         node: Line { bytes_per_s: 400.0, latency_s: 1.0 },
         network: Line { bytes_per_s: 50.0, latency_s: 4.0 },
+        copied: false,
     };
 
     #[test]

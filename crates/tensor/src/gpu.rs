@@ -104,7 +104,8 @@ const FP8_NODE: f64 = 10e12;
 impl Figures {
     fn fabric(&self) -> Fabric {
         let node = Line { bytes_per_s: 380.0 / 450.0 * self.nvlink_peak, latency_s: 3.4e-6 };
-        Fabric { node_ranks: 8, node, network: Line { bytes_per_s: 0.9 * 50e9, latency_s: 14e-6 } }
+        let network = Line { bytes_per_s: 0.9 * 50e9, latency_s: 14e-6 };
+        Fabric { node_ranks: 8, node, network, copied: false }
     }
 
     fn profile(&self, name: &str) -> Profile {

@@ -30,7 +30,7 @@ pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
     Route, RouteBackward, RouterLosses, Routing, Scores,
 };
-pub use fabric::{Fabric, Line, Ride};
+pub use fabric::{Fabric, Line, Ride, Ring};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,

@@ -34,6 +34,23 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// What each of so many ranks has that share a machine.
+    pub fn among(&self, ranks: usize) -> Rates {
+        let share = 1.0 / ranks.max(1) as f64;
+        Rates {
+            matmul_bf16_flops_per_s: share * self.matmul_bf16_flops_per_s,
+            matmul_f32_flops_per_s: share * self.matmul_f32_flops_per_s,
+            attention_forward_flops_per_s: share * self.attention_forward_flops_per_s,
+            attention_backward_flops_per_s: share * self.attention_backward_flops_per_s,
+            attention_pair_s: self.attention_pair_s / share,
+            memory_bytes_per_s: share * self.memory_bytes_per_s,
+            elementwise_bytes_per_s: share * self.elementwise_bytes_per_s,
+            disk_write_bytes_per_s: share * self.disk_write_bytes_per_s,
+            disk_read_bytes_per_s: share * self.disk_read_bytes_per_s,
+            ..*self
+        }
+    }
+
     /// Seconds of attention's arithmetic.
     pub fn attention_s(&self, flops: f64, pairs: f64, backward: bool) -> f64 {
         let rate = match backward {
@@ -140,6 +157,19 @@ impl Profile {
             fabric: None,
             workspace: |_, _| 0,
         }
+    }
+
+    /// What one of `ranks` ranks has of the machine that share its cores and its memory's bandwidth; lines of copies were measured
+    /// between two.
+    pub fn among(&self, ranks: usize) -> Profile {
+        let mut profile = self.clone();
+        profile.threads = (self.threads / ranks.max(1)).max(1);
+        profile.rates = self.rates.map(|rates| rates.among(ranks));
+        if let Some(fabric) = profile.fabric.as_mut().filter(|fabric| fabric.copied && ranks > 2) {
+            fabric.node.bytes_per_s *= 2.0 / ranks as f64;
+            fabric.network = fabric.node;
+        }
+        profile
     }
 
     /// Scratch bytes an operation needs.

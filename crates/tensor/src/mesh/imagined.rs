@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::link::{Among, Flight, Link, LinkError, Traffic, What};
 use crate::loan::Lent;
-use crate::{Clock, Device, Fabric, Machine, Ride, Tensor};
+use crate::{Clock, Device, Fabric, Machine, Ride, Ring, Tensor};
 
 /// Collectives that all members run together, as a ring would.
 const TOGETHER: [&str; 6] =
@@ -27,13 +27,15 @@ pub struct Imagined {
     current: RefCell<Current>,
     /// When the sends of a group's collective were given last.
     given: RefCell<BTreeMap<(String, &'static str), f64>>,
+    /// By name, number of members and the first of them: groups meet again and again.
+    rings: RefCell<BTreeMap<(String, usize, usize), Ring>>,
 }
 
 /// The collective at hand.
 #[derive(Default)]
 struct Current {
-    members: Vec<usize>,
-    together: bool,
+    /// Of a collective of all members together.
+    ring: Option<Ring>,
     timed: bool,
     /// When the other side gave what comes.
     given: f64,
@@ -42,8 +44,9 @@ struct Current {
 impl Imagined {
     /// The end of one of `ranks` ranks.
     pub fn new(rank: usize, ranks: usize) -> Imagined {
-        let (traffic, current, given) = (Rc::default(), RefCell::default(), RefCell::default());
-        Imagined { rank, ranks, traffic, current, given }
+        let (traffic, current, given, rings) =
+            (Rc::default(), RefCell::default(), RefCell::default(), RefCell::default());
+        Imagined { rank, ranks, traffic, current, given, rings }
     }
 
     fn count(&self, sent: u64, received: u64) {
@@ -55,10 +58,9 @@ impl Imagined {
 
     /// How a message with `peer` travels, on a machine that predicts times.
     fn ride(&self, fabric: &Fabric, peer: usize, bytes: u64) -> Ride {
-        let current = self.current.borrow();
-        match current.together {
-            true => fabric.together(&current.members, self.rank, bytes),
-            false => fabric.message(self.rank, peer, bytes),
+        match self.current.borrow().ring {
+            Some(ring) => ring.ride(bytes),
+            None => fabric.message(self.rank, peer, bytes),
         }
     }
 
@@ -68,16 +70,21 @@ impl Imagined {
         let fabric = device.machine.profile().fabric.as_ref().filter(|_| self.current.borrow().timed)?;
         let ride = self.ride(fabric, peer, bytes);
         let given = self.current.borrow().given;
-        let moment = match inwards {
-            true => clock.ride(&ride, true, given) + ride.latency_s,
-            false => clock.ride(&ride, false, clock.now()),
+        let (moment, copy_s) = match (inwards, fabric.copied) {
+            // The sender has nothing to do with it.
+            (false, true) => return None,
+            (true, true) => (given + ride.latency_s, ride.busy_s),
+            (true, false) => (clock.ride(&ride, true, given) + ride.latency_s, 0.0),
+            (false, false) => (clock.ride(&ride, false, clock.now()), 0.0),
         };
-        Some(Arrival { moment, machine: device.machine.clone() })
+        Some(Arrival { moment, copy_s, machine: device.machine.clone() })
     }
 }
 
 struct Arrival {
     moment: f64,
+    /// What the receiver does from then on, or from when it waits.
+    copy_s: f64,
     machine: Arc<dyn Machine>,
 }
 
@@ -91,10 +98,10 @@ struct Kept {
 
 impl Flight for Kept {
     fn wait(self: Box<Self>) {
-        if let Some(Arrival { moment, machine }) = &self.arrival
+        if let Some(Arrival { moment, copy_s, machine }) = &self.arrival
             && let Some(clock) = machine.clock()
         {
-            clock.wait_for_rank(*moment);
+            clock.wait_for_rank(moment.max(clock.now()) + copy_s);
         }
     }
 }
@@ -117,8 +124,13 @@ impl Link for Imagined {
         let own = known.get(&key).copied().filter(|_| !sends && collective != "broadcast");
         let given = own.unwrap_or(now);
         known.insert(key, given);
-        let (together, timed) = (TOGETHER.contains(&collective), !STAGES.contains(&collective));
-        *self.current.borrow_mut() = Current { members: ranks.to_vec(), together, timed, given };
+        let timed = !STAGES.contains(&collective);
+        let fabric = device.machine.profile().fabric.filter(|_| TOGETHER.contains(&collective));
+        let ring = fabric.map(|fabric| {
+            let key = (group.to_string(), ranks.len(), ranks.first().copied().unwrap_or_default());
+            *self.rings.borrow_mut().entry(key).or_insert_with(|| fabric.ring(ranks, self.rank))
+        });
+        *self.current.borrow_mut() = Current { ring, timed, given };
     }
 
     fn send(&self, device: &Device, to: usize, src: &Tensor, _: What) -> Box<dyn Flight> {

@@ -42,7 +42,12 @@ fn profile(fabric: Option<Fabric>) -> Profile {
 
 fn fabric(node_ranks: usize, bytes_per_s: f64) -> Fabric {
     let line = Line { bytes_per_s, latency_s: 0.0 };
-    Fabric { node_ranks, node: line, network: Line { bytes_per_s: bytes_per_s / 10.0, ..line } }
+    Fabric {
+        node_ranks,
+        node: line,
+        network: Line { bytes_per_s: bytes_per_s / 10.0, ..line },
+        copied: false,
+    }
 }
 
 fn how(ranks: Ranks, places: Places) -> InStep {
@@ -168,6 +173,12 @@ fn messages_take_the_time_of_the_line_they_are_on() {
     // Keys travel behind attention: a fast line is not waited for, a slow one is.
     let ring = Grid { cp: 2, ..Grid::default() };
     assert_eq!(of(&waits(ring, fabric(2, 1e12), &Places::none()), "cp ring"), 0.0);
+    // Threads copy what they wait for themselves: all of it is waited for, however fast.
+    let how = how(Ranks { grid: ring, ..Ranks::default() }, Places::none());
+    let of_threads = profile(Some(Fabric::threads(fabric(2, 1e7).node)));
+    let plan = plan(&of_threads, &spec(), DType::Bf16, &how, 1, TOKENS);
+    let (key, wire) = plan.wires.iter().find(|((_, name), _)| *name == "ring").unwrap();
+    assert!(wire.bytes > 0 && near(plan.waits[key], wire.bytes as f64 / 1e7), "{wire:?} {:?}", plan.waits);
     assert!(of(&waits(ring, fabric(2, 1e5), &Places::none()), "cp ring") > 0.0);
 }
 

@@ -7,6 +7,7 @@ mod attention;
 mod curate;
 mod decode;
 mod gemm;
+mod link;
 mod load;
 mod mesh;
 mod ops;

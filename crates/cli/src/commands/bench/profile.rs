@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fathom_tensor::spill::{Codec, Options, Spill, Tag};
-use fathom_tensor::{Activate, Activation, Category, DType, Profile, Rates, Tensor};
+use fathom_tensor::{Activate, Activation, Category, DType, Fabric, Profile, Rates, Tensor};
 
 use super::attention::{Case, attend};
 use super::row::Row;
 use super::watch::{Timed, Watch, measure};
-use super::{Bed, gemm};
+use super::{Bed, gemm, link};
 use crate::args::Bench;
 use crate::device;
 
@@ -31,9 +31,11 @@ pub fn run(args: &Bench) -> Result<()> {
     let bed = Bed::new(args)?;
     let watch = Watch::begin();
     let rates = rates(&bed, args)?;
+    let fabric = Some(Fabric::threads(link::measure(&bed, args.repeat)?));
     let profile = Profile {
         memory_bytes: device::total_memory(),
         rates: Some(rates),
+        fabric,
         ..bed.device.machine.profile().clone()
     };
     let sheet = serde_json::to_value(profile.sheet())?;
@@ -41,7 +43,7 @@ pub fn run(args: &Bench) -> Result<()> {
         std::fs::write(path, format!("{sheet:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let row = ["name", "isa", "threads", "granule", "memory_bytes", "rates"]
+    let row = ["name", "isa", "threads", "granule", "memory_bytes", "rates", "fabric"]
         .into_iter()
         .fold(Row::new("profile"), |row, key| row.with(key, sheet[key].clone()));
     row.print(watch.loaded());
