@@ -276,9 +276,12 @@ pub struct Plan {
     /// ranks.
     #[arg(long, value_enum)]
     pub solve: Option<Question>,
-    /// Ranks of --solve mesh.
+    /// Ranks of --solve mesh; as many as the recipe's mesh has, if not given.
     #[arg(long, value_name = "N", requires = "solve")]
     pub gpus: Option<usize>,
+    /// The answer of --solve mesh as a row of a Markdown table, beside the recipe's own mesh.
+    #[arg(long, requires = "solve", conflicts_with = "json")]
+    pub markdown: bool,
     /// Writes a step of each stage of the recipe on its mesh as a Chrome trace for Perfetto, to this file.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

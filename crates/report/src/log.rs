@@ -99,7 +99,11 @@ impl RunLog {
             Event::PlanTimeline(line) => put(&mut self.planned, line, |a, b| a.stage == b.stage),
             Event::Placement(map) => put(&mut self.placements, map, |a, b| a.stage == b.stage),
             Event::Lengths(lengths) => put(&mut self.lengths, lengths, |a, b| a.stage == b.stage),
-            Event::Pipeline(pipeline) => put(&mut self.pipelines, pipeline, |a, b| a.stage == b.stage),
+            Event::Pipeline(pipeline) => {
+                put(&mut self.pipelines, pipeline, |a, b| {
+                    a.stage == b.stage && a.step.is_some() == b.step.is_some()
+                });
+            }
             Event::EvalPosition(eval) => put(&mut self.positions, eval, |a, b| a.when == b.when),
             Event::EvalBits(bits) => put(&mut self.bits, bits, |a, b| a.name == b.name),
             Event::Needle(needle) => {

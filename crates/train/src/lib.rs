@@ -32,8 +32,8 @@ pub use error::{Error, Result};
 pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
 pub use plan::{
-    Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlan,
-    MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
+    Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
+    MeshPlan, MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
 pub use run::{Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};

@@ -1,8 +1,9 @@
 //! One training step: micro batches forward and backward, then the update.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Instant;
 
 use fathom_grad::{
     AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Moments, Offload, OnDisk,
@@ -11,10 +12,10 @@ use fathom_grad::{
 use fathom_model::{Caps, Model, Packed};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
-use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
+use fathom_tensor::{BalanceBias, Category, Clock, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
-use crate::parallel::pipeline::{Lap, Loaded, Pipeline};
+use crate::parallel::pipeline::{Lap, Loaded, Pipeline, Watch};
 use crate::parallel::{self, Ranks, Sharding, shares};
 
 /// A packed stream of tokens on the host, with the target of each.
@@ -65,7 +66,9 @@ pub struct Trainer {
     pub offload: Option<Offload>,
     /// Of plans: micro batches of a pipeline whose tables are loaded and that do not run.
     pub(crate) idle: usize,
-    /// Of plans: when the last step's parts began and ended.
+    /// Since when the parts of a step are timed; never, if nothing is given.
+    pub(crate) watch: Option<Instant>,
+    /// When the last step's parts began and ended: of plans, and of steps that are watched.
     pub(crate) laps: RefCell<Vec<Lap>>,
     /// An adversary for tests: the next step's gradient is not a number here.
     pub poisoned: bool,
@@ -146,6 +149,7 @@ impl Trainer {
             counters,
             offload: None,
             idle,
+            watch: None,
             laps,
             poisoned: false,
             grads,
@@ -304,15 +308,57 @@ impl Trainer {
 
     /// Forward and backward of some micro batches, whose tables are on the machine meanwhile; `last` if the step ends with them.
     fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep, last: bool) {
-        let Trainer { device, model, params, counters, offload, idle, laps, grads, loss, .. } = self;
+        let Trainer { device, model, params, counters, offload, idle, watch, laps, grads, loss, .. } = self;
         let load = |micro: &MicroBatch| load(device, model, params, micro, how);
-        let loaded: Vec<Loaded> = micro_batches.iter().map(load).collect();
-        let _idle: Vec<Loaded> = micro_batches.iter().cycle().take(*idle).map(load).collect();
+        let (before, begun) = (device.pool.usage().by_category, device.machine.clock().map(Clock::times));
+        let mut loaded: Vec<Loaded> = micro_batches.iter().take(1).map(load).collect();
+        let after = device.pool.usage().by_category;
+        let each = std::array::from_fn(|category| after[category] - before[category]);
+        // Without data all micro batches are the same: one stands for all, and only what the others take is charged.
+        let others = micro_batches.len() - loaded.len() + *idle;
+        let _others: Vec<Tensor> = match (device.machine.has_data(), device.machine.clock().zip(begun)) {
+            (true, _) => {
+                loaded.extend(micro_batches.iter().skip(1).map(load));
+                Vec::new()
+            }
+            (false, timed) => {
+                timed.iter().for_each(|(clock, begun)| clock.add_times(&(clock.times() - *begun), others));
+                (0..others).flat_map(|_| stand_ins(device, each)).collect()
+            }
+        };
         let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
         let order = how.ranks.order;
-        Pipeline { device, model, params, places, offload, counters, z_loss, loss, laps, last, order }
-            .run(&loaded, grads);
+        let (arrived, watch) = (
+            Cell::new(None),
+            match (device.machine.clock(), *watch) {
+                (Some(clock), _) => Watch::Planned(clock),
+                (None, Some(begun)) => Watch::Since(begun),
+                (None, None) => Watch::Off,
+            },
+        );
+        Pipeline {
+            device,
+            model,
+            params,
+            places,
+            offload,
+            counters,
+            z_loss,
+            loss,
+            watch,
+            laps,
+            arrived,
+            last,
+            order,
+        }
+        .run(&loaded, micro_batches.len(), grads);
     }
+}
+
+/// Tensors of as many bytes as tables of a micro batch, by category, for one of the same shape that will not run.
+fn stand_ins(device: &Device, bytes: [u64; Category::ALL.len()]) -> Vec<Tensor> {
+    let some = Category::ALL.into_iter().zip(bytes).filter(|(_, bytes)| *bytes > 0);
+    some.map(|(category, bytes)| device.empty(1, bytes as usize, DType::U8, category)).collect()
 }
 
 /// Tokens that are dealt to context parallel ranks together, where that divides.

@@ -25,7 +25,8 @@ pub fn run(args: &args::Plan) -> Result<()> {
     }
     let loaded = load(layers)?;
     let recipe = &loaded.value;
-    let profile = profiles::of(&recipe.machine)?;
+    let own = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
+    let profile = profiles::of_rank(profiles::of(&recipe.machine)?, args.gpus.unwrap_or(own));
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
     let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
     let budgets = budgets(recipe, &profile, all);
@@ -36,7 +37,12 @@ pub fn run(args: &args::Plan) -> Result<()> {
     for (index, spec) in specs(recipe)?.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         if args.solve == Some(args::Question::Mesh) {
-            plan_mesh::run(&draft, args.gpus, args.json)?;
+            let style = match (args.json, args.markdown) {
+                (true, _) => plan_mesh::Style::Json,
+                (_, true) => plan_mesh::Style::Markdown(&args.recipe),
+                _ => plan_mesh::Style::Text,
+            };
+            plan_mesh::run(&draft, args.gpus, style)?;
             continue;
         }
         let settled = draft.settle()?;

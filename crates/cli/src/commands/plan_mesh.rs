@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use fathom_base::human;
+use fathom_tensor::mesh::Grid;
 use fathom_train::{Candidate, Draft, MeshPlan, MeshSolution};
 use serde_json::{Value, json};
 
@@ -15,20 +16,77 @@ struct Row {
     settings: Vec<String>,
 }
 
-/// Solves one stage and prints the table, or one JSON object.
+/// How the answer is printed.
+#[derive(Clone, Copy, Debug)]
+pub enum Style<'a> {
+    /// A table for people.
+    Text,
+    /// One JSON object.
+    Json,
+    /// A row of a Markdown table, of the recipe with this name.
+    Markdown(&'a str),
+}
+
+/// Solves one stage and prints the answer; without `gpus` for as many ranks as the recipe's own mesh has.
 ///
 /// # Errors
 /// Without a number of ranks, and those of the solver.
-pub fn run(draft: &Draft<'_>, gpus: Option<usize>, as_json: bool) -> Result<()> {
-    let gpus = gpus.context("--solve mesh needs the number of ranks: --gpus N")?;
-    let own = own(draft)?.filter(|row| row.plan.ranks.grid.ranks() == gpus);
+pub fn run(draft: &Draft<'_>, gpus: Option<usize>, style: Style<'_>) -> Result<()> {
+    let own = own(draft)?;
+    let ranks = |row: &Row| row.plan.ranks.grid.ranks();
+    let given = gpus.or_else(|| own.as_ref().map(ranks).filter(|ranks| *ranks > 1));
+    let gpus = given.context("--solve mesh needs the number of ranks: --gpus N")?;
+    let own = own.filter(|row| ranks(row) == gpus);
     let solution = draft.solve_mesh(gpus)?;
     let rows: Vec<Row> = solution.best.iter().filter_map(of).collect();
-    match as_json {
-        true => println!("{}", in_json(draft, gpus, own.as_ref(), &rows, &solution)),
-        false => print(draft, gpus, own.as_ref(), &rows, &solution),
+    match style {
+        Style::Json => println!("{}", in_json(draft, gpus, own.as_ref(), &rows, &solution)),
+        Style::Text => print(draft, gpus, own.as_ref(), &rows, &solution),
+        Style::Markdown(name) => {
+            println!("{}", in_markdown(draft, (name, gpus), own.as_ref(), &rows, &solution))
+        }
     }
     Ok(())
+}
+
+/// The axes with more than one rank.
+fn short(plan: &MeshPlan) -> String {
+    let Grid { tp, cp, dp, pp, ep, etp, .. } = plan.ranks.grid;
+    let axes = [
+        ("tp", tp),
+        ("cp", cp),
+        ("pp", pp),
+        ("vp", plan.ranks.virtual_stages),
+        ("dp", dp),
+        ("ep", ep),
+        ("etp", etp),
+    ];
+    let some = axes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}"));
+    some.collect::<Vec<_>>().join(", ")
+}
+
+/// Recipe and stage, ranks; mesh, peak and tokens per second and rank of the recipe's own mesh and of the best; why.
+fn in_markdown(
+    draft: &Draft<'_>,
+    (name, gpus): (&str, usize),
+    own: Option<&Row>,
+    rows: &[Row],
+    solution: &MeshSolution,
+) -> String {
+    let rate =
+        |row: &Row| row.plan.tokens_per_s().map_or("-".into(), |rate| human::number(rate / gpus as f64));
+    let peak = |row: &Row| match row.peak_bytes > draft.budgets.memory {
+        true => format!("{}, too much", human::bytes(row.peak_bytes)),
+        false => human::bytes(row.peak_bytes),
+    };
+    let first = |row: &Row| [short(&row.plan), peak(row), rate(row)];
+    let dashes = || ["-"; 3].map(str::to_string);
+    let own = own.map_or_else(dashes, first);
+    let [mesh, peak, rate] = rows.first().map_or_else(dashes, first);
+    let places = rows.first().map_or_else(String::new, |row| row.places.clone());
+    let cells = [format!("`{name}`"), gpus.to_string()].into_iter().chain(own);
+    let cells: Vec<String> = cells.chain([mesh, places, peak, rate, solution.rule.clone()]).collect();
+    format!("| {} |", cells.join(" | "))
 }
 
 fn mesh(plan: &MeshPlan) -> String {
@@ -56,10 +114,7 @@ fn own(draft: &Draft<'_>) -> Result<Option<Row>> {
 
 fn of(candidate: &Candidate) -> Option<Row> {
     let plan = candidate.plan.clone()?;
-    let places = match candidate.tile_rows {
-        Some(rows) => format!("{}, tiles of {rows}", candidate.places),
-        None => candidate.places.to_string(),
-    };
+    let places = candidate.places.name.clone();
     let (peak_bytes, step_s, settings) = (candidate.peak_bytes, candidate.step_s, candidate.settings());
     Some(Row { mesh: mesh(&plan), places, peak_bytes, step_s, plan, settings })
 }
@@ -85,14 +140,14 @@ impl Row {
         waits.fold(0.0, f64::max)
     }
 
-    fn print(&self, mark: &str) {
+    fn print(&self, mark: &str, width: usize) {
         let bubble = self.plan.gantt.as_ref().map_or(String::new(), |gantt| human::percent(gantt.bubble()));
         let flops =
             self.plan.flops_per_s().map_or(String::new(), |flops| format!("{}FLOP/s", human::si(flops)));
         let (mesh, places) = (&self.mesh, &self.places);
         let [peak, step, waits] =
             [human::bytes(self.peak_bytes), human::seconds(self.step_s), human::seconds(self.wait_s())];
-        println!("{mark} {mesh:<32} {places:<22} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}");
+        println!("{mark} {mesh:<width$} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}");
     }
 }
 
@@ -128,10 +183,11 @@ fn print(draft: &Draft<'_>, gpus: usize, own: Option<&Row>, rows: &[Row], soluti
     );
     let heads = ["mesh", "places", "peak", "step", "waits", "bubble", "each rank"];
     let [mesh, places, peak, step, waits, bubble, flops] = heads;
-    println!("  {mesh:<32} {places:<22} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}");
-    own.iter().for_each(|row| row.print("="));
+    let width = own.into_iter().chain(rows).map(|row| row.mesh.len()).max().unwrap_or(0);
+    println!("  {mesh:<width$} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}");
+    own.iter().for_each(|row| row.print("=", width));
     for (index, row) in rows.iter().enumerate() {
-        row.print(if index == 0 { "*" } else { " " });
+        row.print(if index == 0 { "*" } else { " " }, width);
     }
     if own.is_some() {
         println!("  = the recipe's own mesh");

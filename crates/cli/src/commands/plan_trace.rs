@@ -18,6 +18,7 @@ pub fn write(path: &Path, meshes: &[MeshPlan]) -> Result<()> {
     let most = meshes.iter().map(|mesh| mesh.ranks.grid.pp).max().unwrap_or(0);
     for stage in 0..most {
         trace.name_rank(stage as u64, &format!("pipeline rank {stage}"))?;
+        trace.name_stream(stage as u64, 0, "passes")?;
     }
     for mesh in meshes {
         let Some(gantt) = &mesh.gantt else { continue };
@@ -54,6 +55,10 @@ fn span(rank: usize, bar: &Bar, begun: f64) -> Span {
         stream: 0,
         start_us: (begun + bar.start_s) * 1e6,
         duration_us: (bar.end_s - bar.start_s) * 1e6,
-        args: vec![("micro batch".into(), micro.into()), ("stage on the rank".into(), chunk.into())],
+        args: vec![
+            ("micro batch".into(), micro.into()),
+            ("stage on the rank".into(), chunk.into()),
+            ("waits for messages, us".into(), (bar.wait_s * 1e6).into()),
+        ],
     }
 }

@@ -48,6 +48,7 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
             why: false,
             solve: None,
             gpus: None,
+            markdown: false,
             trace: None,
             html: None,
         };

@@ -106,7 +106,9 @@ impl ContextLayout {
     #[track_caller]
     pub fn take<T: Copy>(&self, rank: usize, values: &[T]) -> Vec<T> {
         assert_eq!(values.len(), self.tokens, "context: values of the stream");
-        self.ranges(rank).iter().flat_map(|rows| values[rows.clone()].iter().copied()).collect()
+        let mut own = Vec::with_capacity(self.rank_tokens());
+        self.ranges(rank).iter().for_each(|rows| own.extend_from_slice(&values[rows.clone()]));
+        own
     }
 
     /// Pairs that a rank's queries attend to within a window, if given.

@@ -221,8 +221,9 @@ impl Maker<'_> {
 
     /// Positions of a part's rows.
     fn positions(&self, part: &Part, positions: &[i32]) -> Tensor {
-        let rows = part.ranges().iter().flat_map(|range| &positions[range.clone()]).copied();
-        self.device.from_i32(&rows.collect::<Vec<i32>>(), Category::Data)
+        let mut rows = Vec::with_capacity(part.len());
+        part.ranges().iter().for_each(|range| rows.extend_from_slice(&positions[range.clone()]));
+        self.device.from_i32(&rows, Category::Data)
     }
 
     fn ring(&self, axis: &Group, inner: usize, positions: &[i32], own: &Tensor) -> Ring {

@@ -58,7 +58,7 @@ pub fn page(log: &RunLog) -> String {
         ("compression", "Compression", context::compression(log)),
         ("speed", "Speed", usage::section(log)),
         ("memory", "Memory", memory::section(log)),
-        ("pipeline", "Pipeline", pipeline::section(log)),
+        ("ranks", "Ranks", pipeline::section(log)),
         ("samples", "Samples", facts::samples(log)),
         ("data", "Data and model", facts::data_and_model(log)),
         ("recipe", "Recipe", facts::recipe(log)),

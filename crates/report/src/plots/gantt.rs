@@ -12,6 +12,8 @@ pub struct GanttBar {
     pub text: String,
     /// What shows when the pointer rests on it.
     pub title: String,
+    /// Share of it that a stripe below it marks.
+    pub stripe: f64,
     /// Begin.
     pub start: f64,
     /// End.
@@ -56,6 +58,10 @@ impl Gantt {
                 let (from, to) = (x(bar.start), x(bar.end));
                 let rect = Rect { x: from, y: y + 1.0, w: (to - from - 0.5).max(0.3), h: ROW - 2.0 };
                 svg.rect(&format!("pass {}", bar.class), rect, &bar.title);
+                if bar.stripe > 0.0 {
+                    let stripe = Rect { y: y + ROW - 5.0, w: rect.w * bar.stripe, h: 4.0, ..rect };
+                    svg.rect("pass waits", stripe, &bar.title);
+                }
                 if to - from > 6.4 * bar.text.chars().count() as f64 + 4.0 {
                     svg.text("kindtext", ((from + to) / 2.0, y + 16.0), Anchor::Middle, &bar.text);
                 }
@@ -81,6 +87,7 @@ mod tests {
             class: "forward".into(),
             text: text.into(),
             title: format!("pass {text}"),
+            stripe: if text == "2" { 0.5 } else { 0.0 },
             start,
             end,
         };
@@ -96,6 +103,7 @@ mod tests {
         // (1060 - 55.6 - 8) / 4 for each unit of time.
         assert!(html.contains(r#"x="55.6" y="7" width="248.6""#), "{html}");
         assert!(html.contains(r#"x="553.8" y="31" width="497.7""#), "{html}");
+        assert!(html.contains(r#"class="pass waits" x="553.8" y="49""#), "{html}");
         assert!(html.contains("<title>pass 2</title>") && html.contains(">4 s</text>"), "{html}");
     }
 }

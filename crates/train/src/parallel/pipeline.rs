@@ -4,12 +4,13 @@
 //! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
 //! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tape};
 use fathom_model::Model;
-use fathom_tensor::mesh::{Axis, Flying, Group};
+use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
@@ -22,12 +23,39 @@ pub(crate) struct Loaded {
     pub losses: Tensor,
 }
 
-/// One part of a step by the clock of a machine without data.
+/// One part of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lap {
     pub act: Act,
+    /// When what it needs had come.
     pub start_s: f64,
     pub end_s: f64,
+    /// Of these seconds those that it waited for messages.
+    pub wait_s: f64,
+    /// All that were waited until its end.
+    pub waited_s: f64,
+}
+
+/// By which clock parts of a step are timed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Watch<'a> {
+    /// Not at all.
+    Off,
+    /// That of a machine without data.
+    Planned(&'a Clock),
+    /// The real one, since then.
+    Since(Instant),
+}
+
+impl Watch<'_> {
+    /// Seconds, and those that were waited so far.
+    fn now(&self, mesh: &Mesh) -> Option<[f64; 2]> {
+        match self {
+            Watch::Off => None,
+            Watch::Planned(clock) => Some([clock.now(), clock.times().exposed_s]),
+            Watch::Since(begun) => Some([begun.elapsed().as_secs_f64(), mesh.traffic().wait_s]),
+        }
+    }
 }
 
 /// What a rank runs a step's micro batches with.
@@ -41,8 +69,12 @@ pub(crate) struct Pipeline<'a> {
     pub z_loss: f32,
     /// f32 [1, 1]: the losses of the last stage are added to it.
     pub loss: &'a Tensor,
-    /// Where a machine that predicts times writes them.
+    /// By which clock.
+    pub watch: Watch<'a>,
+    /// Where times are written.
     pub laps: &'a RefCell<Vec<Lap>>,
+    /// When what the part at hand needs had come.
+    pub arrived: Cell<Option<[f64; 2]>>,
     /// The step ends with these micro batches.
     pub last: bool,
     /// In which order they go through the stages.
@@ -60,40 +92,48 @@ struct Waiting<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// Forward and backward of all micro batches; adds to `grads`.
+    /// Forward and backward of `count` micro batches; adds to `grads`. Fewer than `count` are used again and again, which a machine
+    /// without data does not notice.
     ///
     /// # Panics
     /// If the micro batches do not go through the stages in whole groups.
     #[track_caller]
-    pub fn run(&self, micro: &'a [Loaded], grads: &mut Grads) {
+    pub fn run(&self, loaded: &'a [Loaded], count: usize, grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
         let chunks = self.model.portion.chunks.len();
-        let acts = self.order.acts(pp.index(), pp.size(), chunks, micro.len());
+        let acts = self.order.acts(pp.index(), pp.size(), chunks, count);
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
+        let micro = |index: usize| &loaded[index % loaded.len()];
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
-        let clock = self.device.machine.clock();
+        let now = || self.watch.now(&self.device.mesh);
         for act in acts {
-            let start_s = clock.map(Clock::now);
+            self.arrived.set(now());
             match act {
                 Act::Forward { micro: index, chunk } => {
-                    let held = self.forward(&pp, &micro[index], chunk, grads);
+                    let held = self.forward(&pp, micro(index), chunk, grads);
                     waiting.insert((index, chunk), held);
                 }
                 Act::Backward { micro: index, chunk } => {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
-                    grads.set_last(self.last && index + 1 == micro.len());
+                    grads.set_last(self.last && index + 1 == count);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
                     owed.extend(left.map(|left| ((index, chunk), left)));
                 }
                 Act::Weights { micro: index, chunk } => {
-                    grads.set_last(self.last && index + 1 == micro.len());
+                    grads.set_last(self.last && index + 1 == count);
                     owed.remove(&(index, chunk)).into_iter().for_each(|left| left.add(grads));
                 }
             }
-            if let (Some(start_s), Some(clock)) = (start_s, clock) {
-                self.laps.borrow_mut().push(Lap { act, start_s, end_s: clock.now() });
+            if let (Some([start_s, before_s]), Some([end_s, waited_s])) = (self.arrived.get(), now()) {
+                self.laps.borrow_mut().push(Lap {
+                    act,
+                    start_s,
+                    end_s,
+                    wait_s: waited_s - before_s,
+                    waited_s,
+                });
             }
         }
         returning.into_iter().flatten().for_each(Flying::wait);
@@ -104,9 +144,19 @@ impl<'a> Pipeline<'a> {
         (pp.index() + if next { 1 } else { pp.size() - 1 }) % pp.size()
     }
 
-    /// Room for what comes from another stage.
-    fn arrival(&self, (rows, cols, dtype): (usize, usize, DType)) -> Tensor {
-        self.device.empty(rows, cols, dtype, Category::Activations)
+    /// What comes from another stage.
+    fn arrival(
+        &self,
+        pp: &Group,
+        what: &'static str,
+        from: usize,
+        (rows, cols, dtype): (usize, usize, DType),
+    ) -> Tensor {
+        self.device.pool.enter("pipeline", -1);
+        let x = self.device.empty(rows, cols, dtype, Category::Activations);
+        pp.exchange(self.device, what, &[], &[(from, &x)]).wait();
+        self.arrived.set(self.watch.now(&self.device.mesh));
+        x
     }
 
     fn forward(&self, pp: &Group, micro: &'a Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
@@ -118,12 +168,7 @@ impl<'a> Pipeline<'a> {
         let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
         tape = tape.with_split_backward(self.order == Order::ZeroBubble);
-        let x = (!first).then(|| {
-            device.pool.enter("pipeline", -1);
-            let x = self.arrival(rows);
-            pp.exchange(device, "forward", &[], &[(self.neighbour(pp, false), &x)]).wait();
-            x
-        });
+        let x = (!first).then(|| self.arrival(pp, "forward", self.neighbour(pp, false), rows));
         if !first {
             tape = tape.with_input_gradient();
         }
@@ -150,12 +195,7 @@ impl<'a> Pipeline<'a> {
     ) -> Option<Owed<'a>> {
         let device = self.device;
         let Waiting { tape, dy, sending, rows } = held;
-        let dy = dy.unwrap_or_else(|| {
-            device.pool.enter("pipeline", -1);
-            let dy = self.arrival(rows);
-            pp.exchange(device, "backward", &[], &[(self.neighbour(pp, true), &dy)]).wait();
-            dy
-        });
+        let dy = dy.unwrap_or_else(|| self.arrival(pp, "backward", self.neighbour(pp, true), rows));
         // The next stage has long taken what it has just sent the gradient of.
         sending.into_iter().for_each(Flying::wait);
         let (dx, owed) = match self.order {

@@ -7,8 +7,10 @@ use fathom_base::human;
 use fathom_model::Spec;
 use fathom_tensor::{DType, Label, Profile, Usage, live_at_peak, spill};
 
+use super::mesh::fullest;
 use super::{Change, Plan, Solution, Workload};
 use crate::error::{Error, Result};
+use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
 use crate::stage;
 use crate::step::InStep;
@@ -78,6 +80,14 @@ pub struct Settled {
     pub solution: Option<Solution>,
 }
 
+/// The rank of the same stage of the pipeline that needs most: it has the largest share of the vocabulary, and most optimizer state.
+fn asked(work: &Workload<'_>) -> usize {
+    let Ranks { grid, rank, .. } = work.how.ranks;
+    let block = grid.tp * grid.cp * grid.dp;
+    let last = rank / block * block + grid.tp - 1;
+    last + grid.tp * fullest(&work.how.ranks, &work.spec, last)
+}
+
 impl Draft<'_> {
     /// What its steps do, with the places of the recipe.
     ///
@@ -105,11 +115,18 @@ impl Draft<'_> {
     /// As [`Draft::workload`].
     pub fn settle(&self) -> Result<Settled> {
         let mut work = self.workload()?;
-        if self.recipe.activations.memory == Memory::Auto
-            && let Some(solution) = work.solve(&self.budgets)
-        {
-            work.how.places = solution.places.clone();
-            return Ok(Settled { how: work.how, plan: solution.plan.clone(), solution: Some(solution) });
+        if self.recipe.activations.memory == Memory::Auto {
+            // Ranks of a stage communicate when something is computed again: they all ask for the same one of them.
+            let own = work.how.ranks.rank;
+            work.how.ranks.rank = asked(&work);
+            let solution = work.solve(&self.budgets);
+            let same = work.how.ranks.rank == own;
+            work.how.ranks.rank = own;
+            if let Some(solution) = solution {
+                work.how.places = solution.places.clone();
+                let plan = if same { solution.plan.clone() } else { work.run(false).0 };
+                return Ok(Settled { how: work.how, plan, solution: Some(solution) });
+            }
         }
         let plan = work.run(false).0;
         Ok(Settled { how: work.how, plan, solution: None })

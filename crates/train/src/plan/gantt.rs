@@ -5,6 +5,7 @@
 //! hands on arrives after the time of its transfer, which nothing else waits for.
 
 use fathom_base::metrics::events;
+use fathom_tensor::mesh::Grid;
 
 use super::lane::Lane;
 use crate::parallel::stages::Act;
@@ -18,6 +19,8 @@ pub struct Bar {
     pub start_s: f64,
     /// When it ended.
     pub end_s: f64,
+    /// Of that time, seconds that it waited for messages of its own stage's ranks.
+    pub wait_s: f64,
 }
 
 /// A step of all ranks of a pipeline.
@@ -29,6 +32,8 @@ pub struct Gantt {
     pub passes_s: f64,
     /// When the step ended.
     pub step_s: f64,
+    /// By rank: seconds from its last pass to the step's end: gradients are completed, weights updated and handed out.
+    pub after_s: Vec<f64>,
     /// By rank: seconds in which it had nothing to do while passes ran anywhere: the bubble.
     pub idle_s: Vec<f64>,
 }
@@ -41,34 +46,54 @@ impl Gantt {
     }
 }
 
-/// Passes of one rank that a log has: what comes after looks the same.
-const SHOWN: usize = 160;
-
 impl Gantt {
-    /// The step for the log of a stage; nothing of a pipeline of one rank.
-    pub(super) fn event(&self, stage: &str, mesh: String) -> Option<events::Pipeline> {
-        let pass = |bar: &Bar| {
-            let (micro, chunk, _) = place(bar.act);
+    /// The step for the log of a stage; nothing of one rank alone.
+    pub(super) fn event(&self, stage: &str, grid: &Grid) -> Option<events::Pipeline> {
+        let update = |rank: usize| {
+            let start_s = self.passes_s;
             events::PipelinePass {
-                kind: name(bar.act).to_string(),
-                micro: micro as u64,
-                chunk: chunk as u64,
-                start_s: bar.start_s,
-                end_s: bar.end_s,
+                start_s,
+                end_s: start_s + self.after_s[rank],
+                ..events::PipelinePass::default()
             }
         };
-        let lanes = self
-            .bars
-            .iter()
-            .map(|bars| events::PipelineLane { passes: bars.iter().take(SHOWN).map(pass).collect() });
-        (self.bars.len() > 1).then(|| events::Pipeline {
+        let lanes = self.bars.iter().enumerate().map(|(rank, bars)| events::PipelineLane {
+            name: if self.bars.len() > 1 { format!("pp {rank}") } else { "every rank".into() },
+            passes: shown(bars, Some(update(rank))),
+        });
+        (grid.ranks() > 1).then(|| events::Pipeline {
             stage: stage.to_string(),
-            mesh,
+            mesh: grid.to_string(),
             step_s: self.step_s,
             bubble_share: self.bubble(),
             lanes: lanes.collect(),
+            ..events::Pipeline::default()
         })
     }
+}
+
+/// What a log calls the time after the passes.
+const UPDATE: &str = "update";
+/// Passes of one rank that a log has: what comes after looks the same.
+pub(crate) const SHOWN: usize = 160;
+
+/// The passes of a rank for a log, and the update after them if nothing is left out before it.
+pub(crate) fn shown(bars: &[Bar], update: Option<events::PipelinePass>) -> Vec<events::PipelinePass> {
+    let pass = |bar: &Bar| {
+        let (micro, chunk, _) = place(bar.act);
+        events::PipelinePass {
+            kind: name(bar.act).to_string(),
+            micro: micro as u64,
+            chunk: chunk as u64,
+            start_s: bar.start_s,
+            end_s: bar.end_s,
+            wait_s: bar.wait_s,
+        }
+    };
+    let mut passes: Vec<events::PipelinePass> = bars.iter().take(SHOWN).map(pass).collect();
+    let update = update.filter(|_| bars.len() <= SHOWN);
+    passes.extend(update.map(|update| events::PipelinePass { kind: UPDATE.to_string(), ..update }));
+    passes
 }
 
 /// What was done when, by stage, micro batch and direction; NaN where it was not.
@@ -119,7 +144,8 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
                 if !weights {
                     done.set(stage, micro, back, end_s);
                 }
-                gantt.bars[rank].push(Bar { act: *act, start_s, end_s });
+                let wait_s = lane.waits_s.get(gantt.bars[rank].len()).copied().unwrap_or_default();
+                gantt.bars[rank].push(Bar { act: *act, start_s, end_s, wait_s });
                 moved = true;
             }
         }
@@ -131,7 +157,9 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     gantt.passes_s = gantt.bars.iter().map(ends).fold(0.0, f64::max);
     // Stages meet where the loss and the norm are summed, before the update.
     gantt.step_s = gantt.passes_s + lanes.iter().map(|lane| lane.after_s).fold(0.0, f64::max);
-    gantt.idle_s = lanes.iter().map(|lane| gantt.passes_s - lane.before_s - lane.busy_s()).collect();
+    gantt.after_s = lanes.iter().map(|lane| lane.after_s).collect();
+    gantt.idle_s =
+        lanes.iter().map(|lane| (gantt.passes_s - lane.before_s - lane.busy_s()).max(0.0)).collect();
     gantt
 }
 
@@ -161,7 +189,8 @@ mod tests {
         let seconds = |act: &Act| if place(*act).2 { 2.0 } else { 1.0 } / chunks as f64;
         let lane = |rank| {
             let acts = Order::OneByOne.acts(rank, ranks, chunks, micro_batches).unwrap();
-            Lane { before_s: 0.0, acts: acts.iter().map(|act| (*act, seconds(act))).collect(), after_s: 0.5 }
+            let acts = acts.iter().map(|act| (*act, seconds(act))).collect();
+            Lane { acts, after_s: 0.5, ..Lane::default() }
         };
         (0..ranks).map(lane).collect()
     }

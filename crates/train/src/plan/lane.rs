@@ -10,6 +10,8 @@ pub struct Lane {
     pub before_s: f64,
     /// Forward and backward passes of all micro batches in their order, and how long each takes.
     pub acts: Vec<(Act, f64)>,
+    /// Of each, the seconds that it waits for messages of its own stage's ranks.
+    pub waits_s: Vec<f64>,
     /// From the last pass to the step's end: gradients are completed, weights updated and handed out.
     pub after_s: f64,
 }
@@ -29,8 +31,8 @@ impl Lane {
         };
         // A micro batch's tables may be loaded between two passes.
         let starts = laps.iter().skip(1).map(|lap| lap.start_s).chain([last.end_s]);
-        let run: Vec<(Act, f64)> =
-            laps.iter().zip(starts).map(|(lap, next)| (lap.act, next - lap.start_s)).collect();
+        let run: Vec<(Act, f64, f64)> =
+            laps.iter().zip(starts).map(|(lap, next)| (lap.act, next - lap.start_s, lap.wait_s)).collect();
         let Rehearsed { micro_batches, all, period } = *rehearsed;
         let each = laps.len() / micro_batches.max(1);
         // Without a pipeline micro batches run one by one and do not know their numbers.
@@ -50,11 +52,12 @@ impl Lane {
                 _ if index >= cut + missing => index - missing,
                 _ => cut - step + (index - cut) % step,
             };
-            let (act, seconds) = run[here];
+            let (act, seconds, wait_s) = run[here];
             let number = if alone { index / each } else { micro(act) + (index - here) / each };
-            (renumbered(act, number), seconds)
+            ((renumbered(act, number), seconds), wait_s)
         });
-        Lane { before_s: first.start_s - begin, acts: acts.collect(), after_s: end - last.end_s }
+        let (acts, waits_s) = acts.unzip();
+        Lane { before_s: first.start_s - begin, acts, waits_s, after_s: end - last.end_s }
     }
 
     /// Seconds of forward and backward passes.
@@ -69,7 +72,8 @@ fn micro(act: Act) -> usize {
     }
 }
 
-fn renumbered(act: Act, micro: usize) -> Act {
+/// The same pass of another micro batch.
+pub(crate) fn renumbered(act: Act, micro: usize) -> Act {
     match act {
         Act::Forward { chunk, .. } => Act::Forward { micro, chunk },
         Act::Backward { chunk, .. } => Act::Backward { micro, chunk },
@@ -88,7 +92,7 @@ mod tests {
         let lap = |act: &Act| {
             let start_s = now;
             now += seconds(*act);
-            Lap { act: *act, start_s, end_s: now }
+            Lap { act: *act, start_s, end_s: now, wait_s: 0.5, waited_s: 0.0 }
         };
         acts.iter().map(lap).collect()
     }
@@ -117,6 +121,7 @@ mod tests {
                         of(all).into_iter().map(|act| (act, seconds(act))).collect();
                     assert_eq!(lane.acts, expected, "rank {rank} of {pp} x {chunks}, {all} micro batches");
                     assert_eq!((lane.before_s, lane.after_s), (3.0, 5.0));
+                    assert_eq!(lane.waits_s, vec![0.5; expected.len()]);
                 }
             }
         }

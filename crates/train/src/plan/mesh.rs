@@ -7,6 +7,7 @@ use fathom_base::metrics::events;
 use fathom_model::{Model, Spec};
 use fathom_tensor::mesh::{Axis, Grid};
 use fathom_tensor::{DType, Device, Meta, Profile};
+use rayon::prelude::*;
 
 use super::gantt::{Gantt, simulate};
 use super::lane::Lane;
@@ -48,9 +49,9 @@ impl MeshPlan {
         self.kinds.iter().max_by_key(|kind| kind.plan.usage.peak_reserved)
     }
 
-    /// The step of its pipeline for the log, if it has one and the profile has rates.
+    /// The step of all for the log, if there are several ranks and the profile has rates.
     pub fn event(&self, stage: &str) -> Option<events::Pipeline> {
-        self.gantt.as_ref()?.event(stage, self.ranks.grid.to_string())
+        self.gantt.as_ref()?.event(stage, &self.ranks.grid)
     }
 
     /// Predicted seconds of a step.
@@ -93,7 +94,7 @@ pub fn distinct(ranks: &Ranks, spec: &Spec) -> Vec<(usize, usize)> {
 }
 
 /// The index among the ranks with the same weights as `rank` of the one that keeps most optimizer state.
-fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
+pub(super) fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
     if ranks.sharding == Sharding::NoShard || ranks.grid.cp * ranks.grid.dp == 1 {
         return 0;
     }
@@ -116,10 +117,11 @@ impl Draft<'_> {
     /// As [`Draft::workload`].
     pub fn mesh(&self) -> Result<MeshPlan> {
         let work = self.workload()?;
-        let mut kinds = Vec::new();
-        for (rank, stands_for) in distinct(&work.how.ranks, &work.spec) {
-            kinds.push(OfRank { rank, stands_for, plan: Draft { rank, ..self.clone() }.plan()? });
-        }
+        let plan = |(rank, stands_for): (usize, usize)| -> Result<OfRank> {
+            Ok(OfRank { rank, stands_for, plan: Draft { rank, ..self.clone() }.plan()? })
+        };
+        let kinds = distinct(&work.how.ranks, &work.spec);
+        let kinds: Vec<OfRank> = kinds.into_par_iter().map(plan).collect::<Result<_>>()?;
         Ok(self.together(work.how.ranks, kinds, &work))
     }
 
@@ -142,12 +144,17 @@ impl Draft<'_> {
     }
 }
 
-/// Seconds of a transfer from each rank of the pipeline to the next, or back: the rows that a rank has between blocks.
-fn handovers(profile: &Profile, ranks: &Ranks, work: &super::Workload<'_>) -> Vec<f64> {
-    let Grid { tp, cp, dp, pp, sequence_parallel, .. } = ranks.grid;
+/// Bytes that a rank hands on for a micro batch: the rows that it has between blocks.
+pub(super) fn handed(ranks: &Ranks, work: &super::Workload<'_>) -> u64 {
+    let Grid { tp, cp, sequence_parallel, .. } = ranks.grid;
     let share = if sequence_parallel { tp } else { 1 };
-    let rows = work.tokens / cp / share;
-    let bytes = (rows * work.spec.hidden * work.dtype.bytes()) as u64;
+    (work.tokens / cp / share * work.spec.hidden * work.dtype.bytes()) as u64
+}
+
+/// Seconds of a transfer from each rank of the pipeline to the next, or back: the rows that a rank has between blocks.
+pub(super) fn handovers(profile: &Profile, ranks: &Ranks, work: &super::Workload<'_>) -> Vec<f64> {
+    let Grid { tp, cp, dp, pp, .. } = ranks.grid;
+    let bytes = handed(ranks, work);
     let block = tp * cp * dp;
     let seconds = |stage: usize| {
         let fabric = profile.fabric.filter(|_| pp > 1)?;

@@ -11,8 +11,10 @@ mod growth;
 mod lane;
 mod longest;
 mod mesh;
+mod mesh_places;
 mod solve;
 mod solve_mesh;
+mod stagewise;
 mod table;
 
 use std::borrow::Cow;
@@ -28,11 +30,14 @@ pub use draft::{Budgets, Draft, Settled};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
 pub use gantt::{Bar, Gantt};
+pub(crate) use gantt::{SHOWN, shown};
 pub use growth::Growth;
 pub use lane::Lane;
 use lane::Rehearsed;
+pub(crate) use lane::renumbered;
 pub use longest::Longest;
 pub use mesh::{MeshPlan, OfRank, distinct};
+pub use mesh_places::MeshPlaces;
 pub use solve::{Instead, Row, Solution};
 pub use solve_mesh::{Candidate, MeshSolution};
 

@@ -8,8 +8,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use fathom_grad::{Place, Places};
+use fathom_model::StageLayers;
+use fathom_tensor::mesh::Axis;
 
 use super::table::{Choices, Table, UNITS};
 use super::{Budgets, Plan, Workload};
@@ -55,12 +58,12 @@ pub struct Instead {
 
 /// A step in three numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Figures {
-    memory: f64,
-    host: f64,
-    disk: f64,
+pub(super) struct Figures {
+    pub memory: f64,
+    pub host: f64,
+    pub disk: f64,
     /// Seconds, or FLOPs without rates.
-    cost: f64,
+    pub cost: f64,
 }
 
 /// Layers of the two small models that stand for a deep one.
@@ -71,8 +74,10 @@ const DIVISIONS: usize = 6;
 #[cfg(test)]
 mod tests;
 
-struct Search<'a> {
+pub(super) struct Search<'a> {
     work: &'a Workload<'a>,
+    /// What a step of a whole mesh takes; none for one rank.
+    mesh: Option<&'a dyn Fn(&Places) -> Figures>,
     budgets: Budgets,
     choices: Choices,
     known: RefCell<BTreeMap<Table, Figures>>,
@@ -116,6 +121,7 @@ impl Workload<'_> {
         for _ in 0..4 {
             let search = Search {
                 work: self,
+                mesh: None,
                 budgets: Budgets { memory, ..*budgets },
                 choices: choices.clone(),
                 known: RefCell::default(),
@@ -134,7 +140,25 @@ impl Workload<'_> {
     }
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// A search for a mesh, of which `mesh` says what its step takes.
+    pub(super) fn over(
+        work: &'a Workload<'a>,
+        budgets: Budgets,
+        choices: Choices,
+        mesh: &'a dyn Fn(&Places) -> Figures,
+    ) -> Search<'a> {
+        let (known, planned) = (RefCell::default(), RefCell::default());
+        Search { work, mesh: Some(mesh), budgets, choices, known, planned }
+    }
+
+    /// The best that single changes lead to, from attention's results kept and from them with the host; `None` if it does not fit.
+    pub(super) fn quick(&self) -> Option<Table> {
+        let starts = self.starts().into_iter().skip(1);
+        let best = self.lowest(starts.map(|start| self.descend(start)).collect())?;
+        (self.excess(&self.ask(&best)) == 0.0).then_some(best)
+    }
+
     fn plan(&self, places: &Places) -> Plan {
         *self.planned.borrow_mut() += 1;
         self.work.plan(places)
@@ -159,12 +183,13 @@ impl Search<'_> {
         let places = self.choices.places(table, 0..usize::MAX, table);
         let layers = &self.work.spec.layers;
         let alike = layers.windows(2).all(|pair| pair[0] == pair[1]);
-        let figures = if alike && layers.len() > 2 * FEW[1] {
-            let [few, more] = FEW.map(|layers| {
+        let figures = if let Some(mesh) = self.mesh {
+            mesh(&places)
+        } else if alike && let Some((few, factor)) = self.few() {
+            let [few, more] = few.map(|work| {
                 *self.planned.borrow_mut() += 1;
-                figures(&self.work.with_layers(layers).plan(&places))
+                figures(&work.plan(&places))
             });
-            let factor = (layers.len() - FEW[1]) as f64 / (FEW[1] - FEW[0]) as f64;
             let line = |few: f64, more: f64| more + factor * (more - few);
             Figures {
                 memory: line(few.memory, more.memory),
@@ -177,6 +202,24 @@ impl Search<'_> {
         };
         self.known.borrow_mut().insert(table.clone(), figures);
         figures
+    }
+
+    /// The work with few layers in each stage of the pipeline and with some more, and how often their difference comes on top of the
+    /// latter for the layers that the rank has; `None` for few layers.
+    fn few(&self) -> Option<([Workload<'_>; 2], f64)> {
+        let (work, ranks) = (self.work, self.work.how.ranks);
+        let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
+        let cut = ranks.layout.cut(&work.spec, pp * chunks);
+        let own: usize =
+            cut.iter().skip(ranks.grid.index(ranks.rank, Axis::Pp)).step_by(pp).map(Range::len).sum();
+        let few = FEW.map(|layers| {
+            let mut few = work.with_layers(layers * pp * chunks);
+            few.how.ranks.layout = StageLayers::new(&vec![layers; pp * chunks]).unwrap_or_default();
+            few
+        });
+        let [less, more] = FEW.map(|layers| layers * chunks);
+        let factor = (own as f64 - more as f64) / (more - less) as f64;
+        (work.spec.layers.len() > 2 * FEW[1] * pp * chunks).then_some((few, factor))
     }
 
     /// The best of all single changes, again and again.
@@ -203,18 +246,23 @@ impl Search<'_> {
         left.0 < right.0 || (left.0 == right.0 && left.1 < right.1 * (1.0 - 1e-6))
     }
 
+    /// Everything kept, and the linear parts computed again with what is left in each of the places.
+    fn starts(&self) -> Vec<Table> {
+        let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
+        let mut starts = vec![self.choices.plain(), self.choices.with(Place::Recompute, &kept, true)];
+        for away in self.choices.places.iter().filter(|place| place.is_away()) {
+            starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *away)), true));
+        }
+        starts
+    }
+
     fn best(&self) -> Table {
         let plain = self.choices.plain();
         if self.excess(&self.ask(&plain)) == 0.0 {
             // Keeping everything whole is not always fastest by the clock, but only by noise.
             return plain;
         }
-        let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
-        let mut starts = vec![plain, self.choices.with(Place::Recompute, &kept, true)];
-        for away in self.choices.places.iter().filter(|place| place.is_away()) {
-            starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *away)), true));
-        }
-        let best = self.lowest(starts.into_iter().map(|start| self.descend(start)).collect());
+        let best = self.lowest(self.starts().into_iter().map(|start| self.descend(start)).collect());
         let mut best = best.unwrap_or_else(|| self.choices.plain());
         // Two changes at once: one that makes room for another.
         loop {

@@ -1,9 +1,10 @@
 //! Which mesh, pipeline and places of activations for so many ranks: `fathom plan --solve mesh`.
 //!
 //! Every mesh that divides the model and the step is tried with every preset of places, in the order of what it costs to compute,
-//! and the cheapest preset that fits is taken. A candidate is asked of the plan itself: its first and its last stage, with one
-//! and with two layers in each stage of the pipeline, which says what more layers need and take. The best are then planned in full,
-//! and those figures are the ones that are shown.
+//! and the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::stagewise`]): its first and its
+//! last stage, with one and with two layers in each, which says what any number of layers and of stages on a rank
+//! need and take. For the best of those that cannot keep everything the memory solver then looks for better places. The best of
+//! all are planned in full, and those figures are the ones that are shown.
 //!
 //! Rules: tensor parallel ranks stay within a node, and are no more than hidden / 2048 (narrower products are slower than the plan
 //! knows, and their communication is not hidden); data parallel is kept alive where there are candidates that do so; of
@@ -13,9 +14,12 @@ use std::cmp::Ordering;
 
 use fathom_grad::Places;
 use fathom_tensor::mesh::Grid;
+use rayon::prelude::*;
 
 use super::mesh::{MeshPlan, OfRank, distinct};
-use super::{Draft, Plan, Workload};
+use super::mesh_places::{self, MeshPlaces, presets};
+use super::stagewise::Estimate;
+use super::{Draft, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 
@@ -23,6 +27,8 @@ use crate::parallel::Ranks;
 const ALIKE: f64 = 0.02;
 /// Candidates that are planned in full.
 const FINALISTS: usize = 6;
+/// Candidates for which the memory solver is asked.
+const SOLVED: usize = 4;
 /// Most stages of the pipeline on one rank.
 const MOST_STAGES: usize = 8;
 /// Columns of the residual stream for each tensor parallel rank, at least.
@@ -33,10 +39,8 @@ const COLUMNS: usize = 2048;
 pub struct Candidate {
     /// The mesh and the stages on each rank.
     pub ranks: Ranks,
-    /// Name of the preset.
-    pub places: &'static str,
-    /// Tokens of a tile.
-    pub tile_rows: Option<usize>,
+    /// Where activations are.
+    pub places: MeshPlaces,
     /// Predicted seconds of a step.
     pub step_s: f64,
     /// Most bytes of any rank, reserved.
@@ -71,8 +75,7 @@ impl Candidate {
         if self.ranks.virtual_stages > 1 {
             all.push(format!("mesh.virtual_stages={}", self.ranks.virtual_stages));
         }
-        all.push(format!("activations.recompute_granularity={}", self.places));
-        all.extend(self.tile_rows.map(|rows| format!("activations.tile_rows={rows}")));
+        all.extend(self.places.settings.iter().cloned());
         all
     }
 
@@ -81,16 +84,6 @@ impl Candidate {
         let Grid { tp, cp, pp, .. } = self.ranks.grid;
         tp * cp * pp
     }
-}
-
-/// Presets in the order of what they cost to compute: name, places, and whether everything token-local runs in tiles.
-fn presets(tokens: usize) -> Vec<(&'static str, Places, Option<usize>)> {
-    let tile = Some(4096).filter(|rows| *rows < tokens);
-    let mut all = vec![("none", Places::none(), None)];
-    all.extend(tile.map(|rows| ("none", Places::none().with_tiles(Some(rows)), Some(rows))));
-    all.push(("linear", Places::linear().with_tiles(tile), tile));
-    all.push(("full", Places::full().with_tiles(tile), tile));
-    all
 }
 
 /// What divides `whole`.
@@ -116,19 +109,20 @@ impl Draft<'_> {
         let work = own.workload()?;
         let meshes = self.meshes(&work, gpus);
         let mut found: Vec<Candidate> =
-            meshes.iter().filter_map(|ranks| self.candidate(&work, *ranks)).collect();
+            meshes.par_iter().filter_map(|ranks| self.candidate(&work, *ranks)).collect();
         let too_large = meshes.len() - found.len();
         if found.iter().any(|candidate| candidate.ranks.grid.dp > 1) {
             found.retain(|candidate| candidate.ranks.grid.dp > 1);
         }
         found.sort_by(fastest);
-        let mut best = Vec::new();
-        for candidate in found {
-            if best.len() == FINALISTS {
-                break;
-            }
-            best.extend(self.in_full(&work, candidate));
-        }
+        let solved: Vec<Option<Candidate>> = found
+            .par_iter()
+            .take(SOLVED)
+            .map(|candidate| self.with_memory_solved(&work, candidate))
+            .collect();
+        found.extend(solved.into_iter().flatten());
+        found.sort_by(fastest);
+        let mut best = self.finalists(&work, found);
         best.sort_by(fastest);
         let rule = decide(&mut best).ok_or_else(|| {
             refuse(format!(
@@ -141,7 +135,47 @@ impl Draft<'_> {
         Ok(MeshSolution { best, meshes: meshes.len(), too_large, rule })
     }
 
-    /// All meshes that divide the model and the step.
+    /// The first that fit when they are planned in full, one of each mesh.
+    fn finalists(&self, work: &Workload<'_>, mut found: Vec<Candidate>) -> Vec<Candidate> {
+        let mut best: Vec<Candidate> = Vec::new();
+        while best.len() < FINALISTS && !found.is_empty() {
+            let (mut next, mut later): (Vec<Candidate>, Vec<Candidate>) = Default::default();
+            for candidate in found {
+                let same = |other: &Candidate| other.ranks.grid == candidate.ranks.grid;
+                if best.iter().any(same) {
+                    continue;
+                }
+                match best.len() + next.len() < FINALISTS && !next.iter().any(same) {
+                    true => next.push(candidate),
+                    false => later.push(candidate),
+                }
+            }
+            let planned: Vec<Option<Candidate>> =
+                next.into_par_iter().map(|candidate| self.in_full(work, candidate)).collect();
+            best.extend(planned.into_iter().flatten());
+            found = later;
+        }
+        best
+    }
+
+    /// A candidate that does not keep everything, with the places that the memory solver finds for its mesh.
+    fn with_memory_solved(&self, work: &Workload<'_>, candidate: &Candidate) -> Option<Candidate> {
+        let ranks = candidate.ranks;
+        if candidate.places.places == Places::none() {
+            return None;
+        }
+        let own = Workload { how: crate::InStep { ranks, ..work.how.clone() }, ..work.clone() };
+        let of = |places: &Places| {
+            let mut with = own.clone();
+            with.how.places = places.clone();
+            with.stagewise()?.estimate(&with, &ranks)
+        };
+        let (places, Estimate { step_s, peak_bytes, .. }) = mesh_places::solve(&own, &self.budgets, &of)?;
+        let faster = step_s < candidate.step_s;
+        faster.then_some(Candidate { ranks, places, step_s, peak_bytes, plan: None })
+    }
+
+    /// All meshes that divide the model and the step, with one stage on each rank.
     fn meshes(&self, work: &Workload<'_>, gpus: usize) -> Vec<Ranks> {
         let node = self.profile.fabric.map_or(gpus, |fabric| fabric.node_ranks);
         let most_tp = (work.spec.hidden / COLUMNS).clamp(1, node);
@@ -152,13 +186,8 @@ impl Draft<'_> {
                 for pp in sizes(gpus / tp / cp).filter(|pp| *pp <= layers) {
                     let dp = gpus / tp / cp / pp;
                     let grid = Grid { tp, cp, dp, pp, sequence_parallel: true, ..Grid::default() };
-                    let expert = experts(work, tp * cp * dp);
-                    for (ep, virtual_stages) in expert
-                        .into_iter()
-                        .flat_map(|ep| stages(layers, pp).into_iter().map(move |stages| (ep, stages)))
-                    {
-                        let grid = Grid { ep, ..grid };
-                        let ranks = Ranks { grid, virtual_stages, ..work.how.ranks };
+                    for ep in experts(work, tp * cp * dp) {
+                        let ranks = Ranks { grid: Grid { ep, ..grid }, virtual_stages: 1, ..work.how.ranks };
                         if self.divides(work, &ranks) {
                             all.push(ranks);
                         }
@@ -177,86 +206,81 @@ impl Draft<'_> {
         let enough = work.tokens / cp / tp >= 128;
         // A pipeline with fewer micro batches than stages stands still more than half of the time.
         let filled = pp == 1 || micro_batches / dp >= pp;
-        let groups = ranks.virtual_stages == 1 || (micro_batches / dp).is_multiple_of(pp);
-        whole && enough && filled && groups && ranks.grid.check().is_ok() && ranks.check(&work.spec).is_ok()
+        whole && enough && filled && ranks.grid.check().is_ok() && ranks.check(&work.spec).is_ok()
     }
 
-    /// The cheapest preset with which a mesh fits, by few layers.
+    /// The cheapest preset with which a mesh fits, and with it the fastest number of stages on each rank; by few layers.
     fn candidate(&self, work: &Workload<'_>, ranks: Ranks) -> Option<Candidate> {
         if state_bytes(work, &ranks) > self.budgets.memory {
             return None;
         }
-        // Whatever comes later in the list computes more.
-        presets(work.tokens / ranks.grid.cp).into_iter().find_map(|(name, places, tile_rows)| {
-            let with = Workload { how: crate::InStep { places, ranks, ..work.how.clone() }, ..work.clone() };
-            let (step_s, peak_bytes) = self.by_few_layers(&with)?;
-            let fits = peak_bytes <= self.budgets.memory;
-            fits.then_some(Candidate { ranks, places: name, tile_rows, step_s, peak_bytes, plan: None })
-        })
-    }
-
-    /// Step time and peak of a candidate, from one and two layers in each stage of the pipeline.
-    fn by_few_layers(&self, work: &Workload<'_>) -> Option<(f64, u64)> {
-        let ranks = work.how.ranks;
-        let stages = ranks.grid.pp * ranks.virtual_stages;
-        let layers = work.spec.layers.len();
-        let each = layers.div_ceil(stages);
-        let few = [1, 2].map(|each| (each * stages).min(layers));
-        let [one, two] = few.map(|layers| self.few(&work.with_layers(layers)));
-        let line = |one: f64, two: f64| one + (two - one) * (each as f64 - 1.0);
-        let step_s = match few[0] == few[1] {
-            true => one.0?,
-            false => line(one.0?, two.0?),
-        };
-        Some((step_s, line(one.1 as f64, two.1 as f64) as u64))
-    }
-
-    /// Step time and peak of a mesh, of which the first and the last stage are planned; those between are like the first.
-    fn few(&self, work: &Workload<'_>) -> (Option<f64>, u64) {
-        let ranks = work.how.ranks;
-        let plan = |rank: usize| {
-            let mut work = work.clone();
-            work.how.ranks.rank = rank;
-            work.run(false).0
-        };
-        let kinds = distinct(&ranks, &work.spec);
-        let block = ranks.grid.tp * ranks.grid.cp * ranks.grid.dp;
-        let mut known: Vec<(usize, Plan)> = Vec::new();
-        let mut all = Vec::new();
-        for (rank, stands_for) in kinds {
-            let stage = rank / block;
-            let asked = if stage == 0 || stage + 1 == ranks.grid.pp { stage } else { 0 };
-            if !known.iter().any(|(known, _)| *known == asked) {
-                known.push((asked, plan(rank % block + asked * block)));
-            }
-            let found = known.iter().find(|(known, _)| *known == asked);
-            all.extend(found.map(|(_, plan)| OfRank { rank, stands_for, plan: plan.clone() }));
+        let Grid { pp, dp, .. } = ranks.grid;
+        let mut open = stages(work.spec.layers.len(), pp);
+        if !(work.micro_batches / dp).is_multiple_of(pp) {
+            open.truncate(1);
         }
-        let mesh = self.together(ranks, all, work);
-        (mesh.step_s(), mesh.most().map_or(0, |kind| kind.plan.usage.peak_reserved))
+        let mut found: Vec<Candidate> = Vec::new();
+        // Whatever comes later in the list computes more: each number of stages takes the first that fits.
+        let has_host = self.budgets.host > 0 && self.profile.host_bytes.is_some();
+        let presets = presets(work.tokens / ranks.grid.cp, has_host);
+        let with = |places: &Places| {
+            let places = places.clone();
+            Workload { how: crate::InStep { places, ranks, ..work.how.clone() }, ..work.clone() }
+        };
+        // What needs least says whether there is any use in asking further.
+        let least = with(&presets.last()?.places);
+        let few = least.stagewise()?;
+        open.retain(|virtual_stages| {
+            let ranks = Ranks { virtual_stages: *virtual_stages, ..ranks };
+            few.estimate(&least, &ranks).is_some_and(|estimate| self.fits(&estimate))
+        });
+        for preset in presets {
+            if open.is_empty() {
+                break;
+            }
+            let with = with(&preset.places);
+            let few = with.stagewise()?;
+            open.retain(|virtual_stages| {
+                let ranks = Ranks { virtual_stages: *virtual_stages, ..ranks };
+                let estimate = few.estimate(&with, &ranks);
+                let fits = estimate.filter(|estimate| self.fits(estimate));
+                found.extend(fits.map(|Estimate { step_s, peak_bytes, .. }| Candidate {
+                    ranks,
+                    places: preset.clone(),
+                    step_s,
+                    peak_bytes,
+                    plan: None,
+                }));
+                // What micro batches do not go through will not be asked again.
+                estimate.is_some() && fits.is_none()
+            });
+        }
+        let fastest_s = found.iter().map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
+        found.retain(|candidate| candidate.step_s <= fastest_s * (1.0 + ALIKE));
+        found.into_iter().min_by_key(|candidate| candidate.ranks.virtual_stages)
+    }
+
+    fn fits(&self, estimate: &Estimate) -> bool {
+        estimate.peak_bytes <= self.budgets.memory && estimate.host_bytes <= self.budgets.host
     }
 
     /// A candidate planned in full; `None` if it does not fit after all.
     fn in_full(&self, work: &Workload<'_>, candidate: Candidate) -> Option<Candidate> {
-        let (_, places, _) = presets(work.tokens / candidate.ranks.grid.cp)
-            .into_iter()
-            .find(|(name, _, tile)| *name == candidate.places && *tile == candidate.tile_rows)?;
+        let places = candidate.places.places.clone();
         let how = crate::InStep { places, ranks: candidate.ranks, ..work.how.clone() };
-        let mut kinds = Vec::new();
-        for (rank, stands_for) in distinct(&candidate.ranks, &work.spec) {
-            let mut with = Workload { how: how.clone(), ..work.clone() };
-            with.how.ranks.rank = rank;
-            kinds.push(OfRank { rank, stands_for, plan: with.run(false).0 });
-        }
+        let kinds: Vec<OfRank> = distinct(&candidate.ranks, &work.spec)
+            .into_par_iter()
+            .map(|(rank, stands_for)| {
+                let mut with = Workload { how: how.clone(), ..work.clone() };
+                with.how.ranks.rank = rank;
+                OfRank { rank, stands_for, plan: with.run(false).0 }
+            })
+            .collect();
         let plan = self.together(candidate.ranks, kinds, &Workload { how, ..work.clone() });
         let peak_bytes = plan.most()?.plan.usage.peak_reserved;
         let step_s = plan.step_s().unwrap_or(candidate.step_s);
-        (peak_bytes <= self.budgets.memory).then_some(Candidate {
-            peak_bytes,
-            step_s,
-            plan: Some(plan),
-            ..candidate
-        })
+        let fits = plan.kinds.iter().all(|kind| self.budgets.hold(&kind.plan));
+        fits.then_some(Candidate { peak_bytes, step_s, plan: Some(plan), ..candidate })
     }
 }
 

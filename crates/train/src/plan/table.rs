@@ -116,6 +116,26 @@ impl Choices {
         self.places[usize::from(table.places[unit])]
     }
 
+    /// A table as rules of a recipe, whose first that matches decides: those that do not keep, and of those that do the ones that a
+    /// later rule would take.
+    pub fn rules(&self, table: &Table) -> Vec<(&'static str, Place)> {
+        let all: Vec<(&'static str, Place)> = UNITS
+            .iter()
+            .enumerate()
+            .flat_map(|(unit, row)| row.names.iter().map(move |name| (*name, unit)))
+            .map(|(name, unit)| (name, self.place(table, unit)))
+            .collect();
+        let covers = |rule: &str, name: &str| {
+            rule.strip_suffix('*').is_some_and(|prefix| name.trim_end_matches('*').starts_with(prefix))
+        };
+        let needed = |at: usize| {
+            let (name, place) = all[at];
+            let taken = |(rule, other): &(&str, Place)| *other != Place::Keep && covers(rule, name);
+            place != Place::Keep || all[at + 1..].iter().any(taken)
+        };
+        (0..all.len()).filter(|at| needed(*at)).map(|at| all[at]).collect()
+    }
+
     /// The table in the executor's terms: `first` in its layers, `rest` in all others; the tiles and groups of `first`.
     pub fn places(&self, first: &Table, layers: Range<usize>, rest: &Table) -> Places {
         let rules = |table: &Table, layers: Range<usize>| -> Vec<Rule> {
@@ -158,6 +178,16 @@ mod tests {
         ] {
             assert_eq!(places.place(1, name), expected, "{name}");
             assert_eq!(places.place(2, name), Place::Keep, "{name}");
+        }
+        // A recipe says the same in fewer rules.
+        let rule = |(name, place): (&str, Place)| Rule { layers: 0..usize::MAX, name: name.into(), place };
+        let short = choices.rules(&table);
+        assert!(short.len() < 15, "{short:?}");
+        let short = Places::new(short.into_iter().map(rule).collect(), None);
+        for name in
+            ["attn.lse", "attn.norm.stats", "attn.post_norm", "block.in", "block.mid", "mlp.up", "moe.x"]
+        {
+            assert_eq!(short.place(0, name), places.place(0, name), "{name}");
         }
         let neighbours = choices.neighbours(&table);
         assert_eq!(neighbours.len(), 7 * 2 + 1 + 3 + 1);

@@ -1,11 +1,12 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 //!
 //! This file begins and ends stages; `steps` makes a stage's steps, `timed` decides their number where a stage has
-//! seconds, `watched` looks closely at one step of each, `saves` writes checkpoints. What keeps a run of several ranks alive:
-//! `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their state), `recover` (going back to one),
-//! `corrupt` and `stragglers` (ranks that compute something else, or slowly).
+//! seconds, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What keeps
+//! a run of several ranks alive: `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their
+//! state), `recover` (going back to one), `corrupt` and `stragglers` (ranks that compute something else, or slowly).
 
 mod corrupt;
+mod lanes;
 mod local;
 mod memory;
 mod pulse;
@@ -375,7 +376,7 @@ impl<'a> Run<'a> {
         let device = &self.trainer.device;
         let (recipe, spec) = (self.recipe.clone(), self.spec_after(index)?);
         let profile = device.machine.profile();
-        let budgets = Budgets::new(device.pool.budget(), profile, &recipe, &self.folder);
+        let budgets = Budgets::new(self.agree_memory(), profile, &recipe, &self.folder);
         let rank = device.mesh.rank();
         Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
     }

@@ -83,6 +83,7 @@ impl Run<'_> {
         let watched = self.progress.stage_step == 1;
         if watched {
             self.watch();
+            self.time_passes(begun);
         }
         let profile = watched && self.recipe.run.profile;
         self.trainer.counters.reset_on(profile, &self.trainer.device.machine);
@@ -112,6 +113,7 @@ impl Run<'_> {
         }
         if watched {
             self.timeline(running)?;
+            self.collect_passes(running)?;
         }
         if let Some(spans) = &counted.spans {
             self.trace(running.index, begun, spans)?;

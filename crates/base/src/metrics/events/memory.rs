@@ -35,29 +35,34 @@ events! {
         step_s: Option<f64>,
     }
 
-    /// A step of all stages of a pipeline, as planned.
+    /// A step of all ranks: which passes ran when.
     struct Pipeline {
         /// Name of the stage of the run.
         stage: String,
-        /// What was planned, in words.
+        /// The mesh, in words.
         mesh: String,
-        /// Predicted time of the step.
+        /// The step that was measured; none is a plan.
+        step: Option<u64>,
+        /// Time of the step.
         step_s: f64,
         /// Share of the time of all passes in which ranks stand still.
         bubble_share: f64,
-        /// By rank along the axis.
+        /// By rank: of a plan one for each stage of the pipeline.
         lanes: Vec<PipelineLane>,
     }
 
-    /// What one rank of a pipeline does.
+    /// What one rank does.
     struct PipelineLane {
+        /// Where it is in the mesh.
+        name: String,
         /// In the order of time; the beginning of a long step.
         passes: Vec<PipelinePass>,
     }
 
     /// A forward or backward pass of one micro batch through one stage.
     struct PipelinePass {
-        /// `forward`, `backward`, or `weights` (gradients of weights that a backward pass left).
+        /// `forward`, `backward`, `weights` (gradients of weights that a backward pass left), or `update` (gradients are completed,
+        /// weights updated and handed out).
         kind: String,
         /// Micro batch.
         micro: u64,
@@ -67,6 +72,8 @@ events! {
         start_s: f64,
         /// End.
         end_s: f64,
+        /// Of that time, seconds that it waited for messages. What it waits for another stage is not in any pass.
+        wait_s: f64,
     }
 
     /// Live bytes by category along one step. `live_bytes[c][i]` belongs to `categories[c]` and point `i`.
