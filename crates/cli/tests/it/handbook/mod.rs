@@ -4,6 +4,7 @@
 mod blocks;
 mod expression;
 mod formulas;
+mod meshes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -120,7 +121,7 @@ fn models_and_checkpoints() {
 
 #[test]
 fn mesh_and_launch() {
-    ["mesh", "launch"].into_iter().for_each(run);
+    ["mesh", "clusters", "launch"].into_iter().for_each(run);
 }
 
 #[test]
