@@ -199,6 +199,7 @@ fn updates(memory: &mut Memory<'_>) {
         param: memory.y.as_mut_ptr().cast(),
         master: master.as_mut_ptr(),
         moments: Elem::F32,
+        coded: None,
         m: m.as_mut_ptr().cast(),
         v: v.as_mut_ptr().cast(),
         grad: grad.as_ptr(),

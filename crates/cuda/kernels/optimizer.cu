@@ -1,6 +1,6 @@
 // AdamW (Loshchilov and Hutter, 2019) in PyTorch's order of operations, eight elements a thread, 2048 a block. Moments are
-// f32; or bf16, rounded up or down at random so that small changes are not lost; or e4m3 by blocks of 128 elements with an
-// f32 scale each, of the second moment its root.
+// f32; or bf16, or e4m3 by blocks of 128 elements with a power of two as scale each, of the second moment its root. The narrow ones
+// are rounded up or down at random, so that small changes are not lost (crate tensor, `moments`).
 #include "base.cuh"
 
 FN double power(double base, i32 exponent) {
@@ -13,8 +13,24 @@ FN double power(double base, i32 exponent) {
   }
 }
 
+// Twenty bits, as the processor's.
+FN u32 noise_of(u32 key, u32 element) {
+  u32 h = key ^ element * 0x9e3779b1u;
+  h = (h ^ h >> 16) * 0x85ebca6bu;
+  h = (h ^ h >> 13) * 0xc2b2ae35u;
+  return (h ^ h >> 16) >> 12;
+}
+
+// The e4m3 value below or above x, whose magnitude is 448 at most.
+FN float to_e4m3(float x, u32 noise) {
+  const float size = fabsf(x);
+  if (!(size < infinity())) return x;
+  if (size >= 0.015625f) return as_float((as_bits(x) + noise) & 0xfff00000u);
+  return copysignf(floorf(size * 512.f + (float)noise / 1048576.f) / 512.f, x);
+}
+
 // Eight moments to storage. `key` is a number for this moment and update, `at` the element.
-FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 key, bool root) {
+FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 key, u32 coded, i64 first, bool root) {
   if (to.type == BF16) {
     #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -31,9 +47,14 @@ FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 
     // Sixteen neighbours have a block of 128.
     #pragma unroll
     for (int o = 8; o; o >>= 1) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-    const float scale = most > 0.f ? most / 448.f : 1.f;
+    const u32 exponent = max((as_bits(most) + 0x1fffffu) >> 23, 127u - 54u + 8u) - 8u;
+    const float scale = as_float(exponent << 23), inverse = as_float((254u - exponent) << 23);
     #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] /= scale;
+    for (int i = 0; i < 8; i++) {
+      const float least = root && x[i] > 0.f ? 0.001953125f : 0.f;
+      x[i] = to_e4m3(x[i] * inverse, noise_of(coded, (u32)(first + at + i)));
+      if (root) x[i] = fmaxf(x[i], least);
+    }
     if (left > 0 && (threadIdx.x & 15) == 0) scales[at / 128] = scale;
   }
   store8(to, 0, at, left, x);
@@ -50,8 +71,8 @@ FN void get_moments(float (&x)[8], Mat from, const float* scales, i64 at, i64 le
   }
 }
 
-// Vectors of n elements; v is null for SGD with momentum, master is null where param itself is updated, m_scales and v_scales where moments have none.
-ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
+// Vectors of n elements, the weight's from first_element on; key is a number for the weight; v is null for SGD with momentum, master is null where param itself is updated, m_scales and v_scales where moments have none.
+ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i32 key, i64 first_element, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
   __shared__ float correction[2];
   if (*skip != 0.f) return;
   const i32 count = *updates;
@@ -79,6 +100,7 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
   }
   store8(weight, 0, at, left, w);
   if (master.ptr) store8(param, 0, at, left, w);
-  put_moments(m, m_scales, at, left, first, mixed((u64)count, 0), false);
-  if (v.ptr) put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), true);
+  const u32 coded = 2u * ((u32)key ^ (u32)count * 0x85ebca77u);
+  put_moments(m, m_scales, at, left, first, mixed((u64)count, 0), coded, first_element, false);
+  if (v.ptr) put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), coded + 1u, first_element, true);
 }

@@ -6,7 +6,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, StepScale, Tensor};
+use fathom_tensor::moments::BLOCK;
+use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, MomentScales, StepScale, Tensor};
 
 use crate::disk::{Part, Role, chunks};
 use crate::grads::Grads;
@@ -14,8 +15,12 @@ use crate::params::{Param, ParamId, Params};
 use crate::shares::{SLOT, Sharding, Shares};
 use crate::value::Value;
 
+mod state;
 #[cfg(test)]
 mod tests;
+
+pub use state::{Moments, State};
+use state::{Views, key};
 
 /// Hyperparameters of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,21 +41,6 @@ pub struct AdamWSettings {
     pub moments: Moments,
 }
 
-/// What an optimizer keeps of earlier gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moments {
-    /// f32, or bf16 (Megatron's precision-aware optimizer).
-    pub dtype: DType,
-    /// Of their squares too; without, the update is SGD with momentum.
-    pub second: bool,
-}
-
-impl Default for Moments {
-    fn default() -> Moments {
-        Moments { dtype: DType::F32, second: true }
-    }
-}
-
 impl Default for AdamWSettings {
     fn default() -> AdamWSettings {
         AdamWSettings {
@@ -63,19 +53,6 @@ impl Default for AdamWSettings {
             moments: Moments::default(),
         }
     }
-}
-
-/// Moments of one weight, and its f32 master if the weight itself is narrower: of the elements whose state this rank keeps,
-/// shaped like the weight where that is all of them.
-pub struct State {
-    /// Its elements.
-    pub range: Range<usize>,
-    /// First moment.
-    pub m: Value,
-    /// Second moment, if there is one.
-    pub v: Option<Value>,
-    /// f32 weights.
-    pub master: Option<Value>,
 }
 
 /// The optimizer's state.
@@ -175,7 +152,11 @@ impl AdamW {
         };
         let state = |id: ParamId, weight: &Value| {
             let range = shares.own(id);
+            let blocks = range.len().div_ceil(BLOCK);
+            let scales = || device.empty(1, blocks, DType::F32, Category::Optimizer).into();
+            let coded = if moments.coded() { 1 + usize::from(moments.second) } else { 0 };
             State {
+                scales: (0..coded).map(|_| scales()).collect(),
                 m: room(Role::Moment1, weight, &range, moments.dtype),
                 v: moments.second.then(|| room(Role::Moment2, weight, &range, moments.dtype)),
                 master: (weight.dtype() != DType::F32)
@@ -198,16 +179,19 @@ impl AdamW {
         let items = self.items(params);
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
-            let part = |value, range, read| Part { value, range, read, write: !read };
-            let weight = state.master.is_some().then(|| part(&param.value, items[item].of_weight(), true));
-            let state = [Some(&state.m), state.v.as_ref(), state.master.as_ref()];
-            state.into_iter().flatten().map(|value| part(value, range.clone(), false)).chain(weight).collect()
+            let of_weight = items[item].of_weight();
+            let weight = Part { value: &param.value, range: of_weight, read: true, write: false };
+            std::iter::once(weight)
+                .filter(|_| state.master.is_some())
+                .chain(state.parts(range, false))
+                .collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {
-            let State { v, master, .. } = items[item].state;
-            let (moments, narrow) = views.split_at(1 + usize::from(v.is_some()));
-            moments.iter().for_each(|moment| machine.zero(moment));
-            if let ([to, weight], Some(_)) = (narrow, master) {
+            let state = items[item].state;
+            let (weight, views) = views.split_at(usize::from(state.master.is_some()));
+            let Views { m, v, master, scales } = Views::of(state, views);
+            [Some(m), v].into_iter().flatten().chain(scales).for_each(|moment| machine.zero(moment));
+            if let (Some(to), [weight]) = (master, weight) {
                 machine.copy(weight, to);
             }
         });
@@ -283,23 +267,35 @@ impl AdamW {
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
             // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
-            let part = |value, range| Part { value, range, read: true, write: true };
-            let state = [Some(&state.m), state.v.as_ref(), state.master.as_ref()];
-            let state = state.into_iter().flatten().map(|value| part(value, range.clone()));
-            std::iter::once(part(&param.value, items[item].of_weight())).chain(state).collect()
+            let of_weight = items[item].of_weight();
+            let weight = Part { value: &param.value, range: of_weight, read: true, write: true };
+            std::iter::once(weight).chain(state.parts(range, true)).collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {
             let Item { id, param, state, .. } = &items[item];
             let Some(grad) = grads.own(*id) else { return };
             let grad = &grad.view_cols(items[item].range.clone());
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
-            let (param, m) = (&views[0], &views[1]);
-            let (v, master) = match &state.v {
-                Some(_) => (views.get(2), views.get(3)),
-                None => (None, views.get(2)),
+            let Views { m, v, master, scales } = Views::of(state, &views[1..]);
+            let (key, first) = (key(&param.name), items[item].of_weight().start);
+            let scales = scales.first().map(|m| MomentScales { m, v: scales.get(1), key, first });
+            let param = &views[0];
+            let call = Call {
+                param,
+                master,
+                m,
+                v,
+                scales,
+                grad,
+                scale,
+                skip,
+                lr,
+                beta1,
+                beta2,
+                eps,
+                weight_decay,
+                updates,
             };
-            let call =
-                Call { param, master, m, v, grad, scale, skip, lr, beta1, beta2, eps, weight_decay, updates };
             machine.adamw(&call);
         });
         // Updated elements go to the ranks that have the same weights and not their state.

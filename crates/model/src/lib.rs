@@ -28,7 +28,7 @@ pub use config::Config;
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up};
 pub use files::{
-    Area, Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, Hurry, INDEX, SINGLE,
+    Area, Coded, Export, FileWriter, FolderOptions, FolderWriter, Header, HfFolder, Hurry, INDEX, SINGLE,
     SafeTensors, SaveOptions, Slot, Source, SpecialIds, Stored, Stream, TensorInfo, Wholes, export_tensors,
     fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header, rank_file, read_f32,
     save, save_hf, write_file,

@@ -18,6 +18,7 @@ mod machine;
 mod mask;
 pub mod mesh;
 mod meta;
+pub mod moments;
 mod pool;
 mod profile;
 mod share;
@@ -34,7 +35,8 @@ pub use fabric::{Fabric, Line, Ride, Ring};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
-    InFlight, Machine, MatMul, Norm, NormBackward, NormKind, Rope, RopeTable, Spread, StepScale,
+    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, Spread,
+    StepScale,
 };
 pub use mask::{Extent, Mask, Packed, Slice};
 pub use meta::Meta;

@@ -315,10 +315,12 @@ pub struct AdamW<'a> {
     pub param: &'a Tensor,
     /// f32 master of `param` if that is narrower.
     pub master: Option<&'a Tensor>,
-    /// First moment: f32, or bf16, to which it is rounded once it has been used.
+    /// First moment: f32; or bf16, to which it is rounded once it has been used; or e4m3 codes with `scales`.
     pub m: &'a Tensor,
     /// Second moment, of the same type.
     pub v: Option<&'a Tensor>,
+    /// Of moments that are e4m3 codes ([`crate::moments`]).
+    pub scales: Option<MomentScales<'a>>,
     /// f32 gradient of the sum; multiplied by `scale`.
     pub grad: &'a Tensor,
     /// f32 [1, 1]: one over the valid tokens, times the clip factor.
@@ -337,6 +339,19 @@ pub struct AdamW<'a> {
     pub weight_decay: f32,
     /// i32 [1, 1]: updates made, this one included; the moments are divided by `1 - beta^updates`.
     pub updates: &'a Tensor,
+}
+
+/// The scales of an update's moments, f32 [1, blocks], and what decides how they are rounded.
+#[derive(Clone, Copy, Debug)]
+pub struct MomentScales<'a> {
+    /// Of first moments.
+    pub m: &'a Tensor,
+    /// Of the roots of second moments.
+    pub v: Option<&'a Tensor>,
+    /// A number for the weight.
+    pub key: u32,
+    /// Which of its elements the first one is; a multiple of the block's.
+    pub first: usize,
 }
 
 /// From the gradient's sum of squares to the factor of an update. All f32 [1, 1] but the count of updates.

@@ -205,8 +205,9 @@ impl Machine for Meta {
     }
     fn step_scale(&self, _: &StepScale<'_>) {}
     fn adamw(&self, op: &AdamW<'_>) {
-        let read_and_written = [Some(op.param), op.master, Some(op.m), op.v];
-        let twice: u64 = read_and_written.into_iter().flatten().map(|tensor| 2 * tensor.bytes()).sum();
+        let scales = op.scales.map(|scales| [Some(scales.m), scales.v]).into_iter().flatten();
+        let read_and_written = [Some(op.param), op.master, Some(op.m), op.v].into_iter().chain(scales);
+        let twice: u64 = read_and_written.flatten().map(|tensor| 2 * tensor.bytes()).sum();
         self.run(Work::Memory, twice + op.grad.bytes());
     }
 }

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fathom_grad::{ParamId, State as Moments, Value};
-use fathom_model::{Export, Patch, SafeTensors, Slot, load_slots, patches};
+use fathom_model::{Coded, Export, Patch, SafeTensors, Slot, load_slots, patches};
 use fathom_tensor::{DType, Share};
 
 use crate::agree::outcome;
@@ -77,13 +77,16 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
 }
 
 /// The values of a part that this rank holds: weights that are not trained have no state.
-fn slots(trainer: &Trainer, (_, pick): Part) -> Vec<Slot> {
+fn slots(trainer: &Trainer, (name, pick): Part) -> Vec<Slot> {
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let Some(pick) = pick else {
-            return Some(Slot { id, range: param.value.own(), value: param.value.own_part() });
+            return Some(Slot { id, range: param.value.own(), value: param.value.own_part(), coded: None });
         };
         let state = trainer.optimizer().state(id)?;
-        Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone() })
+        let root = name == "moment2";
+        let scales = state.scales.get(usize::from(root)).filter(|_| name != "master").cloned();
+        let coded = scales.map(|scales| Coded { scales, root });
+        Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone(), coded })
     };
     trainer.params.iter().filter_map(slot).collect()
 }
@@ -133,7 +136,7 @@ impl Checkpoints {
             let dtype = match name {
                 "model" => trainer.model.dtype(&trainer.params),
                 "master" => DType::F32,
-                _ => trainer.optimizer().moments().dtype,
+                _ => trainer.optimizer().moments().stored(),
             };
             let own = &owns[usize::from(state)];
             let given = slots(trainer, part).into_iter().map(|slot| {

@@ -54,6 +54,18 @@ choice! {
 }
 
 choice! {
+    /// What moments are kept as (Megatron's `exp_avg_dtype` and `exp_avg_sq_dtype`).
+    pub enum MomentType {
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// f32.
+        F32 = "f32",
+        /// e4m3 in blocks of 128 with a scale each; of second moments the roots.
+        Fp8 = "fp8",
+    }
+}
+
+choice! {
     /// How much is computed again in the backward pass (Megatron's `recompute_granularity`).
     pub enum Granularity {
         /// Nothing: everything is kept.
@@ -414,7 +426,7 @@ recipe! {
         /// AdamW, or SGD with momentum.
         pub kind: OptimizerKind = OptimizerKind::Adamw,
         /// Type of the moments; masters are f32.
-        pub moments: Precision = Precision::F32,
+        pub moments: MomentType = MomentType::F32,
         /// Highest learning rate.
         pub lr: f64 = 1e-3,
         /// Decay of the first moment; the momentum of `sgd`.

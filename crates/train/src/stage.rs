@@ -13,8 +13,8 @@ use crate::fault::Faults;
 use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    CpCommType, Granularity, MeshTable, Method, OffloadCodec, OptimizerKind, Packing, PipelineSchedule,
-    PlaceName, PlaceRule, Precision, Recipe, RopeType, ShardingName, Stage,
+    CpCommType, Granularity, MeshTable, Method, MomentType, OffloadCodec, OptimizerKind, Packing,
+    PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::step::InStep;
@@ -120,8 +120,9 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
 /// What the optimizer keeps of earlier gradients.
 pub fn moments(recipe: &Recipe) -> Moments {
     let dtype = match recipe.optimizer.moments {
-        Precision::Bf16 => DType::Bf16,
-        Precision::F32 => DType::F32,
+        MomentType::Bf16 => DType::Bf16,
+        MomentType::F32 => DType::F32,
+        MomentType::Fp8 => DType::F8E4M3,
     };
     Moments { dtype, second: recipe.optimizer.kind == OptimizerKind::Adamw }
 }

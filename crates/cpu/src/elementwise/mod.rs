@@ -12,6 +12,7 @@
 
 mod activate;
 mod clamped;
+mod coded;
 mod combine;
 mod dispatch;
 mod embed;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use clamped::{clamped, clamped_backward};
+pub use coded::Coded;
 pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};

@@ -2,8 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::Place;
+use super::coded::{Blocks, Coded};
 use super::level::{Float, Kernel, Level, by_elem, madd, run};
 use crate::mat::Elem;
+use fathom_tensor::moments::BLOCK;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -19,8 +21,10 @@ pub struct AdamW {
     pub param: *mut u8,
     /// Their f32 master copy, updated first; null if `param` itself is updated.
     pub master: *mut f32,
-    /// Storage of the moments.
+    /// Storage of the moments, unless they are coded.
     pub moments: Elem,
+    /// Of moments that are e4m3 codes.
+    pub coded: Option<Coded>,
     /// First moment.
     pub m: *mut u8,
     /// Second moment; null for SGD with momentum.
@@ -47,8 +51,9 @@ pub struct AdamW {
     pub correction2: f32,
 }
 
-struct Update<'a, T, M> {
-    op: &'a AdamW,
+/// An update of weights `T` with moments `M`.
+pub(super) struct Update<'a, T, M> {
+    pub op: &'a AdamW,
     scale: f32,
     types: PhantomData<fn(T, M)>,
 }
@@ -69,6 +74,13 @@ pub unsafe fn adamw(place: Place<'_>, op: &AdamW) {
     if skip != 0.0 {
         return;
     }
+    if let Some(coded) = op.coded {
+        // SAFETY: the caller's promise; blocks are disjoint.
+        return by_elem!(op.elem, T => unsafe {
+            let update = Update::<T, f32> { op, scale, types: PhantomData };
+            run(place, &Blocks { update, coded }, op.count.div_ceil(BLOCK), 1, BLOCK * 12)
+        });
+    }
     // SAFETY: the caller's promise; pieces are disjoint.
     by_elem!(op.elem, T => by_elem!(op.moments, M => unsafe {
         let update = Update::<T, M> { op, scale, types: PhantomData };
@@ -83,14 +95,26 @@ impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
         let from = part.start * PIECE;
         let count = (part.end * PIECE).min(op.count) - from;
         // SAFETY: elements from..from + count of each tensor belong to this call.
-        let (m, grad) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(op.m.cast::<M>().add(from), count),
-                std::slice::from_raw_parts(op.grad.add(from), count),
-            )
-        };
+        unsafe {
+            let slice = |at: *mut u8| std::slice::from_raw_parts_mut(at.cast::<M>().add(from), count);
+            let v = (!op.v.is_null()).then(|| slice(op.v));
+            self.advance::<L>(from, slice(op.m), v);
+        }
+    }
+}
+
+impl<T: Float, M: Float> Update<'_, T, M> {
+    /// Updates the weights from element `from` on, with these moments of theirs.
+    ///
+    /// # Safety
+    /// As many elements from there on belong to this call.
+    #[inline(always)]
+    pub unsafe fn advance<L: Level>(&self, from: usize, m: &mut [M], v: Option<&mut [M]>) {
+        let (op, count) = (self.op, m.len());
+        // SAFETY: the caller's promise.
+        let grad = unsafe { std::slice::from_raw_parts(op.grad.add(from), count) };
         let keep = 1.0 - op.lr * op.weight_decay;
-        if op.v.is_null() {
+        let Some(v) = v else {
             let next = |i: usize, weight: f32| {
                 let momentum = madd::<L>(op.beta1, m[i].wide(), grad[i] * self.scale);
                 m[i] = M::narrow(momentum);
@@ -98,9 +122,7 @@ impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
             };
             // SAFETY: as above.
             return unsafe { self.each(from, count, next) };
-        }
-        // SAFETY: as above; there is a second moment.
-        let v = unsafe { std::slice::from_raw_parts_mut(op.v.cast::<M>().add(from), count) };
+        };
         let step = op.lr / op.correction1;
         let root = op.correction2.sqrt();
         let next = |i: usize, weight: f32| {
@@ -113,9 +135,7 @@ impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
         // SAFETY: as above.
         unsafe { self.each(from, count, next) }
     }
-}
 
-impl<T: Float, M: Float> Update<'_, T, M> {
     /// `next(element, weight)` is the weight after the update, for `count` elements from `from` on.
     ///
     /// # Safety

@@ -26,6 +26,7 @@ use fathom_tensor::{
 use crate::arena::Mapping;
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
+use crate::mat::Elem;
 use crate::threads::Threads;
 use crate::{attention, gemm};
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
@@ -156,6 +157,9 @@ impl Machine for Cpu {
     }
 
     fn zero(&self, dst: &Tensor) {
+        if dst.dtype().bytes() == 1 {
+            return operands::zero_bytes(dst);
+        }
         let out = operands::words(dst);
         // SAFETY: see the module; the words cover the tensor's rows exactly.
         unsafe { elementwise::zero(self.place(), out.rows, out.cols, out.mat) }
@@ -499,13 +503,15 @@ impl Machine for Cpu {
         }
         assert!(op.v.is_none_or(|v| v.dtype() == op.m.dtype()), "adamw: m {:?}, v {:?}", op.m, op.v);
         let updates = i32s(op.updates)[0];
+        let coded = operands::codes(op, updates);
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
         let call = elementwise::AdamW {
             count: op.param.len(),
             elem: elem(op.param.dtype()),
             param: operands::start_mut(op.param),
             master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
-            moments: elem(op.m.dtype()),
+            moments: coded.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
+            coded,
             m: operands::start_mut(op.m),
             v: op.v.map_or(std::ptr::null_mut(), operands::start_mut),
             grad: f32s_mut(op.grad),

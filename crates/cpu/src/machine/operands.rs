@@ -1,8 +1,10 @@
 //! Tensors as the operands of raw kernels. The one place where an address becomes a pointer.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{DType, Extent, Mask, NormBackward, Slice, Tensor};
+use fathom_tensor::moments::{BLOCK, key};
+use fathom_tensor::{AdamW, DType, Extent, Mask, NormBackward, Slice, Tensor};
 
+use super::expect;
 use crate::mat::{Elem, Mat, MatMut};
 use crate::{attention, elementwise};
 
@@ -122,6 +124,33 @@ pub fn words(tensor: &Tensor) -> Words {
     let (per, elem) = if bytes == 2 { (1, Elem::Bf16) } else { (bytes / 4, Elem::F32) };
     let mat = MatMut { ptr: start_mut(tensor), elem, stride: tensor.stride() * per };
     Words { rows: tensor.rows(), cols: tensor.cols() * per, mat }
+}
+
+/// Zeros in a tensor of one-byte elements.
+pub fn zero_bytes(dst: &Tensor) {
+    let (row, stride) = row_bytes(dst);
+    for index in 0..dst.rows() {
+        // SAFETY: row `index` of the tensor is `row` bytes at `index * stride`, inside its charged storage.
+        unsafe { std::ptr::write_bytes(start_mut(dst).add(index * stride), 0, row) }
+    }
+}
+
+/// Where the scales of an update's moments are, if those are e4m3 codes.
+///
+/// # Panics
+/// If scales are missing or too few.
+#[track_caller]
+pub fn codes(op: &AdamW<'_>, updates: i32) -> Option<elementwise::Coded> {
+    let narrow = op.m.dtype() == DType::F8E4M3;
+    assert_eq!(narrow, op.scales.is_some(), "adamw: moments {:?} with scales {:?}", op.m, op.scales);
+    let scales = op.scales?;
+    let wanted = [1, op.m.len().div_ceil(BLOCK)];
+    expect("adamw", "scales of m", scales.m, wanted);
+    scales.v.iter().for_each(|v| expect("adamw", "scales of v", v, wanted));
+    assert!(op.v.is_some() == scales.v.is_some(), "adamw: v {:?} with scales {:?}", op.v, scales.v);
+    let keys = [false, true].map(|second| key(scales.key, updates, second));
+    let v = scales.v.map_or(std::ptr::null_mut(), f32s_mut);
+    Some(elementwise::Coded { m: f32s_mut(scales.m), v, keys, first: scales.first })
 }
 
 /// The words of an i32 tensor that is read; others may be reading it too.

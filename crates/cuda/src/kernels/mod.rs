@@ -37,7 +37,7 @@ pub use launch::{Args, Grid, Launch, Scratch};
 pub use lists::{MOST_EXPERTS, balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
 pub use loss::cross_entropy;
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
-pub use optimizer::{Moments, adamw, step_scale};
+pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
 pub use quantise::{
     MICRO_BLOCK, Micro, dequantise, micro_round, micro_scale, quantise, quantise_rows, quantise_tiles,

@@ -1,18 +1,10 @@
 //! AdamW and the factor of an update.
 
-use fathom_tensor::{AdamW, DType, StepScale, Tensor};
+use fathom_tensor::moments::BLOCK;
+use fathom_tensor::{AdamW, DType, MomentScales, StepScale, Tensor};
 
 use super::launch::{Args, Launch, code, expect, start_mut};
 use super::table::{optimizer as entries, sums};
-
-/// Scales of moments that are e4m3: f32, one for each 128 elements.
-#[derive(Clone, Copy, Debug)]
-pub struct Moments<'a> {
-    /// Of the first moment.
-    pub m: &'a Tensor,
-    /// Of the root of the second.
-    pub v: &'a Tensor,
-}
 
 /// The factor of an update.
 #[track_caller]
@@ -23,9 +15,9 @@ pub fn step_scale(op: &StepScale<'_>) -> Launch {
     Launch::new(sums::step_scale, 1, args.plain_out(op.updates, DType::I32))
 }
 
-/// The update. Moments may be f32, bf16, or e4m3 with `scales`.
+/// The update. Moments may be f32, bf16, or e4m3 with scales.
 #[track_caller]
-pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
+pub fn adamw(op: &AdamW<'_>) -> Launch {
     let n = op.param.len();
     let vector = |args: Args, what: &str, tensor: &Tensor| {
         assert!(tensor.is_contiguous() && tensor.len() == n, "adamw: {what} is {tensor:?} of {n} elements");
@@ -34,10 +26,11 @@ pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
     for (what, tensor) in [("m", op.m), ("v", op.v.unwrap_or(op.m)), ("grad", op.grad)] {
         expect("adamw", what, tensor, op.param.shape());
     }
-    let f8 = [Some(op.m), op.v].map(|moment| moment.is_some_and(|moment| moment.dtype() == DType::F8E4M3));
-    let wanted = n.div_ceil(128);
-    let fits = scales.is_some_and(|s| s.m.len() >= wanted && s.v.len() >= wanted);
-    assert!(fits || f8 == [false; 2], "adamw: moments in e4m3 need {wanted} scales each");
+    let wanted = n.div_ceil(BLOCK);
+    let coded = op.m.dtype() == DType::F8E4M3;
+    let fits =
+        op.scales.is_some_and(|scales| scales.m.len() == wanted && scales.v.is_some() == op.v.is_some());
+    assert!(fits || !coded, "adamw: moments in e4m3 need {wanted} scales each, not {:?}", op.scales);
     let args = vector(Args::new(), "param", op.param);
     let args = match op.master {
         Some(master) => vector(args, "master", master),
@@ -52,10 +45,14 @@ pub fn adamw(op: &AdamW<'_>, scales: Option<Moments<'_>>) -> Launch {
     assert!(op.grad.is_contiguous(), "adamw: grad is {:?}", op.grad);
     let args = args.raw_mat(op.grad.address(), 0, code(op.grad.dtype()));
     let args = args.plain(op.scale, DType::F32).plain(op.skip, DType::F32).plain(op.updates, DType::I32);
-    let args = match scales {
-        Some(scales) => args.plain_out(scales.m, DType::F32).plain_out(scales.v, DType::F32),
+    let (key, first) = op.scales.map_or((0, 0), |scales| (scales.key, scales.first));
+    let args = match op.scales.filter(|_| coded) {
+        Some(MomentScales { m, v, .. }) => {
+            args.plain_out(m, DType::F32).plain_out(v.unwrap_or(m), DType::F32)
+        }
         None => args.address(0).address(0),
     };
+    let args = args.int_bits(key.cast_signed()).long(first);
     let args = args.long(n).float(op.lr).float(op.beta1).float(op.beta2).float(op.eps).float(op.weight_decay);
     Launch::new(entries::adamw, n.div_ceil(2048), args)
 }

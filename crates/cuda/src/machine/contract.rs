@@ -226,6 +226,6 @@ impl Machine for Cuda {
     }
 
     fn adamw(&self, op: &AdamW<'_>) {
-        self.run(&kernels::adamw(op, None));
+        self.run(&kernels::adamw(op));
     }
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
+use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{Category, DType, Device, Machine, Meta};
 
 use super::*;
@@ -65,8 +66,7 @@ impl Setup {
         let mut all = Vec::new();
         for (id, param) in self.params.iter() {
             let state = optimizer.state(id).into_iter();
-            let moments = state.flat_map(|state| [Some(&state.m), state.v.as_ref(), state.master.as_ref()]);
-            let values = std::iter::once(&param.value).chain(moments.flatten());
+            let values = std::iter::once(&param.value).chain(state.flat_map(State::values));
             all.extend(values.map(|value| value.bytes(&self.device)));
         }
         all
@@ -263,28 +263,72 @@ fn without_a_second_moment_it_is_sgd() {
     }
 }
 
-/// bf16 moments take half the memory and stay within their rounding of those in f32.
+/// bf16 moments take half the memory, and codes a little more than a quarter; they stay within their rounding of those in f32.
 #[test]
 fn narrow_moments_follow_wide_ones() {
     let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
+    for isa in levels() {
+        let run = |dtype| {
+            let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
+            let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+            let moments = Moments { dtype, second: true };
+            let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
+            for step in 1..=5 {
+                setup.set(step, 5.0, 64.0);
+                setup.update(&mut optimizer, &settings);
+            }
+            let master = |id| optimizer.state(id).unwrap().master.as_ref().unwrap().tensor();
+            [0, 1].map(|index| download(&setup.device, &master(ParamId(index))))
+        };
+        let wide = run(DType::F32);
+        // Five steps of at most lr, with moments that are off by 2^-8, or 2^-3 as codes are rounded up or down.
+        for (dtype, error) in [(DType::Bf16, 1.0 / 256.0), (DType::F8E4M3, 1.0 / 8.0)] {
+            let most = 5.0 * 0.01 * 3.0 * error;
+            for (wide, narrow) in wide.iter().zip(&run(dtype)) {
+                assert_ne!(wide.data, narrow.data);
+                let apart = wide.data.iter().zip(&narrow.data).map(|(a, b)| (a - b).abs());
+                let (worst, mean) =
+                    apart.clone().fold((0.0, 0.0), |(top, sum), x| (f64::max(top, x), sum + x));
+                let mean = mean / wide.data.len() as f64;
+                assert!(worst <= most && mean <= most / 8.0, "{dtype:?}: {worst}, {mean} on average");
+            }
+        }
+    }
+}
+
+/// The squares of a gradient that has ended fade as they would in f32: codes do not stick.
+#[test]
+fn codes_of_moments_fade() {
+    let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
     let run = |dtype| {
-        let mut setup = Setup::new(Arc::new(Cpu::new(2, None)), DType::Bf16);
+        let mut setup = Setup::new(Arc::new(Cpu::new(1, None)), DType::F32);
         let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
         let moments = Moments { dtype, second: true };
         let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
-        for step in 1..=5 {
+        for step in 1..=60 {
             setup.set(step, 5.0, 64.0);
+            if step > 1 {
+                for (id, grad) in setup.grads.iter() {
+                    let [rows, cols] = SHAPES[id.index()];
+                    setup.write(grad, &Matrix::new(rows, cols, |_, _| 1e-6));
+                }
+            }
             setup.update(&mut optimizer, &settings);
         }
-        let master = |id| optimizer.state(id).unwrap().master.as_ref().unwrap().tensor();
-        [0, 1].map(|index| download(&setup.device, &master(ParamId(index))))
+        let state = optimizer.state(ParamId(0)).unwrap();
+        let v = state.v.as_ref().unwrap();
+        match state.scales.get(1) {
+            None => setup.device.to_f32(&v.tensor()),
+            Some(scales) => {
+                let (codes, scales) = (v.bytes(&setup.device), setup.device.to_f32(&scales.tensor()));
+                let root =
+                    |(at, code): (usize, &u8)| fathom_tensor::moments::decode(*code) * scales[at / BLOCK];
+                codes.iter().enumerate().map(root).map(|root| root * root).collect()
+            }
+        }
     };
-    let [wide, narrow] = [DType::F32, DType::Bf16].map(run);
-    for (wide, narrow) in wide.iter().zip(&narrow) {
-        assert_ne!(wide.data, narrow.data);
-        // Five steps of at most lr, with moments that are off by 2^-8.
-        let most = 5.0 * 0.01 * 3.0 / 256.0;
-        let apart = wide.data.iter().zip(&narrow.data).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(apart <= most, "{apart}");
-    }
+    let [wide, coded] = [DType::F32, DType::F8E4M3].map(run);
+    let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>();
+    let ratio = sum(&coded) / sum(&wide);
+    assert!((ratio - 1.0).abs() < 0.25, "{ratio}");
 }

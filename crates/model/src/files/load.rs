@@ -34,6 +34,17 @@ pub struct Slot {
     pub value: Value,
     /// Which elements of the rank's part of the weight they are, counted row by row.
     pub range: Range<usize>,
+    /// The value is codes.
+    pub coded: Option<Coded>,
+}
+
+/// What e4m3 codes in blocks ([`fathom_tensor::moments`]) need besides themselves; in files are the elements that they stand for.
+#[derive(Clone, Debug)]
+pub struct Coded {
+    /// f32 [1, blocks], in memory.
+    pub scales: Value,
+    /// Codes are of the elements' roots.
+    pub root: bool,
 }
 
 /// One patch, with where it comes from and goes to.
@@ -111,7 +122,8 @@ fn groups<'a>(jobs: &'a [Job], slots: &[Slot]) -> Vec<Group<'a>> {
     let most = (all / 8).clamp(*GROUP_BYTES.start(), *GROUP_BYTES.end());
     let mut groups: Vec<Group<'a>> = Vec::new();
     for job in jobs {
-        let Some(value) = slots[job.slot].value.resident() else { continue };
+        let slot = &slots[job.slot];
+        let Some(value) = slot.value.resident().filter(|_| slot.coded.is_none()) else { continue };
         let flat = value.reshape(1, value.len());
         for (area, place) in job.parts(most) {
             if groups.last().is_none_or(|group| group.bytes >= most) {
@@ -153,7 +165,7 @@ pub(super) fn chunks(area: &Area, element_bytes: usize) -> impl Iterator<Item = 
 pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn Source) -> Result<()> {
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let value = param.value.clone();
-        Slot { id, range: 0..value.len(), value }
+        Slot { id, range: 0..value.len(), value, coded: None }
     };
     let slots: Vec<Slot> = params.iter().map(slot).collect();
     load_slots(device, model, &slots, source)?;

@@ -1,13 +1,14 @@
 //! Streams weights that are on disk to their place, chunk by chunk: nothing of them is whole in memory, but for a tensor that
-//! has to be transposed.
+//! has to be transposed. Values that are codes are made the same way.
 
 use std::ops::Range;
 use std::sync::Mutex;
 
+use fathom_tensor::moments::{BLOCK, NEAREST, encode_block};
 use fathom_tensor::{DType, Device, Tensor};
 
 use super::convert::{convert_into, transpose};
-use super::load::{Job, Slot};
+use super::load::{Coded, Job, Slot};
 use super::source::Source;
 use crate::error::{Error, Result};
 
@@ -20,13 +21,27 @@ struct Part<'a> {
     turned: Option<Vec<u8>>,
 }
 
-/// Fills all values that are not in memory.
+/// Elements that become codes at once.
+const CODED: usize = 1 << 18;
+
+/// Fills all values that are not in memory, and those that are codes.
 ///
 /// # Errors
 /// If the source cannot be read.
 pub(super) fn load_chunks(device: &Device, slots: &[Slot], jobs: &[Job], source: &dyn Source) -> Result<()> {
-    for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.value.resident().is_none()) {
+    let wanted = |slot: &Slot| slot.value.resident().is_none() || slot.coded.is_some();
+    for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| wanted(slot)) {
         let parts = parts(jobs, index, source)?;
+        if let Some(coded) = &slot.coded {
+            let mut made = Ok(());
+            slot.value.fill(|range, chunk| {
+                if made.is_ok() {
+                    made = encode(device, &parts, source, coded, (range, chunk));
+                }
+            });
+            made?;
+            continue;
+        }
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         slot.value.fill(|range, chunk| {
             let (dtype, share) = (chunk.dtype(), range.len().div_ceil(STRETCHES));
@@ -46,6 +61,32 @@ pub(super) fn load_chunks(device: &Device, slots: &[Slot], jobs: &[Job], source:
         if let Some(error) = failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
             return Err(error);
         }
+    }
+    Ok(())
+}
+
+/// Makes the codes of a chunk of a value, which begins with a block.
+fn encode(
+    device: &Device,
+    parts: &[Part<'_>],
+    source: &dyn Source,
+    coded: &Coded,
+    (range, chunk): (Range<usize>, &Tensor),
+) -> Result<()> {
+    let scales = coded.scales.tensor();
+    for start in range.clone().step_by(CODED) {
+        let len = CODED.min(range.end - start);
+        let mut bytes = vec![0; 4 * len];
+        read(parts, source, start..start + len, DType::F32, &mut bytes)?;
+        let values = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
+        let mut values: Vec<f32> = values.collect();
+        let (mut codes, mut factors) = (vec![0; len], Vec::new());
+        for (block, codes) in values.chunks_mut(BLOCK).zip(codes.chunks_mut(BLOCK)) {
+            factors.extend(encode_block(block, coded.root, |_| NEAREST, codes).to_le_bytes());
+        }
+        device.machine.write(&chunk.view_cols(start - range.start..start - range.start + len), &codes);
+        let blocks = start / BLOCK..(start + len).div_ceil(BLOCK);
+        device.machine.write(&scales.view_cols(blocks), &factors);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub use area::Area;
 pub(crate) use convert::convert;
 pub use folder::{FolderOptions, HfFolder, SpecialIds, open, open_config, save_hf};
 pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
-pub use load::{Slot, load, load_slots};
+pub use load::{Coded, Slot, load, load_slots};
 pub use save::{Export, SaveOptions, export_tensors, save};
 pub use sink::Hurry;
 pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream, rank_file};

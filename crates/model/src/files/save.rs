@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fathom_grad::{ParamId, Params, Value};
+use fathom_tensor::moments::{BLOCK, decode_block};
 use fathom_tensor::{DType, Device, Reader, Share};
 
 use super::area::{Area, part_name};
@@ -82,6 +83,8 @@ struct Held {
     shape: [usize; 2],
     /// Which of its elements the value begins with.
     first: usize,
+    /// Scales of codes, which may be of roots.
+    scales: Option<(Reader, bool)>,
 }
 
 /// A tensor in a file, or a part of one.
@@ -111,7 +114,7 @@ impl Export {
             let id = ParamId(index as u32);
             let value = tensor(id)?;
             let range = 0..value.len();
-            Some((Slot { id, value, range: range.clone() }, patches(&pieces, shape, range)))
+            Some((Slot { id, value, range: range.clone(), coded: None }, patches(&pieces, shape, range)))
         });
         let (shares, export) = Export::of(device, model, given.collect(), options.dtype);
         (shares, Export { max_shard_bytes: options.max_shard_bytes, ..export })
@@ -132,7 +135,7 @@ impl Export {
         let mut places: BTreeMap<String, usize> = BTreeMap::new();
         let mut named: Vec<(DType, Vec<(usize, Patch)>)> = Vec::new();
         let (mut shares, mut held) = (Vec::new(), Vec::new());
-        for (Slot { id, value, range }, patches) in given {
+        for (Slot { id, value, range, coded }, patches) in given {
             if patches.is_empty() {
                 continue;
             }
@@ -146,7 +149,12 @@ impl Export {
                 }
                 named[place].1.push((held.len(), patch));
             }
-            held.push(Held { reader, shape: shapes[id.index()], first: range.start });
+            let scales = coded.map(|coded| {
+                let (share, reader) = coded.scales.share(device);
+                shares.push(share);
+                (reader, coded.root)
+            });
+            held.push(Held { reader, shape: shapes[id.index()], first: range.start, scales });
         }
         let tensors = named.into_iter().flat_map(|(dtype, patches)| joined(dtype, patches)).collect();
         (shares, Export { held, tensors, max_shard_bytes: u64::MAX })
@@ -224,7 +232,7 @@ impl Tensor {
         let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
         for (of, patch) in &self.patches {
             let held = &held[*of];
-            let from = held.reader.dtype();
+            let from = held.dtype();
             for rows in chunks(&patch.area, from.bytes()) {
                 let part = patch.rows(rows);
                 held.read(&part.local, &mut bytes)?;
@@ -246,8 +254,36 @@ impl Tensor {
 }
 
 impl Held {
+    /// The type of what [`Held::read`] gives.
+    fn dtype(&self) -> DType {
+        if self.scales.is_some() { DType::Bf16 } else { self.reader.dtype() }
+    }
+
     /// Replaces the contents of `out` with an area of the rank's part of the weight.
     fn read(&self, local: &Area, out: &mut Vec<u8>) -> Result<()> {
+        let Some((scales, root)) = &self.scales else { return self.read_stored(local, out) };
+        let (mut codes, mut factors) = (Vec::new(), Vec::new());
+        self.read_stored(local, &mut codes)?;
+        out.clear();
+        let width = local.cols.len();
+        for (row, codes) in local.rows.clone().zip(codes.chunks(width.max(1))) {
+            let first = row * self.shape[1] + local.cols.start - self.first;
+            let blocks = first / BLOCK..(first + width).div_ceil(BLOCK);
+            scales.read(0..1, blocks.clone(), &mut factors).map_err(Error::Spill)?;
+            for (block, factor) in blocks.zip(factors.as_chunks::<4>().0) {
+                let at = |element: usize| element.clamp(first, first + width) - first;
+                let codes = &codes[at(block * BLOCK)..at((block + 1) * BLOCK)];
+                let mut values = [0.0; BLOCK];
+                let values = &mut values[..codes.len()];
+                decode_block(codes, f32::from_le_bytes(*factor), *root, values);
+                // Their lower halves are zero.
+                out.extend(values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_stored(&self, local: &Area, out: &mut Vec<u8>) -> Result<()> {
         let Area { rows, cols } = local;
         let width = self.shape[1];
         if self.first == 0 && self.reader.shape() == self.shape {

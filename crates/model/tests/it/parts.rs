@@ -26,7 +26,7 @@ fn slots(device: &Device, params: &Params, part: usize, parts: usize, copy: bool
             let flat = param.value.tensor().reshape(1, param.value.len());
             device.machine.copy(&flat.view_cols(range.clone()), &value);
         }
-        Slot { id, value: Value::from(value), range }
+        Slot { id, value: Value::from(value), range, coded: None }
     };
     params.iter().map(slot).collect()
 }

@@ -53,11 +53,8 @@ pub(super) fn source(rank: usize, ranks: usize) -> usize {
 /// The values of a rank's state, in their order: its own parts of what ranks share.
 fn values(trainer: &Trainer) -> Vec<Value> {
     let of = |id: ParamId| {
-        let state = trainer.optimizer().state(id);
-        let state =
-            state.into_iter().flat_map(|state| [Some(&state.m), state.v.as_ref(), state.master.as_ref()]);
-        std::iter::once(trainer.params.get(id).value.own_part())
-            .chain(state.flatten().cloned().collect::<Vec<_>>())
+        let state = trainer.optimizer().state(id).into_iter().flat_map(fathom_grad::State::values);
+        std::iter::once(trainer.params.get(id).value.own_part()).chain(state.cloned())
     };
     trainer.params.iter().flat_map(|(id, _)| of(id)).filter(|value| !value.is_empty()).collect()
 }

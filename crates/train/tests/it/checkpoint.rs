@@ -55,6 +55,40 @@ fn a_checkpoint_is_of_the_moment_it_began() {
     }
 }
 
+/// Moments that are codes are stored as what they stand for, and go on as if they had never been.
+#[test]
+fn codes_of_moments_resume() {
+    let how = how(fathom_grad::Places::none(), 256);
+    let moments = fathom_grad::Moments { dtype: DType::F8E4M3, second: true };
+    for dtype in [DType::F32, DType::Bf16] {
+        let (one_folder, other_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let trainer = || crate::step::trainer_with(2, dtype, moments);
+        let (mut one, mut other) = (trainer(), trainer());
+        let step = |trainer: &mut Trainer| trainer.step(&[micro(256)], &how).unwrap().loss.wait_f32();
+        let save = |trainer: &Trainer, folder: &std::path::Path, step| {
+            let progress = Progress { step, ..Progress::default() };
+            let mut saving = Checkpoints::new(folder, 9).begin(trainer, &progress).unwrap();
+            saving.finish(&trainer.device).unwrap();
+        };
+        (0..4).for_each(|_| drop(step(&mut one)));
+        save(&one, one_folder.path(), 4);
+        Checkpoints::new(one_folder.path(), 9).load_latest(&mut other).unwrap();
+        save(&other, other_folder.path(), 4);
+        let same = || {
+            let diff =
+                fathom_train::compare_checkpoints(one_folder.path(), other_folder.path()).unwrap().unwrap();
+            assert!(diff.differing == 0 && diff.tensors > 0, "{dtype:?}: {diff:?}");
+        };
+        same();
+        for _ in 0..4 {
+            assert_eq!(step(&mut one).to_bits(), step(&mut other).to_bits());
+        }
+        save(&one, one_folder.path(), 8);
+        save(&other, other_folder.path(), 8);
+        same();
+    }
+}
+
 #[test]
 #[should_panic(expected = "end its share first")]
 fn an_update_that_does_not_wait_for_the_save_is_refused() {

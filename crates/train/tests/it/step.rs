@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::{DType, Device};
+use fathom_train::parallel::Sharding;
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 
 fn spec() -> Spec {
@@ -42,10 +43,14 @@ pub fn how(places: Places, tokens: usize) -> InStep {
 }
 
 pub fn trainer(threads: usize, dtype: DType) -> Trainer {
+    trainer_with(threads, dtype, Moments::default())
+}
+
+pub fn trainer_with(threads: usize, dtype: DType, moments: Moments) -> Trainer {
     let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
     let (model, mut params) = Model::declare(&device, &spec(), dtype);
     initialise(&device, &model, &mut params, Init::new(1));
-    Trainer::new(&device, model, params)
+    Trainer::sharded(&device, model, params, Sharding::default(), moments)
 }
 
 #[test]

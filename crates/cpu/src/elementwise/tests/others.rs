@@ -320,6 +320,7 @@ fn adamw_follows_its_definition() {
                     param: param.mat_mut(0).ptr,
                     master: if with_master { master.mat_mut(0).ptr.cast() } else { std::ptr::null_mut() },
                     moments: Elem::F32,
+                    coded: None,
                     m: m.mat_mut(0).ptr,
                     v: v.mat_mut(0).ptr,
                     grad: grad.mat(0).ptr.cast(),

@@ -209,6 +209,7 @@ fn optimizer(bed: &Bed) -> Made {
         master: (bed.dtype != DType::F32).then_some(&master),
         m: &m,
         v: Some(&v),
+        scales: None,
         grad: &grad,
         scale: &scale,
         skip: &skip,

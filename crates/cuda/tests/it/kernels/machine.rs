@@ -214,6 +214,6 @@ impl Machine for Emulated {
     }
 
     fn adamw(&self, op: &AdamW<'_>) {
-        one(kernels::adamw(op, None));
+        one(kernels::adamw(op));
     }
 }

@@ -1,7 +1,7 @@
 //! Updates of weights, with moments of every storage.
 
-use fathom_cuda::kernels::{Moments, adamw};
-use fathom_tensor::{AdamW, Category, DType, Device, StepScale, Tensor};
+use fathom_cuda::kernels::adamw;
+use fathom_tensor::{AdamW, Category, DType, Device, MomentScales, StepScale, Tensor};
 
 use super::{devices, emulator, floats, numbers, same};
 
@@ -43,6 +43,7 @@ impl Weights {
             master: self.master.as_ref(),
             m: &self.m,
             v: Some(&self.v),
+            scales: None,
             grad: &self.grad,
             scale,
             skip,
@@ -127,8 +128,10 @@ fn narrow_moments_stay_near_wide_ones() {
         for step in 1..101 {
             let updates = device.from_i32(&[step], Category::Data);
             super::set(&device, &weights.grad, &numbers(n, 50 + step as u64));
-            let scales = (moments == DType::F8E4M3).then_some(Moments { m: &scales[0], v: &scales[1] });
-            emulator::run(&adamw(&weights.op([&scale, &skip, &updates]), scales));
+            let [m, v] = &scales;
+            let scales = MomentScales { m, v: Some(v), key: 7, first: 0 };
+            let scales = (moments == DType::F8E4M3).then_some(scales);
+            emulator::run(&adamw(&AdamW { scales, ..weights.op([&scale, &skip, &updates]) }));
         }
         let moved: Vec<f32> = floats(&device, &weights.param).iter().zip(begin).map(|(x, y)| x - y).collect();
         moved

@@ -1,0 +1,98 @@
+//! What an optimizer keeps of each weight.
+
+use std::ops::Range;
+
+use fathom_tensor::moments::BLOCK;
+use fathom_tensor::{DType, Tensor};
+
+use crate::disk::{CHUNK, Part};
+use crate::shares::SLOT;
+use crate::value::Value;
+
+// Ranks and chunks have whole blocks, so that the codes do not depend on who keeps them where.
+const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
+
+/// What an optimizer keeps of earlier gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moments {
+    /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's precision-aware
+    /// optimizer.
+    pub dtype: DType,
+    /// Of their squares too; without, the update is SGD with momentum.
+    pub second: bool,
+}
+
+impl Default for Moments {
+    fn default() -> Moments {
+        Moments { dtype: DType::F32, second: true }
+    }
+}
+
+impl Moments {
+    /// Their type in files, which holds them exactly.
+    pub fn stored(self) -> DType {
+        if self.coded() { DType::Bf16 } else { self.dtype }
+    }
+
+    /// They are codes in blocks.
+    pub fn coded(self) -> bool {
+        self.dtype == DType::F8E4M3
+    }
+}
+
+/// Moments of one weight, and its f32 master if the weight itself is narrower: of the elements whose state this rank keeps,
+/// shaped like the weight where that is all of them.
+pub struct State {
+    /// Its elements.
+    pub range: Range<usize>,
+    /// First moment.
+    pub m: Value,
+    /// Second moment, if there is one.
+    pub v: Option<Value>,
+    /// f32 weights.
+    pub master: Option<Value>,
+    /// f32 [1, blocks], of moments that are e4m3 codes: the scales of the first, and of the second's roots if there is one. They
+    /// stay in memory wherever codes are.
+    pub scales: Vec<Value>,
+}
+
+impl State {
+    /// All of it, in a fixed order.
+    pub fn values(&self) -> impl Iterator<Item = &Value> {
+        let state = [Some(&self.m), self.v.as_ref(), self.master.as_ref()];
+        state.into_iter().flatten().chain(&self.scales)
+    }
+
+    /// Some elements of all of it.
+    pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = Part<'_>> {
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let (range, moments) = (range.clone(), self.values().count() - self.scales.len());
+        self.values().enumerate().map(move |(at, value)| {
+            let range = if at < moments { range.clone() } else { blocks.clone() };
+            Part { value, range, read, write: true }
+        })
+    }
+}
+
+/// Some elements of a state in memory, as [`State::parts`] names them.
+pub(super) struct Views<'a> {
+    pub m: &'a Tensor,
+    pub v: Option<&'a Tensor>,
+    pub master: Option<&'a Tensor>,
+    pub scales: &'a [Tensor],
+}
+
+impl<'a> Views<'a> {
+    pub fn of(state: &State, views: &'a [Tensor]) -> Views<'a> {
+        let (values, scales) = views.split_at(views.len() - state.scales.len());
+        let mut values = values.iter();
+        let m = values.next().unwrap_or_else(|| panic!("an update without moments"));
+        let v = state.v.as_ref().and_then(|_| values.next());
+        Views { m, v, master: values.next(), scales }
+    }
+}
+
+/// A number for a weight that does not depend on which rank has it (FNV-1a of its name).
+pub(super) fn key(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
