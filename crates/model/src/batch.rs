@@ -41,7 +41,7 @@ impl Model {
     #[track_caller]
     pub fn batch(&self, device: &Device, packed: Packed<'_>, caps: Caps) -> Batch {
         let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = Cut { tokens, cp: 1, chunk: tokens, windows };
+        let cut = Cut { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
         self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p] })

@@ -166,6 +166,18 @@ impl Spec {
         self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))
     }
 
+    /// The products of a layer that a token goes through besides attention's pairs, in pairs: a weight is one product, a pair two
+    /// for each column of the queries.
+    pub fn token_pairs(&self) -> u64 {
+        let attention = self.q_cols() + 2 * self.kv_cols() + self.attention_cols();
+        let matrices = if self.mlp.gated { 3 } else { 2 };
+        let ffn = self.moe.as_ref().map_or(self.ffn, |moe| {
+            moe.ffn * moe.routing.top_k + moe.shared.as_ref().map_or(0, |shared| shared.ffn)
+        });
+        let weights = self.hidden * (attention + matrices * ffn);
+        (weights / (2 * self.q_cols()).max(1)) as u64
+    }
+
     /// The distinct windows, in order of first use; a layer's mask is its window's index here.
     pub fn windows(&self) -> Vec<Option<usize>> {
         let mut windows = Vec::new();

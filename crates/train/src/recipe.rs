@@ -298,6 +298,9 @@ recipe! {
         pub cp_comm_type: CpCommType = CpCommType::P2p,
         /// Ranks of an inner group of `a2a+p2p`.
         pub cp_inner: usize = 1,
+        /// Each document lies on as few of those ranks as balance allows, and only keys that are attended to travel (dynamic context
+        /// parallel); with `p2p`.
+        pub cp_dynamic: bool = false,
         /// Data parallel: each rank has a part of the micro batches.
         pub dp: usize = 1,
         /// Pipeline parallel: each rank has some of the layers.

@@ -212,8 +212,16 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         CpCommType::A2a => CpComm::A2a,
         CpCommType::A2aP2p => CpComm::A2aP2p { inner: table.cp_inner },
     };
+    let cp_dynamic = table.cp_dynamic;
+    if cp_dynamic && cp_comm != CpComm::P2p {
+        let message = format!(
+            "documents stay on few ranks where mesh.cp_comm_type is \"p2p\", not \"{}\"",
+            table.cp_comm_type
+        );
+        return Err(say("cp_dynamic", message));
+    }
     let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
-    Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, rank: 0 })
+    Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, cp_dynamic, rank: 0 })
 }
 
 /// The ranks among which so many tokens can be shared, up to a node's or two.

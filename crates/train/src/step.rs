@@ -369,7 +369,9 @@ fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how
     let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
     let grid = device.mesh.grid();
     let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
-    let cut = Cut { tokens, cp: grid.cp, chunk: if grid.cp == 1 { tokens } else { CHUNK }, windows };
+    let chunk = if grid.cp == 1 { tokens } else { CHUNK };
+    let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
+    let cut = Cut { tokens, cp: grid.cp, chunk, windows, dynamic };
     let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
     let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
     let batch = model.batch_of(device, packed, how.caps, &sharing);

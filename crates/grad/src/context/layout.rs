@@ -10,8 +10,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::area;
 use super::part::Part;
+use super::{area, dynamic};
 
 /// Exchanges tried for each rank.
 const EXCHANGES: usize = 16;
@@ -33,6 +33,9 @@ pub struct Cut<'a> {
     /// The window of each layer, or of each kind of layer: what is balanced is the sum of their areas. None means one
     /// kind without a window.
     pub windows: &'a [Option<usize>],
+    /// Documents stay on few ranks, so that less travels: what a token is worth besides attention, in pairs. Without, all ranks
+    /// have some of every document.
+    pub dynamic: Option<u64>,
 }
 
 /// The tokens of each rank.
@@ -41,6 +44,7 @@ pub struct ContextLayout {
     tokens: usize,
     docs: Vec<Range<usize>>,
     ranks: Vec<Vec<Range<usize>>>,
+    dynamic: bool,
 }
 
 /// Some tokens in a row and the mask area of their queries.
@@ -70,8 +74,15 @@ impl ContextLayout {
         let ends = docs.iter().scan(0, |end, doc| Some(doc.start >= std::mem::replace(end, doc.end)));
         let ascend = ends.zip(docs).all(|(after, doc)| after && doc.start <= doc.end && doc.end <= tokens);
         assert!(ascend, "context: documents {docs:?} of {tokens} tokens");
-        let ranks = if cp == 1 { vec![whole(tokens)] } else { balance(docs, cut) };
-        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks })
+        let ranks = match cut.dynamic {
+            _ if cp == 1 => vec![whole(tokens)],
+            Some(token) => {
+                let (hands, _) = dynamic::deal(docs, cut, token);
+                hands.into_iter().map(|rows| Part::new(rows).ranges().to_vec()).collect()
+            }
+            None => balance(docs, cut),
+        };
+        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic: cut.dynamic.is_some() })
     }
 
     /// Tokens of the stream.
@@ -82,6 +93,11 @@ impl ContextLayout {
     /// Number of ranks.
     pub fn cp(&self) -> usize {
         self.ranks.len()
+    }
+
+    /// Only keys that somebody attends to travel.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.dynamic
     }
 
     /// Tokens of one rank.
@@ -144,6 +160,15 @@ fn whole(tokens: usize) -> Vec<Range<usize>> {
     if tokens == 0 { Vec::new() } else { std::iter::once(0..tokens).collect() }
 }
 
+/// Pairs of some queries of the document that begins at `start`, under all windows.
+pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<usize>]) -> u64 {
+    let window = |window: &Option<usize>| area::of_queries(queries.clone(), start, *window);
+    match windows {
+        [] => window(&None),
+        windows => windows.iter().map(window).sum(),
+    }
+}
+
 /// Equal chunks, then those with the rest.
 fn chunks(docs: &[Range<usize>], cut: &Cut<'_>) -> [Vec<Chunk>; 2] {
     let own = cut.tokens / cut.cp;
@@ -157,12 +182,7 @@ fn chunks(docs: &[Range<usize>], cut: &Cut<'_>) -> [Vec<Chunk>; 2] {
         }
         let here = docs[first..].iter().take_while(|doc| doc.start < rows.end);
         let of = |doc: &Range<usize>| {
-            let queries = rows.start.max(doc.start)..rows.end.min(doc.end);
-            let window = |window: &Option<usize>| area::of_queries(queries.clone(), doc.start, *window);
-            match cut.windows {
-                [] => window(&None),
-                windows => windows.iter().map(window).sum(),
-            }
+            area_of(&(rows.start.max(doc.start)..rows.end.min(doc.end)), doc.start, cut.windows)
         };
         let area = here.map(of).sum();
         Chunk { rows, area }

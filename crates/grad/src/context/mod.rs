@@ -3,9 +3,11 @@
 //! A [`ContextLayout`] deals the tokens. A rank's batch has its own tokens in the order of the stream, and a [`Context`]:
 //! who attends whom between its rows and those of others, and how keys and values travel ([`CpComm`]). Only attention
 //! asks for it. What a context charges depends on the tokens, the cap of documents, the number of ranks and of windows,
-//! never on the documents.
+//! never on the documents. What goes over the wire does where documents stay on few ranks ([`Cut::dynamic`]): keys that nobody
+//! attends to stay where they are.
 
 mod area;
+mod dynamic;
 mod layout;
 mod part;
 
@@ -168,7 +170,28 @@ pub(crate) struct Ring {
     /// The ranks that have the same heads, by circle.
     pub outer: Group,
     /// By window and step: at step s come the keys of the circle s before this one.
-    pub masks: Vec<Vec<Mask>>,
+    pub steps: Vec<Vec<Step>>,
+}
+
+/// Keys that meet a circle's queries together.
+pub(crate) struct Step {
+    pub mask: Mask,
+    /// Own rows that go to the circle as far ahead.
+    pub give: Vec<Range<usize>>,
+    /// Rows that come, in as many messages, as they lie in one buffer.
+    pub take: Vec<Range<usize>>,
+}
+
+impl Step {
+    /// Rows that come.
+    pub fn rows(&self) -> usize {
+        self.take.last().map_or(0, |last| last.end)
+    }
+
+    /// Own rows that others need.
+    pub fn given(&self) -> usize {
+        self.give.iter().map(Range::len).sum()
+    }
 }
 
 /// Everybody's keys in the order of the stream.
@@ -230,17 +253,10 @@ impl Maker<'_> {
         let (cp, index) = (axis.size(), axis.index());
         let (circle, place, circles) = (index / inner, index % inner, cp / inner);
         let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
-        let part = |circle: usize| {
-            let part = self.layout.part(&members(circle));
-            let positions =
-                if inner == 1 && circle == index { own.clone() } else { self.positions(&part, positions) };
-            (part, positions)
-        };
-        let parts: Vec<(Part, Tensor)> = (0..circles).map(part).collect();
-        let (q, pos_q) = &parts[circle];
-        let steps = |window: &Option<usize>| -> Vec<Mask> {
-            let from = |step: usize| &parts[(circle + circles - step) % circles];
-            (0..circles).map(from).map(|(k, pos_k)| self.mask((q, pos_q), (k, pos_k), *window)).collect()
+        let parts: Vec<Part> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
+        let steps = match self.layout.is_dynamic() {
+            true => self.needed_steps(&parts, circle, positions, own),
+            false => self.whole_steps(&parts, circle, positions, (inner == 1).then_some(own)),
         };
         let (across, around) =
             if inner == 1 || inner == cp { ("cp", "cp") } else { ("cp.inner", "cp.outer") };
@@ -248,8 +264,62 @@ impl Maker<'_> {
         Ring {
             inner: Circle::new(axis.some(across, &members(circle)), self.layout, &members(circle)),
             outer: axis.some(around, &same),
-            masks: self.windows.iter().map(steps).collect(),
+            steps,
         }
+    }
+
+    /// All keys of one circle after the other.
+    fn whole_steps(
+        &self,
+        parts: &[Part],
+        circle: usize,
+        positions: &[i32],
+        own: Option<&Tensor>,
+    ) -> Vec<Vec<Step>> {
+        let tables = parts.iter().enumerate().map(|(at, part)| match own {
+            Some(own) if at == circle => own.clone(),
+            _ => self.positions(part, positions),
+        });
+        let tables: Vec<Tensor> = tables.collect();
+        let step = |step: usize, window: Option<usize>| {
+            let from = (circle + parts.len() - step) % parts.len();
+            let all = || std::iter::once(0..parts[from].len()).collect();
+            let mask = self.mask((&parts[circle], &tables[circle]), (&parts[from], &tables[from]), window);
+            Step { mask, give: all(), take: all() }
+        };
+        let steps = |window: &Option<usize>| (0..parts.len()).map(|at| step(at, *window)).collect();
+        self.windows.iter().map(steps).collect()
+    }
+
+    /// The keys that are attended to, of one rank after the other. Tables are as large as if those were all.
+    fn needed_steps(&self, parts: &[Part], index: usize, positions: &[i32], own: &Tensor) -> Vec<Vec<Step>> {
+        let (cp, docs, mine) = (parts.len(), self.layout.docs(), &parts[index]);
+        let step = |step: usize, window: Option<usize>| {
+            if step == 0 {
+                let all = || std::iter::once(0..mine.len()).collect();
+                return Step { mask: self.mask((mine, own), (mine, own), window), give: all(), take: all() };
+            }
+            let [ahead, behind] = [&parts[(index + step) % cp], &parts[(index + cp - step) % cp]];
+            let needed = mine.needed(behind, docs, window);
+            let table =
+                self.device.empty(1, mine.len(), DType::I32, Category::Data).view_cols(0..needed.len());
+            if self.device.machine.has_data() {
+                let rows = needed.ranges().iter().flat_map(|range| &positions[range.clone()]);
+                let bytes: Vec<u8> = rows.flat_map(|position| position.to_le_bytes()).collect();
+                self.device.machine.write(&table, &bytes);
+            }
+            let take = behind.runs(&needed).into_iter().scan(0, |end, run| {
+                *end += run.len();
+                Some(*end - run.len()..*end)
+            });
+            Step {
+                mask: self.mask((mine, own), (&needed, &table), window),
+                give: mine.runs(&ahead.needed(mine, docs, window)),
+                take: take.collect(),
+            }
+        };
+        let steps = |window: &Option<usize>| (0..cp).map(|at| step(at, *window)).collect();
+        self.windows.iter().map(steps).collect()
     }
 
     fn gathered(&self, axis: &Group, positions: &[i32], own: &Tensor) -> Gathered {
@@ -271,7 +341,7 @@ impl Context {
     ///
     /// # Panics
     /// If the layout is not for the mesh, there are more documents than the cap, no way for keys to travel, or groups of
-    /// ranks that do not divide them.
+    /// ranks that do not divide them; or if documents stay on few ranks and keys do not go from rank to rank.
     #[track_caller]
     pub fn new(
         device: &Device,
@@ -294,6 +364,8 @@ impl Context {
             device.mesh
         );
         assert!(!comm.is_empty(), "context: no way for keys to travel");
+        let fits = !layout.is_dynamic() || cp == 1 || comm.iter().all(|comm| *comm == CpComm::P2p);
+        assert!(fits, "context: documents stay on few ranks where keys go by p2p, not {comm:?}");
         let maker = Maker { device, layout, windows, docs, positions };
         let mine = layout.part(&[index]);
         let own_mask = |window: &Option<usize>| maker.mask((&mine, own), (&mine, own), *window);
@@ -310,7 +382,7 @@ impl Context {
         let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, positions, own));
         let alone = rings.iter().find(|(size, _)| *size == 1);
         let masks = match alone {
-            Some((_, ring)) => ring.masks.iter().map(|steps| steps[0].clone()).collect(),
+            Some((_, ring)) => ring.steps.iter().map(|steps| steps[0].mask.clone()).collect(),
             None => windows.iter().map(own_mask).collect(),
         };
         let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();

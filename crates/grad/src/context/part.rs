@@ -63,6 +63,34 @@ impl Part {
         here.map(|range| range.start.max(tokens.start)..range.end.min(tokens.end))
     }
 
+    /// What of other rows this part's rows attend to, in documents that are causal within a window if given.
+    pub fn needed(&self, keys: &Part, docs: &[Range<usize>], window: Option<usize>) -> Part {
+        let mut wanted: Vec<Range<usize>> = Vec::new();
+        for doc in docs {
+            for queries in self.within(doc) {
+                let reach = window.map_or(0, |window| (queries.start + 1).saturating_sub(window));
+                let seen = doc.start.max(reach)..queries.end;
+                match wanted.last_mut() {
+                    Some(last) if seen.start <= last.end => last.end = seen.end,
+                    _ => wanted.push(seen),
+                }
+            }
+        }
+        Part::new(wanted.iter().flat_map(|wanted| keys.within(wanted)).collect())
+    }
+
+    /// The rows that another part's tokens, all of them its own, have here: ranges with gaps between them.
+    pub fn runs(&self, some: &Part) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for rows in some.ranges.iter().map(|range| self.rows(range)) {
+            match runs.last_mut() {
+                Some(last) if last.end == rows.start => last.end = rows.end,
+                _ => runs.push(rows),
+            }
+        }
+        runs
+    }
+
     /// Who attends: this part's rows are the queries, another's the keys, documents causal within a window if given.
     pub fn slices(&self, keys: &Part, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
         let slice = |doc: &Range<usize>| Slice::causal(self.rows(doc), keys.rows(doc), window);
@@ -83,6 +111,11 @@ mod tests {
         assert_eq!(part.within(&(5..22)).collect::<Vec<_>>(), [5..9, 20..22]);
         let docs = [0..3, 3..7, 7..21, 21..30];
         let slices = part.slices(&Part::new(vec![0..5, 21..22]), &docs, Some(2));
+        let keys = Part::new(vec![0..4, 9..18, 22..23, 26..30]);
+        assert_eq!(part.needed(&keys, &docs, None).ranges(), [3..4, 9..18, 22..23]);
+        assert_eq!(part.needed(&keys, &docs, Some(4)).ranges(), [3..4, 17..18, 22..23]);
+        assert_eq!(keys.runs(&part.needed(&keys, &docs, None)), [3..14]);
+        assert_eq!(keys.runs(&part.needed(&keys, &docs, Some(4))), [3..4, 12..14]);
         assert_eq!(slices, [Slice::causal(0..3, 3..5, Some(2)), Slice::causal(6..9, 5..6, Some(2))]);
     }
 }

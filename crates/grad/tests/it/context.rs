@@ -30,6 +30,7 @@ struct Case {
     sinks: bool,
     head_groups: usize,
     chaos: Option<u64>,
+    dynamic: bool,
 }
 
 /// What a rank has afterwards.
@@ -68,6 +69,7 @@ impl Case {
             sinks: false,
             head_groups: 1,
             chaos: None,
+            dynamic: false,
         }
     }
 
@@ -89,7 +91,8 @@ impl Case {
     }
 
     fn layout(&self) -> ContextLayout {
-        let cut = Cut { tokens: self.tokens(), cp: self.cp, chunk: self.chunk, windows: &[self.window] };
+        let (tokens, dynamic) = (self.tokens(), self.dynamic.then_some(20));
+        let cut = Cut { tokens, cp: self.cp, chunk: self.chunk, windows: &[self.window], dynamic };
         ContextLayout::new(&self.ranges(), &cut).unwrap_or_else(|message| panic!("{message}"))
     }
 
@@ -298,7 +301,13 @@ fn every_kind_is_attention_of_one_rank() {
                 check(&case);
                 check(&Case { dtype: DType::Bf16, ..case.clone() });
                 check(&Case { kv_heads: 1, ..case.clone() });
-                check(&Case { window: Some(29), ..case });
+                check(&Case { window: Some(29), ..case.clone() });
+                if comm == CpComm::P2p {
+                    check(&Case { dynamic: true, ..case.clone() });
+                    let windows = Case { dynamic: true, window: Some(29), ..case };
+                    check(&Case { dtype: DType::Bf16, ..windows.clone() });
+                    check(&Case { sinks: true, ..windows });
+                }
             }
         }
     }
@@ -333,16 +342,36 @@ fn chunks_that_do_not_divide_and_documents_of_one_rank() {
     }
 }
 
+/// Documents on few ranks: those that lie on one travel nowhere, and of one over all ranks what comes later than all queries
+/// stays where it is.
+#[test]
+fn only_keys_that_are_attended_to_travel() {
+    let sent = |case: &Case| -> Vec<u64> { case.run().iter().map(|rank| rank.sent_bytes).collect() };
+    let case = Case::new(CpComm::P2p, 4);
+    let all = sent(&case);
+    let alone = Case { dynamic: true, docs: vec![96; 4], ..case.clone() };
+    check(&alone);
+    assert_eq!(sent(&alone), [0; 4]);
+    let one = Case { dynamic: true, ..case.clone() };
+    let total = |sent: &[u64]| sent.iter().sum::<u64>();
+    assert_eq!(4 * total(&sent(&one)), 3 * total(&all));
+    let mixed = Case { dynamic: true, docs: vec![180, 60, 50, 60, 34], ..case };
+    check(&mixed);
+    check(&Case { sinks: true, head_groups: 2, ..mixed.clone() });
+    assert!(total(&sent(&mixed)) < total(&all) / 2, "{:?} of {all:?}", sent(&mixed));
+}
+
 /// What a batch charges does not depend on its documents.
 #[test]
 fn memory_is_the_same_for_all_documents() {
-    for comm in kinds(4) {
+    let dynamic = kinds(4).into_iter().map(|comm| (comm, false)).chain([(CpComm::P2p, true)]);
+    for (comm, dynamic) in dynamic {
         let usages = |docs: Vec<usize>| -> Vec<Usage> {
-            Case { docs, ..Case::new(comm, 4) }.plan().into_iter().map(|rank| rank.usage).collect()
+            Case { docs, dynamic, ..Case::new(comm, 4) }.plan().into_iter().map(|rank| rank.usage).collect()
         };
         let dense = usages(vec![384]);
         assert!(dense.iter().all(|usage| *usage == dense[0]), "{comm}: ranks differ");
-        for docs in [packed(4), vec![100, 184, 100]] {
+        for docs in [packed(4), vec![100, 184, 100], vec![96; 4]] {
             assert_eq!(usages(docs), dense, "{comm}");
         }
     }

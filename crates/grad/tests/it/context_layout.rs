@@ -34,7 +34,7 @@ fn log_normal(tokens: usize, mean: f64, seed: u64) -> Vec<Range<usize>> {
 }
 
 fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> Cut<'_> {
-    Cut { tokens, cp, chunk, windows }
+    Cut { tokens, cp, chunk, windows, dynamic: None }
 }
 
 /// Everything once, in order, as many tokens for each, and all areas together.
@@ -109,6 +109,51 @@ fn layers_of_several_windows_share_a_layout() {
     }
 }
 
+/// Ranks that have some of each document.
+fn degrees(layout: &ContextLayout) -> Vec<usize> {
+    let has = |rank: usize, doc: &Range<usize>| {
+        layout.ranges(rank).iter().any(|range| range.start < doc.end && doc.start < range.end)
+    };
+    layout.docs().iter().map(|doc| (0..layout.cp()).filter(|rank| has(*rank, doc)).count()).collect()
+}
+
+/// A document that is all there is lies on all ranks, short ones on one each, and mixtures on as few as balance allows.
+#[test]
+fn documents_lie_on_few_ranks() {
+    let dynamic = |docs: &[Range<usize>], cp, token| {
+        let tokens = docs.last().map_or(0, |doc| doc.end);
+        check(docs, &Cut { dynamic: Some(token), ..cut(tokens, cp, 512, &[]) })
+    };
+    let equal: Vec<Range<usize>> = (0..16).map(|doc| doc * 1000..(doc + 1) * 1000).collect();
+    let layout = dynamic(&equal, 8, 0);
+    assert!(degrees(&layout).iter().all(|degree| *degree == 1) && layout.imbalance(None) == 1.0);
+    let layout = dynamic(&[0..TOKENS], 8, 0);
+    assert!(degrees(&layout) == [8] && layout.imbalance(None) < 1.01);
+    // One long one and eight short ones: the long one on all ranks or nearly, the short ones on one each but for the last.
+    let mut mixed = vec![0..64 << 10];
+    mixed.extend((0..16).map(|doc| (64 + doc * 4) << 10..(68 + doc * 4) << 10));
+    let layout = dynamic(&mixed, 8, 0);
+    let found = degrees(&layout);
+    assert!(found[0] >= 7 && found[1..].iter().sum::<usize>() <= 16 + 8, "{found:?}");
+    assert!(layout.imbalance(None) < 1.03, "{}", layout.imbalance(None));
+    for seed in 0..40 {
+        let docs = log_normal(TOKENS, 4096.0, seed);
+        // A Llama 3 8B's layer: its weights over twice its columns.
+        let token = 26_624;
+        let layout = dynamic(&docs, 8, token);
+        let areas: Vec<u64> = (0..8).map(|rank| layout.area(rank, None)).collect();
+        let work = |area: u64| area as f64 + (token * TOKENS as u64 / 8) as f64;
+        let mean = areas.iter().map(|area| work(*area)).sum::<f64>() / 8.0;
+        let most = areas.iter().map(|area| work(*area)).fold(0.0, f64::max);
+        assert!(most / mean <= 1.02, "{seed}: {}", most / mean);
+        let mean = degrees(&layout).iter().sum::<usize>() as f64 / docs.len() as f64;
+        assert!(mean < 2.5, "{seed}: {mean}");
+        // Balanced by attention alone.
+        let alone = dynamic(&docs, 8, 0).imbalance(None);
+        assert!(alone <= 1.05, "{seed}: {alone}");
+    }
+}
+
 #[test]
 fn tokens_that_cannot_be_dealt_are_told() {
     let message = ContextLayout::new(&[], &cut(100, 8, 512, &[])).unwrap_err();
@@ -132,5 +177,6 @@ proptest! {
             start = (start + length).min(tokens);
         }
         check(&docs, &cut(tokens, cp, chunk, &[window, None]));
+        check(&docs, &Cut { dynamic: Some(chunk as u64 - 1), ..cut(tokens, cp, chunk, &[window, None]) });
     }
 }

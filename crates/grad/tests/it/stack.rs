@@ -430,7 +430,13 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
         start += length;
     }
     let windows = [None, Some(19)];
-    let cut = Cut { tokens: rows.len(), cp: device.mesh.size(Axis::Cp), chunk: 32, windows: &windows };
+    let cut = Cut {
+        tokens: rows.len(),
+        cp: device.mesh.size(Axis::Cp),
+        chunk: 32,
+        windows: &windows,
+        dynamic: None,
+    };
     let layout = ContextLayout::new(&parts, &cut).unwrap_or_else(|message| panic!("{message}"));
     let sharing = Sharing { layout: &layout, comm: &[comm] };
     let ids: Vec<i32> = rows.clone().map(token).collect();

@@ -31,6 +31,8 @@ pub struct Ranks {
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
     pub cp_comm: CpComm,
+    /// Documents stay on few of those ranks.
+    pub cp_dynamic: bool,
     /// The rank that is planned; a trainer's own is its device's.
     pub rank: usize,
 }
@@ -39,7 +41,16 @@ impl Default for Ranks {
     fn default() -> Ranks {
         let (grid, sharding, cp_comm) = (Grid::default(), Sharding::default(), CpComm::P2p);
         let order = Order::default();
-        Ranks { grid, virtual_stages: 1, layout: StageLayers::default(), order, sharding, cp_comm, rank: 0 }
+        Ranks {
+            grid,
+            virtual_stages: 1,
+            layout: StageLayers::default(),
+            order,
+            sharding,
+            cp_comm,
+            cp_dynamic: false,
+            rank: 0,
+        }
     }
 }
 

@@ -74,6 +74,8 @@ pub struct Case {
     pub chunks: usize,
     pub sharding: Sharding,
     pub cp_comm: CpComm,
+    /// Documents lie on few of the context parallel ranks.
+    pub cp_dynamic: bool,
     pub dtype: DType,
     pub tied: bool,
     pub tile_rows: Option<usize>,
@@ -94,6 +96,7 @@ pub const ONE: Case = Case {
     chunks: 1,
     sharding: Sharding::Optim,
     cp_comm: CpComm::P2p,
+    cp_dynamic: false,
     dtype: DType::F32,
     tied: false,
     tile_rows: None,
@@ -109,9 +112,9 @@ const ADAMW: Moments = Moments { dtype: DType::F32, second: true };
 const CODED: Moments = Moments { dtype: DType::F8E4M3, second: true };
 
 fn ranks(case: &Case, rank: usize) -> Ranks {
-    let Case { grid, chunks: virtual_stages, sharding, cp_comm, .. } = *case;
+    let Case { grid, chunks: virtual_stages, sharding, cp_comm, cp_dynamic, .. } = *case;
     let layout = StageLayers::new(case.layout).unwrap();
-    Ranks { grid, virtual_stages, layout, order: case.order, sharding, cp_comm, rank }
+    Ranks { grid, virtual_stages, layout, order: case.order, sharding, cp_comm, cp_dynamic, rank }
 }
 
 fn in_step(case: &Case) -> InStep {
@@ -374,6 +377,28 @@ fn context_parallel_ranks_compute_the_same_step() {
     let grid = Grid { cp: 4, ..Grid::default() };
     check(Case { grid, cp_comm: CpComm::A2aP2p { inner: 2 }, ..ONE }, false);
     check(Case { grid: Grid { cp: 2, ..Grid::default() }, dtype: DType::Bf16, ..ONE }, false);
+}
+
+/// Long documents on all ranks of a context, short ones on one: the same step, with less on the wire.
+#[test]
+fn documents_on_few_ranks_compute_the_same_step() {
+    let case = Case { cp_dynamic: true, ..ONE };
+    let cp = Grid { cp: 2, ..Grid::default() };
+    check(Case { grid: cp, ..case }, false);
+    check(Case { grid: cp, tile_rows: Some(128), uneven: true, ..case }, false);
+    check(Case { grid: Grid { cp: 4, ..cp }, ..case }, false);
+    check(Case { grid: Grid { cp: 2, tp: 2, sequence_parallel: true, ..cp }, ..case }, false);
+    check(Case { grid: Grid { cp: 2, pp: 2, dp: 2, ..cp }, ..case }, false);
+    check(Case { grid: cp, dtype: DType::Bf16, ..case }, false);
+    check(Case { grid: cp, sharding: Sharding::OptimGradsParams, ..case }, false);
+    let sent = |cp_dynamic| -> u64 {
+        let ranks = world(Case { grid: Grid { cp: 4, ..cp }, cp_dynamic, ..ONE }, 1);
+        let cp = |rank: &Seen| {
+            rank.wires.iter().filter(|((axis, _), _)| axis == "cp").map(|(_, wire)| wire.bytes).sum::<u64>()
+        };
+        ranks.iter().map(cp).sum()
+    };
+    assert!(sent(true) * 2 < sent(false), "{} of {}", sent(true), sent(false));
 }
 
 /// SGD with momentum, and moments in bf16, along every axis.

@@ -1,6 +1,6 @@
 //! Calls of the kernels with their scratch.
 
-use fathom_tensor::{Attention as Call, AttentionBackward, Mask, Tensor};
+use fathom_tensor::{Attention as Call, AttentionBackward, Mask, OpDesc, Tensor};
 
 use super::AttentionUse;
 use crate::op::Exec;
@@ -15,6 +15,8 @@ pub(super) struct Heads<'a> {
     pub results: [&'a Tensor; 2],
     /// [1, heads].
     pub sinks: Option<&'a Tensor>,
+    /// Scratch is made for this many keys where there are fewer, so that memory does not depend on who attends to what.
+    pub least_keys: usize,
 }
 
 impl<'a> Heads<'a> {
@@ -27,14 +29,27 @@ impl<'a> Heads<'a> {
     /// Computes the results, or goes on with them where they are those of other keys.
     pub fn attend(&self, x: &Exec<'_>, mask: &Mask, resume: bool) {
         let call = self.call(mask, resume);
-        let ws = x.workspace(x.device.machine.profile().workspace(&call.desc(false)));
+        let ws = self.scratch(x, &call, false);
         x.device.machine.attention(&call, &ws);
+    }
+
+    /// Memory of a call that is left out, for as long as it would have taken.
+    pub fn leave_out(&self, x: &Exec<'_>, mask: &Mask, backward: bool) {
+        drop(self.scratch(x, &self.call(mask, false), backward));
+    }
+
+    fn scratch(&self, x: &Exec<'_>, call: &Call<'_>, backward: bool) -> Tensor {
+        let mut desc = call.desc(backward);
+        if let OpDesc::Attention { k_tokens, .. } = &mut desc {
+            *k_tokens = self.least_keys.max(*k_tokens);
+        }
+        x.workspace(x.device.machine.profile().workspace(&desc))
     }
 
     /// The gradients, from results of all keys. `accumulate` adds to that of q.
     pub fn backward(&self, x: &Exec<'_>, mask: &Mask, gradients: &Gradients<'_>, accumulate: bool) {
         let forward = self.call(mask, false);
-        let ws = x.workspace(x.device.machine.profile().workspace(&forward.desc(true)));
+        let ws = self.scratch(x, &forward, true);
         let Gradients { dout, dqkv: [dq, dk, dv], dsinks } = *gradients;
         let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks, accumulate };
         x.device.machine.attention_backward(&call, &ws);

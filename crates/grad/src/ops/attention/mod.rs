@@ -89,7 +89,7 @@ impl Attention {
             let own_lse = own(x, lse, &heads);
             let results = [&part(out, &wide), &own_lse];
             let sinks = sinks.map(|sinks| part(sinks, &heads));
-            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref() };
+            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
             match route(x) {
                 None => group.attend(x, &x.batch.masks[self.how.mask], false),
                 Some(Route::Ring(ring)) => ring::forward(x, ring, &group),
@@ -123,7 +123,7 @@ impl Attention {
             }
             let results = [&part(out, &wide), &own_lse];
             let sinks = saved.params.first().map(|sinks| part(sinks, &heads));
-            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref() };
+            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
             let dout = &part(dout, &wide);
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let dsinks = dsinks.map(|dsinks| part(dsinks, &heads));

@@ -4,14 +4,17 @@
 //!
 //! Results go on from circle to circle in f32, own keys first, then those of the circles before, in a fixed order. In the
 //! backward pass keys go round again; their gradients go straight to whom they belong, who adds them in f32, its own
-//! first, then those of the circles after it, as they are computed.
+//! first, then those of the circles after it, as they are computed. Keys that nobody attends to may stay where they are: then
+//! transfers have fewer rows, or none, in buffers of the same size.
+
+use std::ops::Range;
 
 use fathom_tensor::mesh::Flying;
 use fathom_tensor::{Category, DType, Tensor};
 
 use super::circle::{Columns, Return, assemble, deliver};
 use super::kernel::{Gradients, Heads};
-use crate::context::Ring;
+use crate::context::{Ring, Step};
 use crate::op::Exec;
 
 /// Two tensors under way, and where they will be.
@@ -27,14 +30,26 @@ impl Coming {
     }
 }
 
-/// Begins to send two tensors to the circle `ahead` of this one, and to receive such from the one as far behind.
-fn shift(x: &Exec<'_>, ring: &Ring, ahead: usize, collective: &'static str, give: [&Tensor; 2]) -> Coming {
+/// Begins to send some rows of two tensors to the circle `ahead` of this one, and to receive such from the one as far behind,
+/// in the first rows of buffers like them.
+fn shift(
+    x: &Exec<'_>,
+    ring: &Ring,
+    (ahead, collective): (usize, &'static str),
+    give: [&Tensor; 2],
+    [out, into]: [&[Range<usize>]; 2],
+) -> Coming {
     let (size, index) = (ring.outer.size(), ring.outer.index());
     let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);
     let tensors = give.map(like);
     let (to, from) = ((index + ahead) % size, (index + size - ahead) % size);
-    let sends = give.map(|tensor| (to, tensor));
-    let receives = [(from, &tensors[0]), (from, &tensors[1])];
+    let runs = |tensor: &Tensor, runs: &[Range<usize>]| -> Vec<Tensor> {
+        runs.iter().map(|rows| tensor.view_rows(rows.clone())).collect()
+    };
+    let sent: Vec<Tensor> = give.into_iter().flat_map(|tensor| runs(tensor, out)).collect();
+    let received: Vec<Tensor> = tensors.iter().flat_map(|tensor| runs(tensor, into)).collect();
+    let sends: Vec<(usize, &Tensor)> = sent.iter().map(|tensor| (to, tensor)).collect();
+    let receives: Vec<(usize, &Tensor)> = received.iter().map(|tensor| (from, tensor)).collect();
     let flying = ring.outer.exchange(x.device, collective, &sends, &receives);
     Coming { tensors, flying }
 }
@@ -81,22 +96,37 @@ fn share(ring: &Ring, each: &Tensor) -> Tensor {
 }
 
 fn around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>) {
-    let masks = &ring.masks[heads.how.mask];
+    let steps = &ring.steps[heads.how.mask];
     let [q, k, v] = heads.qkv;
     let [out, lse] = heads.results;
-    let sum = wide(x, out, masks.len());
+    let sum = wide(x, out, steps.len());
+    let last = steps.iter().rposition(|step| step.rows() > 0).unwrap_or(0);
     let mut here = [k.clone(), v.clone()];
-    for (step, mask) in masks.iter().enumerate() {
-        let last = step + 1 == masks.len();
-        let coming = (!last).then(|| shift(x, ring, step + 1, "ring", [k, v]));
-        let sinks = heads.sinks.filter(|_| last);
-        let qkv = [q, &here[0], &here[1]];
-        Heads { qkv, results: [&sum, lse], sinks, ..*heads }.attend(x, mask, step > 0);
+    for (at, step) in steps.iter().enumerate() {
+        let coming = steps.get(at + 1).map(|next| keys(x, ring, at + 1, next, [k, v]));
+        let sinks = heads.sinks.filter(|_| at == last);
+        let [k_now, v_now] = rows(&here, step.rows());
+        let qkv = [q, &k_now, &v_now];
+        let now = Heads { qkv, results: [&sum, lse], sinks, least_keys: k.rows(), ..*heads };
+        match step.rows() {
+            0 => now.leave_out(x, &step.mask, false),
+            _ => now.attend(x, &step.mask, at > 0),
+        }
         if let Some(coming) = coming {
             here = coming.arrive();
         }
     }
     narrow(x, &sum, out);
+}
+
+/// Begins to send keys and values around, and to receive some.
+fn keys(x: &Exec<'_>, ring: &Ring, ahead: usize, step: &Step, own: [&Tensor; 2]) -> Coming {
+    shift(x, ring, (ahead, "ring"), own, [&step.give, &step.take])
+}
+
+/// The first rows of both.
+fn rows(tensors: &[Tensor; 2], rows: usize) -> [Tensor; 2] {
+    tensors.each_ref().map(|tensor| tensor.view_rows(0..rows))
 }
 
 pub(super) fn backward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gradients<'_>) {
@@ -121,29 +151,37 @@ pub(super) fn backward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: 
 }
 
 fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gradients<'_>) {
-    let masks = &ring.masks[heads.how.mask];
+    let steps = &ring.steps[heads.how.mask];
     let [q, k, v] = heads.qkv;
-    let sums = gradients.dqkv.map(|gradient| wide(x, gradient, masks.len()));
+    let sums = gradients.dqkv.map(|gradient| wide(x, gradient, steps.len()));
     let [dq, dk, dv] = &sums;
     let mut here = [k.clone(), v.clone()];
-    let mut returning: Option<(Coming, [Tensor; 2])> = None;
-    for (step, mask) in masks.iter().enumerate() {
-        let last = step + 1 == masks.len();
-        let coming = (!last).then(|| shift(x, ring, step + 1, "ring", [k, v]));
-        let part = match step {
+    let mut returning: Option<Returning<'_>> = None;
+    for (at, step) in steps.iter().enumerate() {
+        let coming = steps.get(at + 1).map(|next| keys(x, ring, at + 1, next, [k, v]));
+        let sent = match at {
             0 => [dk.clone(), dv.clone()],
             _ => [k, v].map(|like| x.device.empty(like.rows(), like.cols(), like.dtype(), Category::Comm)),
         };
-        let now = Gradients { dqkv: [dq, &part[0], &part[1]], dsinks: None, ..*gradients };
-        Heads { qkv: [q, &here[0], &here[1]], ..*heads }.backward(x, mask, &now, step > 0);
+        let ([k_now, v_now], [dk_now, dv_now]) = (rows(&here, step.rows()), rows(&sent, step.rows()));
+        let now = Gradients { dqkv: [dq, &dk_now, &dv_now], dsinks: None, ..*gradients };
+        let qkv = [q, &k_now, &v_now];
+        let part = Heads { qkv, least_keys: k.rows(), ..*heads };
+        match step.rows() {
+            0 => part.leave_out(x, &step.mask, true),
+            _ => part.backward(x, &step.mask, &now, at > 0),
+        }
         settle(x, &mut returning, [dk, dv]);
         if let Some(coming) = coming {
             here = coming.arrive();
         }
-        if step > 0 {
+        if at > 0 {
             // From the circle whose keys these are, seen from there: as far ahead as it is behind.
-            let back = ring.outer.size() - step;
-            returning = Some((shift(x, ring, back, "ring gradient", [&part[0], &part[1]]), part));
+            let back = (ring.outer.size() - at, "ring gradient");
+            let (out, into) = (0..step.rows(), 0..step.given());
+            let runs = [std::slice::from_ref(&out), std::slice::from_ref(&into)];
+            let coming = shift(x, ring, back, [&sent[0], &sent[1]], runs);
+            returning = Some(Returning { coming, sent, step });
         }
     }
     settle(x, &mut returning, [dk, dv]);
@@ -152,12 +190,25 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
     }
 }
 
+/// Gradients on their way to whom they belong.
+struct Returning<'a> {
+    coming: Coming,
+    sent: [Tensor; 2],
+    /// Whose own rows it was that others attended to.
+    step: &'a Step,
+}
+
 /// What another circle computed of this one's gradients joins them.
-fn settle(x: &Exec<'_>, returning: &mut Option<(Coming, [Tensor; 2])>, sums: [&Tensor; 2]) {
-    let Some((coming, sent)) = returning.take() else { return };
+fn settle(x: &Exec<'_>, returning: &mut Option<Returning<'_>>, sums: [&Tensor; 2]) {
+    let Some(Returning { coming, sent, step }) = returning.take() else { return };
     let arrived = coming.arrive();
     drop(sent);
     for (sum, part) in sums.into_iter().zip(&arrived) {
-        x.device.machine.add(sum, part, sum);
+        let mut first = 0;
+        for run in &step.give {
+            let (sum, part) = (sum.view_rows(run.clone()), part.view_rows(first..first + run.len()));
+            x.device.machine.add(&sum, &part, &sum);
+            first += run.len();
+        }
     }
 }

@@ -1,0 +1,169 @@
+//! Documents on as few ranks as balance allows: dynamic context parallelism (Megatron's `hybrid_context_parallel`), whose degree is
+//! each document's own.
+//!
+//! Every rank has as many tokens as every other. A document whose mask area is above a rank's share is cut into two chunks for
+//! each of as many ranks as it takes, which get one from its front and one from its back; shorter ones stay whole, the largest
+//! first, on the rank that has the least area so far, and the last of them fill what room is left. If a rank then has too much,
+//! the share above which a document is parted is halved, until every document lies on every rank.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use super::layout::{Cut, area_of};
+
+/// Work above the mean that is let be, for the sake of what need not travel.
+const TOLERATED: f64 = 0.02;
+
+/// Some tokens of one document, in ranges.
+#[derive(Clone, Debug)]
+struct Share {
+    rows: Vec<Range<usize>>,
+    tokens: usize,
+    area: u64,
+}
+
+impl Share {
+    fn new(rows: Vec<Range<usize>>, area: impl Fn(&Range<usize>) -> u64) -> Share {
+        let rows: Vec<Range<usize>> = rows.into_iter().filter(|range| !range.is_empty()).collect();
+        Share { tokens: rows.iter().map(Range::len).sum(), area: rows.iter().map(area).sum(), rows }
+    }
+
+    /// The first tokens of it, and the others.
+    fn split(self, tokens: usize, area: impl Fn(&Range<usize>) -> u64 + Copy) -> [Share; 2] {
+        let (mut left, mut front, mut back) = (tokens, Vec::new(), Vec::new());
+        for range in self.rows {
+            let middle = range.start + range.len().min(left);
+            left -= middle - range.start;
+            front.push(range.start..middle);
+            back.push(middle..range.end);
+        }
+        [front, back].map(|rows| Share::new(rows, area))
+    }
+}
+
+/// What a rank has so far.
+#[derive(Clone, Debug, Default)]
+struct Hand {
+    rows: Vec<Range<usize>>,
+    area: u64,
+    room: usize,
+}
+
+impl Hand {
+    fn take(&mut self, share: Share) {
+        self.area += share.area;
+        self.room -= share.tokens;
+        self.rows.extend(share.rows);
+    }
+}
+
+/// The dealing of one stream.
+struct Dealer<'a> {
+    cut: &'a Cut<'a>,
+    /// Documents, and what lies between them, with their areas.
+    parts: Vec<(Range<usize>, u64)>,
+    /// Area of all.
+    area: u64,
+}
+
+/// The ranges of each rank, and by how much the work of the fullest is over the mean, as a share of it. A token is as much work
+/// as `token` pairs.
+pub(super) fn deal(docs: &[Range<usize>], cut: &Cut<'_>, token: u64) -> (Vec<Vec<Range<usize>>>, f64) {
+    let mut parts = Vec::new();
+    let mut end = 0;
+    for doc in docs.iter().filter(|doc| !doc.is_empty()) {
+        parts.push((end..doc.start, 0));
+        parts.push((doc.clone(), area_of(doc, doc.start, cut.windows)));
+        end = doc.end;
+    }
+    parts.push((end..cut.tokens, 0));
+    parts.retain(|(rows, _)| !rows.is_empty());
+    parts.sort_by_key(|(rows, area)| (Reverse(*area), rows.start));
+    let area = parts.iter().map(|(_, area)| area).sum();
+    let dealer = Dealer { cut, parts, area };
+    let mut best: Option<(Vec<Hand>, f64)> = None;
+    // At last no document is above a thousandth of the mean.
+    for halvings in 0..10 {
+        let hands = dealer.deal(1 << halvings);
+        let excess = dealer.excess(&hands, token);
+        if best.as_ref().is_none_or(|(_, least)| excess < *least) {
+            best = Some((hands, excess));
+        }
+        if best.as_ref().is_some_and(|(_, least)| *least <= TOLERATED) {
+            break;
+        }
+    }
+    let (hands, excess) = best.unwrap_or_default();
+    (hands.into_iter().map(|hand| hand.rows).collect(), excess)
+}
+
+impl Dealer<'_> {
+    /// How much more work than the mean the fullest hand has, as a share of it.
+    fn excess(&self, hands: &[Hand], token: u64) -> f64 {
+        let cp = hands.len() as f64;
+        let most = hands.iter().map(|hand| hand.area).max().unwrap_or(0) as f64;
+        let kinds = self.cut.windows.len().max(1) as f64;
+        let mean = self.area as f64 / cp;
+        let work = mean + token as f64 * kinds * self.cut.tokens as f64 / cp;
+        if work == 0.0 { 0.0 } else { (most - mean) / work }
+    }
+
+    /// Documents above the `parting`th part of a rank's area, or with more tokens than a rank has, are parted.
+    fn deal(&self, parting: u64) -> Vec<Hand> {
+        let cp = self.cut.cp;
+        let room = self.cut.tokens / cp;
+        let mut hands = vec![Hand { room, ..Hand::default() }; cp];
+        let wanted = |rows: &Range<usize>, area: u64| -> usize {
+            let by_area =
+                (u128::from(area) * u128::from(parting) * cp as u128).div_ceil(u128::from(self.area.max(1)));
+            (by_area as usize).max(rows.len().div_ceil(room.max(1))).clamp(1, cp)
+        };
+        let (long, short): (Vec<_>, Vec<_>) =
+            self.parts.iter().partition(|(rows, area)| wanted(rows, *area) > 1);
+        for (rows, area) in long {
+            self.part(&mut hands, rows, wanted(rows, *area));
+        }
+        for (rows, _) in short {
+            let area = |range: &Range<usize>| area_of(range, rows.start, self.cut.windows);
+            self.place(&mut hands, Share::new(vec![rows.clone()], area), &area, &[]);
+        }
+        hands
+    }
+
+    /// Two chunks of a document to each of some ranks: one from its front and one from its back.
+    fn part(&self, hands: &mut [Hand], rows: &Range<usize>, ranks: usize) {
+        let area = |range: &Range<usize>| area_of(range, rows.start, self.cut.windows);
+        let edge = |chunk: usize| rows.start + rows.len() * chunk / (2 * ranks);
+        let chunk = |at: usize| edge(at)..edge(at + 1);
+        let mut taken = Vec::new();
+        for share in 0..ranks {
+            let share = Share::new(vec![chunk(share), chunk(2 * ranks - 1 - share)], area);
+            let to = self.place(hands, share, &area, &taken);
+            taken.extend(to);
+        }
+    }
+
+    /// Gives a share to the rank with the least area that has room for it and is not one of `others`; where none has, to those
+    /// with the most room, in pieces. Says which rank got the whole.
+    fn place(
+        &self,
+        hands: &mut [Hand],
+        mut share: Share,
+        area: &dyn Fn(&Range<usize>) -> u64,
+        others: &[usize],
+    ) -> Option<usize> {
+        while share.tokens > 0 {
+            let fits = |rank: &usize| hands[*rank].room >= share.tokens && !others.contains(rank);
+            if let Some(rank) = (0..hands.len()).filter(fits).min_by_key(|rank| (hands[*rank].area, *rank)) {
+                hands[rank].take(share);
+                return Some(rank);
+            }
+            let roomiest = (0..hands.len()).max_by_key(|rank| (hands[*rank].room, Reverse(*rank)))?;
+            let tokens = hands[roomiest].room.min(share.tokens);
+            let [front, back] = share.split(tokens, area);
+            hands[roomiest].take(front);
+            share = back;
+        }
+        None
+    }
+}
