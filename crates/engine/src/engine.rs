@@ -68,8 +68,12 @@ impl<'a> Engine<'a> {
 
     fn forward(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
         let batch = cache.batch(self.device, self.model, feeds);
-        let scope =
-            Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters };
+        let scope = Scope {
+            device: self.device,
+            params: self.params,
+            batch: (&batch).into(),
+            counters: &self.counters,
+        };
         let hidden = self.model.forward(&mut Eval::new(scope, None, Some(cache)));
         cache.commit();
         hidden
@@ -91,7 +95,12 @@ impl<'a> Engine<'a> {
         let none = self.device.from_i32(&[0], Category::Data);
         let (ids, positions) = (none.clone(), none);
         let batch = Batch { tokens: 0, ids, positions, masks: vec![], ropes: vec![], context: None };
-        work(&Scope { device: self.device, params: self.params, batch: &batch, counters: &self.counters })
+        work(&Scope {
+            device: self.device,
+            params: self.params,
+            batch: (&batch).into(),
+            counters: &self.counters,
+        })
     }
 
     /// Reads ids in chunks; returns the hidden states of the last chunk.
@@ -338,7 +347,8 @@ impl Engine<'_> {
     /// Hidden states of a packed batch behind the last norm, without memory of earlier tokens: [tokens, hidden]. What
     /// works token by token runs in tiles of a prompt's chunk.
     pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
-        let scope = Scope { device: self.device, params: self.params, batch, counters: &self.counters };
+        let scope =
+            Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
         let tile_rows = self.limits.chunk_tokens.next_multiple_of(128);
         self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
     }
@@ -346,7 +356,8 @@ impl Engine<'_> {
     /// Per-token losses of a packed batch: f32 in the order of the tokens, 0 where `labels` is below zero.
     fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
         let hidden = self.packed_hidden(batch);
-        let scope = Scope { device: self.device, params: self.params, batch, counters: &self.counters };
+        let scope =
+            Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
         let labels = Labels { ids: self.device.from_i32(labels, Category::Data), weights: None };
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
         self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);

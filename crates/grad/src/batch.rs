@@ -1,5 +1,8 @@
 //! A micro batch: one packed stream of tokens with its positions and masks, no padding.
 
+use std::ops::Deref;
+use std::rc::Rc;
+
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
@@ -19,6 +22,32 @@ pub struct Batch {
     pub ropes: Vec<Rotation>,
     /// Where the stream goes on, if other ranks have tokens of it.
     pub context: Option<Context>,
+}
+
+/// A batch that somebody keeps, or that goes when the last tape that needs it does.
+#[derive(Clone)]
+pub enum Tables<'a> {
+    /// Kept elsewhere.
+    Kept(&'a Batch),
+    /// Shared by those that need it.
+    Shared(Rc<Batch>),
+}
+
+impl Deref for Tables<'_> {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        match self {
+            Tables::Kept(batch) => batch,
+            Tables::Shared(batch) => batch,
+        }
+    }
+}
+
+impl<'a> From<&'a Batch> for Tables<'a> {
+    fn from(batch: &'a Batch) -> Tables<'a> {
+        Tables::Kept(batch)
+    }
 }
 
 impl Batch {

@@ -53,6 +53,13 @@ pub struct Node {
     pub region: Option<u32>,
 }
 
+impl Node {
+    /// A backward pass reads its weights: for the gradients of its inputs. An embedding has none.
+    pub fn rereads_weights(&self) -> bool {
+        !self.ins.is_empty()
+    }
+}
+
 /// The recorded operations of one segment, in program order.
 pub struct Graph {
     /// All values.

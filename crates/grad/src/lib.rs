@@ -31,7 +31,7 @@ mod value;
 pub mod ops;
 pub mod schedule;
 
-pub use batch::{Batch, Rotation};
+pub use batch::{Batch, Rotation, Tables};
 pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, mask};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;

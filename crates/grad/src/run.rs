@@ -327,8 +327,7 @@ impl Runner<'_, '_> {
                 .map(|val| if route.reads.contains(val) { Some(self.value(*val)) } else { None })
                 .collect()
         };
-        let params = node.params.iter().map(|id| self.exec.params.tensor(*id).clone()).collect();
-        let saved = Saved { ins: saved(&node.ins), outs: saved(&node.outs), params };
+        let saved = Saved { ins: saved(&node.ins), outs: saved(&node.outs), params: self.reread(index) };
         let dy: Vec<Option<Tensor>> = self.output_gradients(index, route);
         let flops = self.flops(index);
         let layer = self.exec.layer;
@@ -392,11 +391,18 @@ impl Runner<'_, '_> {
         for Due { node: index, mut saved, dy, rows } in due {
             let node = &self.graph.nodes[index];
             self.exec.device.pool.enter(node.op.name(), self.exec.layer);
-            saved.params = node.params.iter().map(|id| self.exec.params.tensor(*id)).collect();
+            saved.params = self.reread(index);
             self.exec.rows = rows;
             self.backward_weight(index, &saved, &dy);
             self.exec.carry = None;
         }
+    }
+
+    /// The weights that a node's backward pass reads.
+    fn reread(&self, index: usize) -> Vec<Tensor> {
+        let node = &self.graph.nodes[index];
+        let read = node.params.iter().filter(|_| node.rereads_weights());
+        read.map(|id| self.exec.params.tensor(*id)).collect()
     }
 
     /// Gradients of a node's outputs; zeros for a differentiable output that received none while another did.

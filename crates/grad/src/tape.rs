@@ -3,7 +3,7 @@
 use fathom_tensor::spill::Tag;
 use fathom_tensor::{Device, Tensor};
 
-use crate::batch::Batch;
+use crate::batch::Tables;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, Held, Holding, Leaving, Offload};
@@ -13,15 +13,15 @@ use crate::places::Places;
 use crate::run::{Counters, Due, Runner, Store};
 use crate::schedule::{At, Schedule};
 
-/// What a forward pass runs with; cheap to copy. Borrowing the weights here means that they cannot change while a tape lives.
-#[derive(Clone, Copy)]
+/// What a forward pass runs with; cheap to clone. Borrowing the weights here means that they cannot change while a tape lives.
+#[derive(Clone)]
 pub struct Scope<'a> {
     /// Compute and memory.
     pub device: &'a Device,
     /// Weights.
     pub params: &'a Params,
     /// The micro batch.
-    pub batch: &'a Batch,
+    pub batch: Tables<'a>,
     /// FLOPs and times.
     pub counters: &'a Counters,
 }
@@ -46,7 +46,12 @@ struct Done {
 impl Done {
     /// Weights that its backward pass needs.
     fn weights(&self) -> Vec<ParamId> {
-        if self.schedule.backward.is_empty() { Vec::new() } else { self.graph.weights() }
+        if self.schedule.backward.is_empty() {
+            return Vec::new();
+        }
+        let nodes = self.graph.nodes.iter().enumerate();
+        let needs = nodes.filter(|(index, node)| node.rereads_weights() || self.schedule.replays(*index));
+        needs.flat_map(|(_, node)| node.params.iter().copied()).collect()
     }
 }
 
@@ -95,7 +100,9 @@ impl Owed<'_> {
         let Owed { scope, head_groups, segments } = self;
         for Debt { layer, graph, due } in segments {
             let named = graph.weights();
-            let weights = scope.params.fetch(scope.device, named.iter().copied());
+            let read = graph.nodes.iter().filter(|node| node.rereads_weights());
+            let read = read.flat_map(|node| node.params.iter().copied());
+            let weights = scope.params.fetch(scope.device, read);
             weights.wait();
             grads.enter(scope.device, &named);
             let mut exec = exec(&scope, layer, head_groups);
@@ -139,8 +146,8 @@ fn weights<'a>(
     weights
 }
 
-fn exec<'a>(scope: &Scope<'a>, layer: i32, head_groups: usize) -> Exec<'a> {
-    let Scope { device, params, batch, .. } = *scope;
+fn exec<'a>(scope: &'a Scope<'_>, layer: i32, head_groups: usize) -> Exec<'a> {
+    let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
     let (rows, kv, carry, loads) = (0..batch.tokens, None, None, None);
     Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads }
 }
@@ -227,7 +234,7 @@ impl<'a> Tape<'a> {
     #[track_caller]
     pub fn backward_input(self, dy: Tensor, grads: &mut Grads) -> (Option<Tensor>, Owed<'a>) {
         assert!(self.split, "backward_input: the tape was not made to be split");
-        let (scope, head_groups, mut segments) = (self.scope, self.places.head_groups, Vec::new());
+        let (scope, head_groups, mut segments) = (self.scope.clone(), self.places.head_groups, Vec::new());
         let dx = self.reverse(dy, grads, Some(&mut segments));
         (dx, Owed { scope, head_groups, segments })
     }

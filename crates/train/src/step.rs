@@ -64,8 +64,6 @@ pub struct Trainer {
     pub counters: Counters,
     /// What lies behind memory; needed by steps whose places name it ([`crate::offload::open`]).
     pub offload: Option<Offload>,
-    /// Of plans: micro batches of a pipeline whose tables are loaded and that do not run.
-    pub(crate) idle: usize,
     /// Since when the parts of a step are timed; never, if nothing is given.
     pub(crate) watch: Option<Instant>,
     /// When the last step's parts began and ended: of plans, and of steps that are watched.
@@ -141,14 +139,13 @@ impl Trainer {
             counters.count_loads(&loads);
             loads
         });
-        let (device, idle, laps) = (device.clone(), 0, RefCell::default());
+        let (device, laps) = (device.clone(), RefCell::default());
         Trainer {
             device,
             model,
             params,
             counters,
             offload: None,
-            idle,
             watch: None,
             laps,
             poisoned: false,
@@ -186,15 +183,7 @@ impl Trainer {
         if std::mem::take(&mut self.poisoned) {
             self.poison();
         }
-        match self.device.mesh.size(Axis::Pp) {
-            // A micro batch's tables go before those of the next come.
-            1 => {
-                for (index, micro) in micro_batches.iter().enumerate() {
-                    self.run(std::slice::from_ref(micro), how, index + 1 == micro_batches.len());
-                }
-            }
-            _ => self.run(micro_batches, how, true),
-        }
+        self.run(micro_batches, how);
         let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum::<u64>();
         let cp = self.device.mesh.size(Axis::Cp) as u64;
         // A stream that several ranks share is counted by the first of them.
@@ -306,37 +295,18 @@ impl Trainer {
         self.device.machine.read(&self.loss).wait_f32()
     }
 
-    /// Forward and backward of some micro batches, whose tables are on the machine meanwhile; `last` if the step ends with them.
-    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep, last: bool) {
-        let Trainer { device, model, params, counters, offload, idle, watch, laps, grads, loss, .. } = self;
-        let load = |micro: &MicroBatch| load(device, model, params, micro, how);
-        let (before, begun) = (device.pool.usage().by_category, device.machine.clock().map(Clock::times));
-        let mut loaded: Vec<Loaded> = micro_batches.iter().take(1).map(load).collect();
-        let after = device.pool.usage().by_category;
-        let each = std::array::from_fn(|category| after[category] - before[category]);
-        // Without data all micro batches are the same: one stands for all, and only what the others take is charged.
-        let others = micro_batches.len() - loaded.len() + *idle;
-        let _others: Vec<Tensor> = match (device.machine.has_data(), device.machine.clock().zip(begun)) {
-            (true, _) => {
-                loaded.extend(micro_batches.iter().skip(1).map(load));
-                Vec::new()
-            }
-            (false, timed) => {
-                timed.iter().for_each(|(clock, begun)| clock.add_times(&(clock.times() - *begun), others));
-                (0..others).flat_map(|_| stand_ins(device, each)).collect()
-            }
-        };
+    /// Forward and backward of all micro batches.
+    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep) {
+        let Trainer { device, model, params, counters, offload, watch, laps, grads, loss, .. } = self;
+        let load = |index: usize| load(device, model, params, &micro_batches[index], how);
         let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
-        let order = how.ranks.order;
-        let (arrived, watch) = (
-            Cell::new(None),
-            match (device.machine.clock(), *watch) {
-                (Some(clock), _) => Watch::Planned(clock),
-                (None, Some(begun)) => Watch::Since(begun),
-                (None, None) => Watch::Off,
-            },
-        );
-        Pipeline {
+        let (order, arrived) = (how.ranks.order, Cell::new(None));
+        let watch = match (device.machine.clock(), *watch) {
+            (Some(clock), _) => Watch::Planned(clock),
+            (None, Some(begun)) => Watch::Since(begun),
+            (None, None) => Watch::Off,
+        };
+        let pipeline = Pipeline {
             device,
             model,
             params,
@@ -348,10 +318,9 @@ impl Trainer {
             watch,
             laps,
             arrived,
-            last,
             order,
-        }
-        .run(&loaded, micro_batches.len(), grads);
+        };
+        pipeline.run(micro_batches.len(), &load, grads);
     }
 }
 
@@ -388,5 +357,5 @@ fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how
         }
     };
     let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
-    Loaded { batch, labels: Labels { ids, weights: None }, losses }
+    Loaded { batch: Rc::new(batch), labels: Labels { ids, weights: None }, losses }
 }

@@ -57,7 +57,7 @@ fn a_vector_is_the_direction_of_the_mean_hidden_state() {
         let whole = 0..host.len();
         let packed = Packed { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
         let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: host.len() });
-        let scope = Scope { device, params, batch: &batch, counters: &Counters::default() };
+        let scope = Scope { device, params, batch: (&batch).into(), counters: &Counters::default() };
         let hidden = device.to_f32(&model.forward(&mut Eval::new(scope, None, None)));
         let mut sum = vec![0f64; model.spec.hidden];
         for row in hidden.chunks_exact(48) {

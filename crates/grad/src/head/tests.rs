@@ -104,7 +104,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
     let mut grads = Grads::zeros(device, &params);
     let counters = Counters::default();
-    let scope = &Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, dtype, Category::Data, false);
     let labels = Labels {
         ids: device.from_i32(&numbers.labels, Category::Data),
@@ -193,7 +193,7 @@ fn inspected_logits_are_those_of_the_loss() {
     let (params, ids) = weights(device, std::slice::from_ref(&numbers.weight), DType::F32);
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
     let counters = Counters::default();
-    let scope = &Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
     let logits = download(device, &Head { weight: ids[0], how: case.how, first: 0 }.logits(scope, &x));
     let expected = Matrix::new(case.tokens, case.vocab, |t, v| {

@@ -181,6 +181,18 @@ fn reaches_output(graph: &Graph) -> Vec<bool> {
 }
 
 impl Schedule {
+    /// Whether the backward pass runs a node forward once more.
+    pub fn replays(&self, node: usize) -> bool {
+        fn any(steps: &[Step], node: usize) -> bool {
+            steps.iter().any(|step| match step {
+                Step::Forward(index) => *index == node,
+                Step::Loop(steps) => any(steps, node),
+                _ => false,
+            })
+        }
+        any(&self.backward, node)
+    }
+
     /// The forward steps of a segment without a backward pass.
     pub fn forward_only(graph: &Graph, params: &Params) -> Schedule {
         let analysis = Analysis::new(graph, params, false);

@@ -195,7 +195,7 @@ fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: b
     let places = Places::none();
     let x = (case.cols > 0).then(|| upload(device, &numbers.x, dtype, Category::Data, strided));
     let dy = upload(device, &numbers.dy, dtype, Category::Data, strided);
-    let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let mut tape = Tape::new(scope, &places).with_input_gradient();
     let y = tape.segment(0, x, &|cx, x| (case.record)(cx, x, &ids));
     let found = download(device, &y);

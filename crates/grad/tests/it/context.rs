@@ -132,7 +132,7 @@ impl Case {
         let mut grads = Grads::zeros(device, &params);
         let (counters, places) = (Counters::default(), Places::none().with_head_groups(self.head_groups));
         let how = AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.25, softcap: self.softcap };
-        let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+        let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();
         let y = tape.segment(0, Some(x), &|cx, x| {
             let [q, k, v] = cx.split(["q", "k", "v"], x, [q, k, k], None);

@@ -376,7 +376,7 @@ impl Stack {
         let ids = layout.take(device.mesh.index(Axis::Cp), &ids);
         let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None };
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
-        let scope = Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
+        let scope = Scope { device, params: &self.params, batch: (&batch).into(), counters: &self.counters };
         let mut tape = Tape::new(scope, &self.places).with_offload(Some(&self.offload));
         let hidden = self.model.forward(&mut tape);
         let head =
@@ -391,7 +391,8 @@ impl Stack {
     pub fn hidden_states(&self, docs: &[usize], tile_rows: Option<usize>) -> [Vec<u8>; 2] {
         let device = &self.device;
         let batch = batch(device, 0..docs.iter().sum(), docs, self.comm).0;
-        let scope = || Scope { device, params: &self.params, batch: &batch, counters: &self.counters };
+        let scope =
+            || Scope { device, params: &self.params, batch: (&batch).into(), counters: &self.counters };
         let evaluated = self.model.forward(&mut fathom_grad::Eval::new(scope(), tile_rows, None));
         let taped = self.model.forward(&mut Tape::new(scope(), &self.places));
         [evaluated, taped].map(|hidden| device.machine.read(&hidden).wait())

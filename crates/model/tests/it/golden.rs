@@ -71,7 +71,7 @@ impl Run {
 
     fn scope(&self) -> Scope<'_> {
         let Run { device, params, batch, counters, .. } = self;
-        Scope { device, params, batch, counters }
+        Scope { device, params, batch: batch.into(), counters }
     }
 
     fn logits(&self) -> Vec<f32> {

@@ -37,7 +37,7 @@ fn pass(machine: Arc<dyn Machine>, spec: &Spec, dtype: DType, places: &Places) -
     let batch = model.batch(device, packed, Caps { docs: 4, seq_tokens: 170 });
     let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, &params));
-    let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let mut tape = Tape::new(scope, places);
     let losses = device.zeros(1, TOKENS, DType::F32, Category::Activations);
     let x = model.forward(&mut tape);

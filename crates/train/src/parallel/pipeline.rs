@@ -2,13 +2,16 @@
 //! sent.
 //!
 //! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
-//! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace.
+//! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace. A micro batch's tables come
+//! with its first forward pass and go with its last backward pass: the memory of a step does not depend on its micro batches
+//! either.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tape};
+use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tables, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
@@ -17,7 +20,7 @@ use super::stages::{Act, Order};
 
 /// A micro batch on the machine.
 pub(crate) struct Loaded {
-    pub batch: Batch,
+    pub batch: Rc<Batch>,
     pub labels: Labels,
     /// f32 [1, t].
     pub losses: Tensor,
@@ -75,8 +78,6 @@ pub(crate) struct Pipeline<'a> {
     pub laps: &'a RefCell<Vec<Lap>>,
     /// When what the part at hand needs had come.
     pub arrived: Cell<Option<[f64; 2]>>,
-    /// The step ends with these micro batches.
-    pub last: bool,
     /// In which order they go through the stages.
     pub order: Order,
 }
@@ -92,18 +93,17 @@ struct Waiting<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// Forward and backward of `count` micro batches; adds to `grads`. Fewer than `count` are used again and again, which a machine
-    /// without data does not notice.
+    /// Forward and backward of so many micro batches, which `load` puts on the machine; adds to `grads`.
     ///
     /// # Panics
     /// If the micro batches do not go through the stages in whole groups.
     #[track_caller]
-    pub fn run(&self, loaded: &'a [Loaded], count: usize, grads: &mut Grads) {
+    pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> Loaded, grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
         let chunks = self.model.portion.chunks.len();
-        let acts = self.order.acts(pp.index(), pp.size(), chunks, count);
+        let acts = self.order.acts(pp.index(), pp.size(), chunks, micro_batches);
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
-        let micro = |index: usize| &loaded[index % loaded.len()];
+        let mut loaded: BTreeMap<usize, Loaded> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
@@ -112,18 +112,24 @@ impl<'a> Pipeline<'a> {
             self.arrived.set(now());
             match act {
                 Act::Forward { micro: index, chunk } => {
-                    let held = self.forward(&pp, micro(index), chunk, grads);
+                    let tables = loaded.entry(index).or_insert_with(|| load(index));
+                    let held = self.forward(&pp, tables, chunk, grads);
                     waiting.insert((index, chunk), held);
                 }
                 Act::Backward { micro: index, chunk } => {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
-                    grads.set_last(self.last && index + 1 == count);
+                    grads.set_last(index + 1 == micro_batches);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
+                    // The first of a rank's stages is the last to be left.
+                    if chunk == 0 && left.is_none() {
+                        loaded.remove(&index);
+                    }
                     owed.extend(left.map(|left| ((index, chunk), left)));
                 }
                 Act::Weights { micro: index, chunk } => {
-                    grads.set_last(self.last && index + 1 == count);
+                    grads.set_last(index + 1 == micro_batches);
                     owed.remove(&(index, chunk)).into_iter().for_each(|left| left.add(grads));
+                    loaded.remove(&index);
                 }
             }
             if let (Some([start_s, before_s]), Some([end_s, waited_s])) = (self.arrived.get(), now()) {
@@ -159,11 +165,12 @@ impl<'a> Pipeline<'a> {
         x
     }
 
-    fn forward(&self, pp: &Group, micro: &'a Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
+    fn forward(&self, pp: &Group, micro: &Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
         let last = model.portion.last && chunk + 1 == model.portion.chunks.len();
-        let scope = Scope { device, params: self.params, batch: &micro.batch, counters: self.counters };
+        let batch = Tables::Shared(micro.batch.clone());
+        let scope = Scope { device, params: self.params, batch, counters: self.counters };
         let share = scope.spread().share();
         let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);

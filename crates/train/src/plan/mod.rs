@@ -147,16 +147,12 @@ impl Workload<'_> {
         let Rehearsal { first: one, second: run, period, repeats } = self.rehearsal(micro_batches);
         let blank: Vec<MicroBatch> =
             (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
-        // A pipeline has the tables of all micro batches at once.
-        let idle = |run: usize| if ranks.grid.pp > 1 { micro_batches - run } else { 0 };
         // The first step makes the memory that later ones find, and tells a period's time from two's.
-        trainer.idle = idle(one);
         let first = watch(&mut trainer, &*machine, &blank[..one], &self.how);
         let before = device.mesh.ledger();
         if record {
             device.pool.record();
         }
-        trainer.idle = idle(run);
         let begun = machine.clock().map(Clock::now);
         let second = watch(&mut trainer, &*machine, &blank, &self.how);
         let lane = begun.zip(machine.clock()).map(|(begun, clock)| {

@@ -197,8 +197,12 @@ fn evaluation_streams_from_disk() {
         let micro = micro(TOKENS);
         let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
         let batch = one.model.batch(&one.device, packed, how(on_disk).caps);
-        let scope =
-            || Scope { device: &one.device, params: &one.params, batch: &batch, counters: &one.counters };
+        let scope = || Scope {
+            device: &one.device,
+            params: &one.params,
+            batch: (&batch).into(),
+            counters: &one.counters,
+        };
         let hidden = one.model.forward(&mut Eval::new(scope(), None, None));
         let logits = one.model.head(0.0).logits(&scope(), &hidden);
         let values = one.device.to_f32(&logits);

@@ -46,7 +46,7 @@ impl Subject {
 
     fn scope(&self) -> Scope<'_> {
         let params = &self.loaded.params;
-        Scope { device: &self.device, params, batch: &self.batch, counters: &self.counters }
+        Scope { device: &self.device, params, batch: (&self.batch).into(), counters: &self.counters }
     }
 }
 

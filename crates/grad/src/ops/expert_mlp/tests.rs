@@ -121,7 +121,7 @@ fn run(device: &Device, case: &Case, seed: u64) -> Run {
     let (x, dy) = (Matrix::random(TOKENS, D, 11 + seed), Matrix::random(TOKENS, D, 31 + seed));
     let batch = Stream::documents(&[TOKENS], None, 1).upload(device);
     let counters = Counters::default();
-    let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let places = Places::linear().with_tiles(case.tile);
     let mut grads = Grads::zeros(device, &params);
     let mut tape = Tape::new(scope, &places).with_input_gradient();

@@ -62,7 +62,7 @@ fn run(device: &Device, tile: Option<usize>) -> [Vec<f32>; 6] {
     let stream = Stream::documents(&[TOKENS], None, 1);
     let batch = stream.upload(device);
     let counters = Counters::default();
-    let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+    let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let places = Places::linear().with_tiles(tile);
     let mut grads = Grads::zeros(device, &params);
     let mut tape = Tape::new(scope, &places).with_input_gradient();
