@@ -121,6 +121,21 @@ fn a_pipeline_s_plan_is_that_of_all_its_micro_batches() {
     }
 }
 
+/// Tables come and go with their micro batch.
+#[test]
+fn a_pipeline_s_memory_does_not_grow_with_micro_batches() {
+    let profile = profile(None);
+    for (pp, chunks) in [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2)] {
+        for rank in 0..pp {
+            let grid = Grid { pp, ..Grid::default() };
+            let how = how(Ranks { grid, virtual_stages: chunks, rank, ..Ranks::default() }, Places::linear());
+            let [few, many] = [16, 64].map(|micro_batches| in_full(&profile, &how, micro_batches).0);
+            assert_eq!(few.peak_live, many.peak_live, "rank {rank} of {grid}, {chunks} stages each");
+            assert_eq!(few.peak_reserved, many.peak_reserved, "rank {rank} of {grid}, {chunks} stages each");
+        }
+    }
+}
+
 #[test]
 fn a_planned_rank_stands_for_those_that_need_no_more() {
     let profile = profile(None);
