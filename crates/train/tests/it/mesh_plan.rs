@@ -131,7 +131,6 @@ fn a_pipeline_s_memory_does_not_grow_with_micro_batches() {
             let how = how(Ranks { grid, virtual_stages: chunks, rank, ..Ranks::default() }, Places::linear());
             let [few, many] = [16, 64].map(|micro_batches| in_full(&profile, &how, micro_batches).0);
             assert_eq!(few.peak_live, many.peak_live, "rank {rank} of {grid}, {chunks} stages each");
-            assert_eq!(few.peak_reserved, many.peak_reserved, "rank {rank} of {grid}, {chunks} stages each");
         }
     }
 }
