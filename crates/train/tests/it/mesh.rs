@@ -237,7 +237,8 @@ pub fn check(case: Case, exact: bool) {
         assert_eq!((&ranks[0].losses, &ranks[0].norms), (&one.losses, &one.norms), "{what}");
         assert_eq!(error, 0.0, "{what}");
     } else {
-        // Norms after sub-layers divide by what is small at first, which magnifies rounding; gradients have the same bound.
+        // With norms after sub-layers some gradients are near AdamW's eps at first, where it divides by their own size: losses are
+        // as far apart over cp 2 and dp 2 as over tp 2, and within 1e-6 up to step 10 with SGD. Gradients have the same bound.
         let divides = (case.spec)(case.tied).residual == fathom_model::Residual::Post;
         let (first, last) = match (case.dtype, divides) {
             (DType::F32, false) => (1e-6, 1e-5),
