@@ -7,6 +7,7 @@ mod commands;
 mod crew;
 mod curate_models;
 mod device;
+mod folder;
 mod gpu;
 mod library;
 mod live;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
-use fathom_base::recipe::{Layers, Recipe as Loaded, diff};
+use fathom_base::recipe::Recipe as Loaded;
 use fathom_base::{human, rss};
 use fathom_curate::{
     CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir,
@@ -31,11 +31,7 @@ use fathom_train::{
 use crate::crew::Crew;
 use crate::live::Live;
 use crate::measure::{Extent, Figures, Subject, measure, sample};
-use crate::{choices, commands, device, ranks};
-
-/// Keys that may differ between a run and its resumption: they change no number; the mesh, none but by rounding.
-const FREE_KEYS: [&str; 6] =
-    ["machine.", "mesh.", "checkpoint.", "run.out", "run.profile", "run.tensorboard"];
+use crate::{choices, commands, device, folder, ranks};
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -70,7 +66,8 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) 
     let folder = recipe.run.out.clone();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut job = Job { recipe, loaded, folder, begun: Instant::now(), live: Live::new() };
-    job.same_recipe()?;
+    let _claimed = folder::claim(&job.folder, &job.live)?;
+    folder::same_recipe(&job.folder, loaded)?;
     if job.is_done() {
         job.live.say(&format!(
             "{} is finished already; its report is {}",
@@ -91,25 +88,6 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) 
 impl Job<'_> {
     fn log(&self) -> PathBuf {
         self.folder.join("metrics.jsonl")
-    }
-
-    /// Refuses a folder that another recipe made; writes the recipe into a new one.
-    fn same_recipe(&self) -> Result<()> {
-        let path = self.folder.join("recipe.toml");
-        if path.exists() {
-            let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
-            let free = |key: &str| FREE_KEYS.iter().any(|prefix| key.starts_with(prefix));
-            let changes: Vec<String> = diff(before.rows(), self.loaded.rows())
-                .into_iter()
-                .filter(|change| !free(&change.path))
-                .map(|change| format!("  {change}"))
-                .collect();
-            if !changes.is_empty() {
-                let (path, differences) = (self.folder.clone(), changes.join("\n"));
-                bail!(fathom_train::Error::OtherRecipe { path, differences });
-            }
-        }
-        std::fs::write(&path, self.loaded.text()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn is_done(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::run::{TINY, write_text};
 use crate::{arg, fathom, golden, good, refused, text};
 
 #[test]
@@ -31,6 +32,31 @@ fn nothing_is_written_over() {
     refused(["export", arg(&model), arg(folder.path())], &[arg(folder.path()), "not empty"]);
     refused(["import", arg(&model), arg(&folder.path().join("letter.txt"))], &["letter.txt", "file"]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// One process at a time works in a run's folder; another start of the same run may change what changes no number.
+#[test]
+fn a_run_has_its_folder_to_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let (text, out) = (at("text"), at("out"));
+    let run = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out)];
+    let run: Vec<&str> = run.into_iter().chain(TINY).chain(["eval.enabled=false"]).collect();
+    fs::create_dir(&out).unwrap();
+    let lock = fs::File::create(out.join(".lock")).unwrap();
+    fs::write(out.join(".lock"), "process 7 on elsewhere\n").unwrap();
+    lock.lock().unwrap();
+    refused(run.iter().copied(), &[arg(&out), "in use by process 7 on elsewhere"]);
+    drop(lock);
+    good(run.iter().copied());
+    let written = fs::read_to_string(out.join("recipe.toml")).unwrap();
+    let free = ["stage.1.max_docs=32", "stage.0.tile_rows=128", "activations.head_groups=1", "data.ahead=2"];
+    good(run.iter().copied().chain(free));
+    assert_ne!(fs::read_to_string(out.join("recipe.toml")).unwrap(), written);
+    refused(run.iter().copied().chain(["stage.1.masked=true"]), &["another recipe", "stage.1.masked"]);
+    let lossy = ["activations.offload_codec=fp8"];
+    refused(run.iter().copied().chain(lossy), &["another recipe", "activations.offload_codec"]);
 }
 
 #[test]
