@@ -284,13 +284,27 @@ impl Kernel for RouterLosses<'_> {
     }
 }
 
-/// `load[e] +=` slots whose expert is e. Whole numbers: any order gives the same.
+/// `load[e] +=` slots whose expert is e, counted in whole numbers: an f32 that grows by ones stops at 2^24.
 ///
 /// # Panics
 /// If an expert does not exist.
 pub fn count_experts(index: &[i32], load: &mut [f32]) {
+    let mut counts = vec![0u64; load.len()];
     for expert in index.iter().filter(|expert| **expert >= 0) {
         assert!((*expert as usize) < load.len(), "count experts: {expert} of {}", load.len());
-        load[*expert as usize] += 1.0;
+        counts[*expert as usize] += 1;
+    }
+    load.iter_mut().zip(counts).for_each(|(load, count)| *load += count as f32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_experts;
+
+    #[test]
+    fn counts_go_on_above_what_an_f32_can_count_by_ones() {
+        let mut load = [0.0, 16_777_216.0];
+        count_experts(&[1, 0, 1, -1, 1, 1], &mut load);
+        assert_eq!(load, [1.0, 16_777_220.0]);
     }
 }
