@@ -152,10 +152,13 @@ impl Declare<'_> {
 
     fn embed(&mut self, s: &Spec) -> EmbedParams {
         let tokens = self.push("embed.weight".into(), [s.vocab, s.hidden], Cut::Rows(&[s.vocab]), false);
+        // A last stage's copy is for the head, which has no use for positions.
+        let here = std::mem::replace(&mut self.here, self.portion.first);
         let positions = s
             .learned_positions
             .map(|rows| self.push("positions.weight".into(), [rows, s.hidden], Cut::Whole, true));
-        EmbedParams { tokens, positions }
+        self.here = here;
+        EmbedParams { tokens, positions: positions.filter(|_| self.portion.first) }
     }
 
     /// The weights declared after the first so many.

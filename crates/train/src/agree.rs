@@ -1,11 +1,16 @@
 //! What ranks tell each other outside of a step: whether all is well, and if not, why.
 
+use std::time::Duration;
+
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 
 /// Bytes of a message to the other ranks.
 const TEXT_BYTES: usize = 512;
+/// Between two questions to the other ranks, first and at last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Some numbers of every rank, by rank. All ranks call this together.
 ///
@@ -20,6 +25,23 @@ pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<
     let number = |bytes: &[u8; 4]| i32::from_le_bytes(*bytes);
     let numbers: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(number).collect();
     Ok(numbers.as_chunks::<N>().0.to_vec())
+}
+
+/// Waits until something is so on every rank, however long that takes: ranks tell each other meanwhile that they are there, so no
+/// deadline passes while the disk of one of them is slow. A rank alone waits in what comes next. All ranks call this together.
+///
+/// # Errors
+/// If a rank is gone.
+pub(crate) fn until(device: &Device, is_so: &dyn Fn() -> bool) -> Result<()> {
+    if device.mesh.grid().ranks() == 1 {
+        return Ok(());
+    }
+    let mut pause = FIRST_PAUSE;
+    while gather(device, [i32::from(is_so())])?.contains(&[0]) {
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LAST_PAUSE);
+    }
+    Ok(())
 }
 
 /// Every rank's numbers, one after the other.
@@ -60,4 +82,34 @@ pub(crate) fn outcome<T>(device: &Device, mine: Result<T>) -> Result<T> {
         let message = String::from_utf8_lossy(&said[..end]).into_owned();
         Err(Error::Rank { rank: first, message })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use fathom_cpu::Cpu;
+    use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
+
+    use super::*;
+
+    /// Nobody goes on before the last one is ready, and who is ready keeps answering.
+    #[test]
+    fn ranks_wait_for_the_last_one_together() {
+        let one = |seat: Seat| {
+            let mesh = Mesh::new(Grid { dp: 3, ..Grid::default() }, Box::new(seat.take()));
+            let asked = Cell::new(0);
+            let ready_after = 4 * mesh.rank();
+            let device = Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 20, mesh);
+            until(&device, &|| asked.replace(asked.get() + 1) >= ready_after).unwrap();
+            asked.get()
+        };
+        let asked: Vec<usize> = std::thread::scope(|scope| {
+            let seats = threads(3, ThreadsOptions::default()).into_iter();
+            let ranks: Vec<_> = seats.map(|seat| scope.spawn(|| one(seat))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!(asked, [9; 3]);
+    }
 }

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::{ParamId, State as Moments, Value};
 use fathom_model::{Coded, Export, Patch, SafeTensors, Slot, load_slots, patches};
-use fathom_tensor::{DType, Share};
+use fathom_tensor::{DType, Device, Share};
 
-use crate::agree::outcome;
+use crate::agree::{gather, outcome};
 use crate::error::Result;
 use crate::run::Progress;
 use crate::step::Trainer;
@@ -30,8 +30,10 @@ mod saving;
 
 pub use compare::compare_checkpoints;
 use deal::Deal;
-pub(crate) use files::publish;
-use files::{STATE, State, io, read_state, remove, step_name, temporary_name, verify, write_state};
+use files::{
+    STATE, State, aside_name, io, read_state, refuse, remove, step_name, temporary_name, verify, write_state,
+};
+pub(crate) use files::{publish, read_if_there};
 pub use saving::Saving;
 use saving::{Job, Place};
 
@@ -103,7 +105,8 @@ fn load_parts(trainer: &Trainer, folder: &Path) -> Result<()> {
 }
 
 impl Checkpoints {
-    /// The checkpoints in a folder; all but the newest `keep` are removed after a save (at least one stays).
+    /// The checkpoints in a folder. After a save all are removed but the newest `keep` (at least one stays) and the last of
+    /// each stage.
     pub fn new(folder: &Path, keep: usize) -> Checkpoints {
         Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1) }
     }
@@ -165,45 +168,76 @@ impl Checkpoints {
     /// # Errors
     /// If the file system refuses.
     pub fn advance(&self, progress: &Progress) -> Result<bool> {
-        let name = step_name(progress.step);
-        let newest = fs::read_to_string(self.folder.join(LATEST)).unwrap_or_default();
-        if newest.trim() != name {
+        let Some(name) = self.newest()?.filter(|name| *name == step_name(progress.step)) else {
             return Ok(false);
-        }
-        let folder = self.folder.join(name);
+        };
+        let folder = self.place(&name);
         let state = State { progress: progress.clone(), ..read_state(&folder)? };
         write_state(&folder, &state)?;
         Ok(true)
     }
 
-    /// The step of the newest checkpoint; `None` if there is none.
+    /// The name of the newest checkpoint; `None` if there never was one.
+    fn newest(&self) -> Result<Option<String>> {
+        let path = self.folder.join(LATEST);
+        let Some(text) = read_if_there(&path)? else { return Ok(None) };
+        match step_of(text.trim()) {
+            Some(_) => Ok(Some(text.trim().into())),
+            None => Err(refuse(&path, format!("should name a checkpoint and has {text:?}"))),
+        }
+    }
+
+    /// The folder of a published checkpoint: where it was put aside, if the run was killed while another took its place.
+    fn place(&self, name: &str) -> PathBuf {
+        let [place, aside] = [name, &aside_name(name)].map(|name| self.folder.join(name));
+        if !place.exists() && aside.exists() { aside } else { place }
+    }
+
+    /// The step of the newest checkpoint; `None` if there is none, or none that can be found.
     pub fn latest(&self) -> Option<u64> {
-        let name = fs::read_to_string(self.folder.join(LATEST)).ok()?;
-        name.trim().strip_prefix("step-")?.parse().ok()
+        step_of(&self.newest().ok()??)
     }
 
     /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads its part,
     /// and they share out the checking of files.
     ///
     /// # Errors
-    /// A file that is missing, truncated, altered, or of another model, by name.
+    /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not find the
+    /// same checkpoint.
     pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
-        let pointer = self.folder.join(LATEST);
-        let Ok(name) = fs::read_to_string(&pointer) else { return Ok(None) };
-        let folder = self.folder.join(name.trim());
         let device = trainer.device.clone();
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
-        let state = read_state(&folder).and_then(|state| {
-            verify(&folder, &state.files, rank, ranks)?;
-            Ok(state)
+        let found = self.newest().and_then(|name| {
+            let folder = name.map(|name| self.place(&name));
+            folder.map(|folder| Ok((read_state(&folder)?, folder))).transpose()
         });
-        let state = outcome(&device, state)?;
+        let found = outcome(&device, found)?;
+        self.same_everywhere(&device, found.as_ref().map(|(state, _)| &state.progress))?;
+        let Some((state, folder)) = found else { return Ok(None) };
+        outcome(&device, verify(&folder, &state.files, rank, ranks))?;
         outcome(&device, load_parts(trainer, &folder))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         Ok(Some(state.progress))
     }
 
-    /// Removes what is older than the newest `keep`, and leftovers of saves that did not end.
+    /// Refuses ranks that have not found the checkpoint of the first, or none like the first. All ranks call this together.
+    fn same_everywhere(&self, device: &Device, found: Option<&Progress>) -> Result<()> {
+        let number = |number: Option<u64>| number.and_then(|number| i32::try_from(number).ok()).unwrap_or(-1);
+        let mine = found.map(|progress| [progress.step, progress.stage as u64, progress.stage_step]);
+        let all = gather(device, [0, 1, 2].map(|at| number(mine.map(|mine| mine[at]))))?;
+        let Some(rank) = all.iter().position(|found| *found != all[0]) else { return Ok(()) };
+        let words = |[step, stage, _]: [i32; 3]| match step {
+            -1 => "no checkpoint".to_string(),
+            _ => format!("that of step {step} in stage {stage}"),
+        };
+        let (first, other) = (words(all[0]), words(all[rank]));
+        let message = format!(
+            "rank 0 finds {first} here and rank {rank} {other}; every machine has to see the run's one folder"
+        );
+        Err(refuse(&self.folder, message))
+    }
+
+    /// Removes what is older than the newest `keep` but for the last of each stage, and leftovers of saves that did not end.
     fn retire(&self, newest: &str) -> Result<()> {
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(io("list", &self.folder))? {
@@ -216,6 +250,17 @@ impl Checkpoints {
         }
         names.sort();
         names.reverse();
-        names.iter().skip(self.keep - 1).try_for_each(|name| remove(&self.folder.join(name)))
+        let old = names.iter().skip(self.keep - 1).map(|name| self.folder.join(name));
+        old.filter(|folder| !ends_a_stage(folder)).try_for_each(|folder| remove(&folder))
     }
+}
+
+/// The step that a checkpoint's name says.
+fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix("step-")?.parse().ok()
+}
+
+/// Whether a stage ended with a checkpoint: the run goes on from it at the beginning of the next.
+fn ends_a_stage(folder: &Path) -> bool {
+    read_state(folder).is_ok_and(|State { progress, .. }| progress.stage > 0 && progress.stage_step == 0)
 }

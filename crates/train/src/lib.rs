@@ -37,6 +37,6 @@ pub use plan::{
 };
 pub use run::{Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
-pub use source::{Samples, Source, append};
+pub use source::{Samples, Shape, Source, append};
 pub use state::{open_state_disk, state_disk_bytes};
 pub use step::{InStep, MicroBatch, StepResult, Trainer};

@@ -1,9 +1,9 @@
 //! Where a run's micro batches come from.
 
 use fathom_text::loader::Loader;
-use fathom_text::pack::Packed;
+use fathom_text::pack::{IGNORE, Packed};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::step::MicroBatch;
 
 /// Gives micro batches without end, from a position that can be saved.
@@ -19,26 +19,44 @@ pub trait Source {
     fn wait_s(&self) -> f64;
 }
 
+/// What a stage's micro batches are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Index of the stage.
+    pub stage: usize,
+    /// Samples of each, packed into one stream.
+    pub samples: usize,
+    /// Tokens of a sample, at most.
+    pub seq_tokens: usize,
+    /// Documents of a micro batch, at most; what fills it up counts as one.
+    pub docs: usize,
+    /// All are filled up to the most tokens that there can be.
+    pub one_length: bool,
+}
+
 /// Samples of token stores, a fixed number in each micro batch.
 pub struct Samples {
     loader: Loader,
-    per_micro_batch: usize,
+    shape: Shape,
 }
 
 impl Samples {
-    /// Micro batches of `per_micro_batch` samples, packed into one stream.
-    pub fn new(loader: Loader, per_micro_batch: usize) -> Samples {
-        Samples { loader, per_micro_batch: per_micro_batch.max(1) }
+    /// Micro batches of this shape.
+    pub fn new(loader: Loader, shape: Shape) -> Samples {
+        Samples { loader, shape }
     }
 }
 
 impl Source for Samples {
     fn next(&mut self) -> Result<MicroBatch> {
         let mut micro = MicroBatch::default();
-        for _ in 0..self.per_micro_batch {
+        for _ in 0..self.shape.samples {
             append(&mut micro, &self.loader.next());
         }
-        Ok(micro)
+        if self.shape.one_length {
+            fill(&mut micro, self.shape.samples * self.shape.seq_tokens, self.shape.seq_tokens);
+        }
+        self.shape.check(micro)
     }
 
     fn cursor(&self) -> serde_json::Value {
@@ -48,6 +66,34 @@ impl Source for Samples {
 
     fn wait_s(&self) -> f64 {
         self.loader.total_wait_s()
+    }
+}
+
+impl Shape {
+    /// Refuses a micro batch that masks have no room for.
+    fn check(&self, micro: MicroBatch) -> Result<MicroBatch> {
+        let (found, room) = (micro.docs.len(), self.docs);
+        if found <= room {
+            return Ok(micro);
+        }
+        let key = format!("stage.{}.max_docs", self.stage);
+        let message = format!(
+            "a micro batch has {found} documents and masks have room for {room}; take {} (it changes no number, so the run may \
+             go on with it)",
+            found.div_ceil(self.samples).next_power_of_two()
+        );
+        Err(Error::Recipe { key, message })
+    }
+}
+
+/// Fills a micro batch up to `tokens` with a range of its own that no loss is computed for.
+fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
+    let from = micro.ids.len();
+    if from < tokens {
+        micro.ids.resize(tokens, 0);
+        micro.labels.resize(tokens, IGNORE);
+        micro.positions.extend((0..tokens - from).map(|at| (at % seq_tokens) as i32));
+        micro.docs.push(from..tokens);
     }
 }
 

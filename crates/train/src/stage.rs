@@ -17,6 +17,7 @@ use crate::recipe::{
     PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
+use crate::source::Shape;
 use crate::step::InStep;
 
 fn refuse(index: usize, key: &str, message: impl Into<String>) -> Error {
@@ -142,7 +143,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         max_norm: optimizer.clip.unwrap_or(0.0) as f32,
         moments: moments(recipe),
     };
-    let caps = Caps { docs: stage.max_docs * stage.samples_per_micro_batch, seq_tokens: stage.seq_tokens };
+    let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: stage.seq_tokens };
     Ok(InStep {
         places: places(recipe, index)?,
         on_disk: on_disk(recipe),
@@ -191,11 +192,6 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         let message = format!("{} tokens cannot be shared by tp={tp} ranks; tp may be {sizes}", tokens / cp);
         return Err(say("tp", message));
     }
-    if sequence_parallel && tp > 1 && stage.packing == Packing::BestFit {
-        let message = "rows shared between ranks need micro batches of one length, which best_fit does not give; take \
-                       packing = \"cut\", or mesh.sequence_parallel = false";
-        return Err(say("sequence_parallel", message.to_string()));
-    }
     let sharding = match table.sharding {
         ShardingName::NoShard => Sharding::NoShard,
         ShardingName::Optim => Sharding::Optim,
@@ -222,6 +218,15 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     }
     let layout = StageLayers::new(&table.layout).map_err(|message| say("layout", message))?;
     Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, cp_dynamic, rank: 0 })
+}
+
+/// What a stage's micro batches are like.
+pub fn shape(recipe: &Recipe, index: usize) -> Shape {
+    let (stage, mesh) = (&recipe.stage[index], &recipe.mesh);
+    let samples = stage.samples_per_micro_batch.max(1);
+    // Ranks that share a micro batch's tokens, or send each other their rows, count on lengths that they know.
+    let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
+    Shape { stage: index, samples, seq_tokens: stage.seq_tokens, docs: stage.max_docs * samples, one_length }
 }
 
 /// The ranks among which so many tokens can be shared, up to a node's or two.

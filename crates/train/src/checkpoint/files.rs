@@ -51,6 +51,20 @@ pub(super) fn temporary_name(step: u64) -> String {
     format!(".{}.tmp", step_name(step))
 }
 
+/// Where a published checkpoint is while another of its step takes its place.
+pub(super) fn aside_name(name: &str) -> String {
+    format!(".{name}.old")
+}
+
+/// A small file's text; `None` if there is no such file, which alone says that it was never written.
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io("read", path)(error)),
+    }
+}
+
 pub(super) fn read_state(folder: &Path) -> Result<State> {
     let path = folder.join(STATE);
     let text = fs::read_to_string(&path).map_err(io("read", &path))?;
@@ -130,7 +144,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-fn refuse(path: &Path, message: impl Into<String>) -> Error {
+pub(super) fn refuse(path: &Path, message: impl Into<String>) -> Error {
     Error::Checkpoint { path: path.to_path_buf(), message: message.into() }
 }
 

@@ -12,11 +12,11 @@ use fathom_model::{Export, Hurry, rank_file};
 use fathom_tensor::{Device, Share};
 
 use super::files::{
-    FileState, Files, State, VERSION, io, publish, read_files, remove, step_name, sync_folder, write_json,
-    write_state,
+    FileState, Files, State, VERSION, aside_name, io, publish, read_files, remove, step_name, sync_folder,
+    write_json, write_state,
 };
 use super::{Checkpoints, LATEST, Saved};
-use crate::agree::outcome;
+use crate::agree::{outcome, until};
 use crate::error::{Error, Result};
 use crate::run::Progress;
 
@@ -43,15 +43,16 @@ impl Place {
     }
 
     /// Writes and syncs this rank's files.
-    fn write(&self, exports: Vec<(&'static str, Export)>, hurry: &Hurry) -> Result<Files> {
+    fn write(&self, exports: Vec<(&'static str, Export)>, written: &Written) -> Result<Files> {
         // First everything is read, for the next update waits for that; then the disk is waited for.
         let mut writers = Vec::new();
         for (part, export) in exports {
             let folder = self.temporary.join(part);
             fs::create_dir_all(&folder).map_err(io("create", &folder))?;
             let name = rank_file(self.rank, self.ranks);
-            writers.push((format!("{part}/{name}"), export.stream(&folder.join(name), hurry)?));
+            writers.push((format!("{part}/{name}"), export.stream(&folder.join(name), &written.hurry)?));
         }
+        written.read.store(true, Ordering::Release);
         let mut files = Files::new();
         for (name, writer) in writers {
             files.insert(name, FileState::of(writer.digest()));
@@ -78,8 +79,12 @@ impl Job {
         let bytes = files.values().map(|file| file.bytes).sum();
         write_state(&place.temporary, &State { version: VERSION, progress, optimizer_step, files })?;
         sync_folder(&place.temporary)?;
-        // A folder of this name that is not the newest is of a run that was killed before it could say so.
-        remove(&target)?;
+        // One of this step may be there, and be the newest: until this one is in its place it can still be found.
+        if target.exists() {
+            let aside = checkpoints.folder.join(aside_name(&name));
+            remove(&aside)?;
+            fs::rename(&target, &aside).map_err(io("put aside", &target))?;
+        }
         fs::rename(&place.temporary, &target).map_err(io("publish", &target))?;
         sync_folder(&checkpoints.folder)?;
         publish(&checkpoints.folder.join(LATEST), name.as_bytes())?;
@@ -91,7 +96,7 @@ impl Job {
     fn run(mut self, written: &Written, verdict: &Receiver<bool>) -> Result<Saved> {
         let begun = Instant::now();
         let exports = std::mem::take(&mut self.exports);
-        let files = self.place.write(exports, &written.hurry);
+        let files = self.place.write(exports, written);
         let failure = files.as_ref().err().map(ToString::to_string);
         written.over.store(true, Ordering::Release);
         // Nobody listens any more if the run has ended or goes back to an earlier step.
@@ -117,6 +122,7 @@ impl Job {
 
 /// How the thread says that this rank's files are on disk, or why not.
 struct Written {
+    read: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     hurry: Hurry,
     sender: Sender<Option<String>>,
@@ -127,6 +133,10 @@ pub struct Saving {
     step: u64,
     stall_s: f64,
     shares: Vec<Share>,
+    /// Weights and optimizer may be updated.
+    released: bool,
+    /// This rank has read everything.
+    read: Arc<AtomicBool>,
     /// This rank has written, or failed to.
     over: Arc<AtomicBool>,
     /// The training thread waits for the reading.
@@ -141,15 +151,26 @@ impl Saving {
     /// Starts the thread.
     pub(super) fn start(job: Job, shares: Vec<Share>) -> Result<Saving> {
         let (step, folder) = (job.progress.step, job.checkpoints.folder.clone());
-        let over = Arc::new(AtomicBool::new(false));
+        let [read, over] = [false; 2].map(|flag| Arc::new(AtomicBool::new(flag)));
         let (sender, written) = channel();
         let (verdict, verdicts) = channel();
         let hurry = Hurry::default();
-        let telling = Written { over: over.clone(), hurry: hurry.clone(), sender };
+        let telling = Written { read: read.clone(), over: over.clone(), hurry: hurry.clone(), sender };
         let work = move || job.run(&telling, &verdicts);
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
         let thread = Some(thread.map_err(io("start a thread that writes", &folder))?);
-        Ok(Saving { step, stall_s: 0.0, shares, over, hurry, written, verdict: Some(verdict), thread })
+        Ok(Saving {
+            step,
+            stall_s: 0.0,
+            shares,
+            released: false,
+            read,
+            over,
+            hurry,
+            written,
+            verdict: Some(verdict),
+            thread,
+        })
     }
 
     /// Finished updates in it.
@@ -172,7 +193,30 @@ impl Saving {
         let begun = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
         self.shares.clear();
+        self.released = true;
         self.stall_s += begun.elapsed().as_secs_f64();
+    }
+
+    /// As [`Saving::release`], on all ranks: they call this together.
+    ///
+    /// # Errors
+    /// If a rank is gone.
+    pub fn release_together(&mut self, device: &Device) -> Result<()> {
+        if self.released {
+            return Ok(());
+        }
+        self.wait_together(device, &|saving| saving.read.load(Ordering::Acquire) || saving.is_written())?;
+        self.release();
+        Ok(())
+    }
+
+    /// Waits until something is so on all ranks, in a hurry.
+    fn wait_together(&mut self, device: &Device, is_so: &dyn Fn(&Saving) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        self.hurry.store(true, Ordering::Relaxed);
+        let waited = until(device, &|| is_so(self));
+        self.stall_s += begun.elapsed().as_secs_f64();
+        waited
     }
 
     /// True when this rank has written its files, or failed to.
@@ -192,6 +236,7 @@ impl Saving {
     /// If some rank could not write: nothing will be published.
     pub fn settle(&mut self, device: &Device) -> Result<()> {
         let Some(verdict) = self.verdict.take() else { return Ok(()) };
+        self.wait_together(device, &Saving::is_written)?;
         self.release();
         let begun = Instant::now();
         let failure = self.written.recv().unwrap_or_else(|_| Some("the thread that writes is gone".into()));

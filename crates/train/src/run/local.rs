@@ -82,6 +82,11 @@ impl Local {
         before
     }
 
+    /// No copy is being written.
+    pub fn is_idle(&self) -> bool {
+        self.writing.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits for the copy that is being written.
     ///
     /// # Errors

@@ -58,6 +58,9 @@ pub struct Progress {
     pub tokens: u64,
     /// Time spent in steps.
     pub time_s: f64,
+    /// Of it in this stage's.
+    #[serde(default)]
+    pub stage_time_s: f64,
     /// Position in the stage's data; `None` at its beginning.
     pub cursor: Option<Cursor>,
 }
@@ -295,6 +298,8 @@ impl<'a> Run<'a> {
     }
 
     fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        // There may be no stage left to enter, and what is exported is the model as it is after the last.
+        self.trainer.model.spec = self.spec_after(self.progress.stage)?;
         self.section("setup", None);
         self.copy_if_first()?;
         while self.progress.stage < self.recipe.stage.len() {
@@ -305,12 +310,17 @@ impl<'a> Run<'a> {
                 return Ok(Outcome::Interrupted);
             }
             let given = self.seconds.get(index).copied().unwrap_or(0.0);
-            self.unspent_s += given - running.times.iter().sum::<f64>();
+            self.unspent_s += given - self.progress.stage_time_s;
             drop(running);
             self.save(hooks)?;
             hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
-            self.progress =
-                Progress { stage: index + 1, stage_step: 0, cursor: None, ..self.progress.clone() };
+            self.progress = Progress {
+                stage: index + 1,
+                stage_step: 0,
+                stage_time_s: 0.0,
+                cursor: None,
+                ..self.progress.clone()
+            };
             self.save(hooks)?;
         }
         self.end_save(hooks)?;
@@ -340,7 +350,7 @@ impl<'a> Run<'a> {
         let room = Room::of(plan, folder, stage::chaos(recipe));
         self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
         let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
-        let source = Samples::new(loader, table.samples_per_micro_batch);
+        let source = Samples::new(loader, stage::shape(recipe, index));
         let steps = match table.steps {
             Some(steps) => Some(steps),
             None => self.agree_steps(self.decided(index)?),

@@ -7,7 +7,7 @@ use fathom_base::metrics::Event;
 use fathom_tensor::mesh::Axis;
 
 use super::{Hooks, Run, corrupt};
-use crate::agree::gather;
+use crate::agree::{gather, until};
 use crate::checkpoint::Saving;
 use crate::error::Result;
 
@@ -93,7 +93,9 @@ impl Run<'_> {
             corrupt::check(&trainer.device, &trainer.params, &corrupt::compared(trainer), step)?;
         }
         self.memory.copy(&self.trainer, &self.progress)?;
-        if self.local.is_some() {
+        if let Some(local) = &self.local {
+            // The copy before this one may still be on its way to a slow disk.
+            until(&self.trainer.device, &|| local.is_idle())?;
             // What the copy counts as done must be in the log before the copy is on disk.
             self.metrics.sync()?;
         }

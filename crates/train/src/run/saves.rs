@@ -5,7 +5,8 @@ use std::time::Instant;
 use fathom_base::metrics::{Event, events};
 
 use super::{Hooks, Run};
-use crate::agree::gather;
+use crate::agree::{gather, until};
+use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
 
 impl Run<'_> {
@@ -62,21 +63,34 @@ impl Run<'_> {
     /// Lets the first rank publish once all have written: `written` says that of every rank. Says what was saved when that is
     /// done.
     pub(super) fn look_after_save(&mut self, written: bool, hooks: &mut dyn Hooks) -> Result<()> {
-        let Some(saving) = &mut self.saving else { return Ok(()) };
         if written {
-            let settled = saving.settle(&self.trainer.device);
-            if self.tolerate(settled, hooks)?.is_none() {
-                self.saving = None;
-            }
+            self.settle_save(hooks)?;
         }
-        if self.saving.as_ref().is_some_and(|saving| saving.is_over()) {
-            self.end_save(hooks)?;
+        match self.saving.as_ref().is_some_and(Saving::is_over) {
+            true => self.conclude_save(hooks),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for the save that is being written, if there is one. All ranks call this together, also those where it is over.
+    pub(super) fn end_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        self.settle_save(hooks)?;
+        until(&self.trainer.device, &|| self.saving.as_ref().is_none_or(Saving::is_over))?;
+        self.conclude_save(hooks)
+    }
+
+    /// Waits until all ranks have written; they agree about that once.
+    fn settle_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        let Some(saving) = &mut self.saving else { return Ok(()) };
+        let settled = saving.settle(&self.trainer.device);
+        if self.tolerate(settled, hooks)?.is_none() {
+            self.saving = None;
         }
         Ok(())
     }
 
-    /// Waits for the save that is being written, if there is one. All ranks call this together.
-    pub(super) fn end_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+    /// Says what was saved. Each rank does this when its part is over.
+    fn conclude_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(mut saving) = self.saving.take() else { return Ok(()) };
         let saved = saving.finish(&self.trainer.device);
         let Some(saved) = self.tolerate(saved, hooks)? else { return Ok(()) };

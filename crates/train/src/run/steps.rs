@@ -7,7 +7,6 @@ use fathom_base::rss;
 use fathom_tensor::mesh::Axis;
 
 use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
-use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
 use crate::plan::drift;
 use crate::source::Source;
@@ -99,8 +98,7 @@ impl Run<'_> {
                 corrupt::check(device, params, &compared, number)?;
             }
             // The save reads what the update is about to change.
-            saving.iter_mut().for_each(Saving::release);
-            Ok(())
+            saving.iter_mut().try_for_each(|saving| saving.release_together(device))
         })?;
         let counted = self.trainer.counters.get();
         let step_s = begun.elapsed().as_secs_f64();
@@ -127,6 +125,7 @@ impl Run<'_> {
         let tokens = result.tokens * replicas;
         progress.tokens += tokens;
         progress.time_s += step_s;
+        progress.stage_time_s += step_s;
         progress.cursor = serde_json::from_value(running.source.cursor()).ok();
         let event = events::Step {
             step: progress.step,

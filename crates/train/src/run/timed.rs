@@ -3,6 +3,7 @@
 use fathom_tensor::Category;
 
 use super::{Run, Running};
+use crate::checkpoint::read_if_there;
 use crate::error::{Error, Result};
 
 /// Steps measured before the number of a timed stage's steps is decided; fewer if they already took
@@ -18,7 +19,7 @@ impl Run<'_> {
     /// same schedule.
     pub(super) fn decided(&self, index: usize) -> Result<Option<u64>> {
         let path = self.folder.join("steps.json");
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+        let Some(text) = read_if_there(&path)? else { return Ok(None) };
         let decided: Vec<u64> = serde_json::from_str(&text)
             .map_err(|error| Error::Checkpoint { path, message: error.to_string() })?;
         Ok(decided.get(index).copied())
@@ -61,7 +62,7 @@ impl Run<'_> {
     fn decide_here(&self, running: &Running) -> Result<Option<u64>> {
         let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
         let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
-        let spent: f64 = running.times.iter().sum();
+        let spent = self.progress.stage_time_s;
         if running.times.len() < PROBE_STEPS && spent < PROBE_SHARE * seconds {
             return Ok(None);
         }

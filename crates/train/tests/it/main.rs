@@ -1,6 +1,7 @@
 //! The training step and its plan.
 #![allow(clippy::unwrap_used)]
 
+mod again;
 mod checkpoint;
 mod draft;
 mod experts;

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_cpu::Cpu;
-use fathom_model::{Init, LlamaSizes, Model, Spec, initialise};
+use fathom_model::{Init, LlamaSizes, Model, Moe, Spec, initialise};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_text::store::{DocMeta, Header, StoreWriter};
-use fathom_train::recipe::{Blend, Checkpoint, MeshTable, Recipe, ShardingName, Stage};
+use fathom_train::recipe::{Blend, Checkpoint, FamilyName, MeshTable, Recipe, ShardingName, Stage};
 use fathom_train::{
     Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage,
 };
 
 const STEPS: u64 = 8;
-const VOCAB: usize = 96;
+pub const VOCAB: usize = 96;
 
-fn write_store(prefix: &Path) {
+pub fn write_store(prefix: &Path) {
     let mut writer = StoreWriter::create(prefix, Header::new(VOCAB as u64)).unwrap();
     let mut state = 7u32;
     for doc in 0..60 {
@@ -36,7 +36,7 @@ fn write_store(prefix: &Path) {
 }
 
 /// A run of one stage over a mesh, in a folder with its token store.
-fn recipe(folder: &Path, mesh: MeshTable, checkpoint: Checkpoint) -> Recipe {
+pub fn recipe(folder: &Path, mesh: MeshTable, checkpoint: Checkpoint) -> Recipe {
     let source = folder.join("store").display().to_string();
     let blend = vec![Blend { source, weight: 1.0 }];
     let stage = Stage {
@@ -56,12 +56,12 @@ fn no_saves() -> Checkpoint {
     Checkpoint { every_s: None, memory_every_steps: Some(2), ..Checkpoint::default() }
 }
 
-fn mesh(grid: Grid, restarts: u64) -> MeshTable {
+pub fn mesh(grid: Grid, restarts: u64) -> MeshTable {
     let Grid { tp, cp, dp, pp, .. } = grid;
     MeshTable { tp, cp, dp, pp, sequence_parallel: tp > 1, restarts, ..MeshTable::default() }
 }
 
-fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
+pub fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
     let spec = Spec::llama(LlamaSizes {
         hidden: 64,
         layers: 4,
@@ -74,6 +74,10 @@ fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
         max_positions: 256,
         tied: true,
     });
+    let spec = match recipe.model.family {
+        FamilyName::Mixtral => spec.into_mixtral(Moe::new(4, 2, 48)),
+        _ => spec,
+    };
     let ranks = stage::ranks(recipe, 0)?;
     let portion = ranks.portion(&spec, &device.mesh);
     let (on_disk, moments) = (stage::on_disk(recipe), stage::moments(recipe));
@@ -85,10 +89,10 @@ fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
 }
 
 /// Keeps what is said; asks the run to stop at a step.
-struct Watch<'a> {
-    warnings: Vec<String>,
-    stop_at: Option<u64>,
-    stop: &'a AtomicBool,
+pub struct Watch<'a> {
+    pub warnings: Vec<String>,
+    pub stop_at: Option<u64>,
+    pub stop: &'a AtomicBool,
 }
 
 impl Hooks for Watch<'_> {
@@ -115,17 +119,17 @@ impl Hooks for Watch<'_> {
 
 /// What a rank's run was.
 #[derive(Debug)]
-struct Seen {
-    ended: Result<Outcome, String>,
+pub struct Seen {
+    pub ended: Result<Outcome, String>,
     warnings: Vec<String>,
-    losses: Vec<(u64, u32)>,
+    pub losses: Vec<(u64, u32)>,
     recoveries: Vec<events::Recovery>,
     scores: usize,
     resumed: Vec<u64>,
 }
 
 /// Runs a recipe on all its ranks; `stop_at` asks one rank to stop after a step.
-fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<Seen> {
+pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<Seen> {
     let grid = stage::ranks(recipe, 0).unwrap().grid;
     let deadline = Duration::from_secs_f64(recipe.mesh.timeout_s);
     let one = |seat: Seat| {
