@@ -106,8 +106,8 @@ mod tests {
             asked.get()
         };
         let asked: Vec<usize> = std::thread::scope(|scope| {
-            let seats = threads(3, ThreadsOptions::default()).into_iter();
-            let ranks: Vec<_> = seats.map(|seat| scope.spawn(|| one(seat))).collect();
+            let (seats, one) = (threads(3, ThreadsOptions::default()), &one);
+            let ranks: Vec<_> = seats.into_iter().map(|seat| scope.spawn(move || one(seat))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert_eq!(asked, [9; 3]);
