@@ -435,6 +435,8 @@ pub enum Benchmark {
     Curate,
     /// Ten training steps with a checkpoint on its way, and without.
     Save,
+    /// The loss of a small model for each number format of products.
+    Formats,
 }
 
 /// `fathom bench`.
@@ -551,6 +553,9 @@ pub struct Bench {
     /// step: also where the time goes, a row for each kind of operation.
     #[arg(long)]
     pub ops: bool,
+    /// formats: steps of each.
+    #[arg(long, default_value_t = 300)]
+    pub steps: usize,
     /// decode: tokens of the prompt.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,

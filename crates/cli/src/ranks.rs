@@ -154,7 +154,9 @@ pub fn trainer(recipe: &Recipe, folder: &Path, device: &Device, vocab: usize) ->
             "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
         );
     }
-    Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
+    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
+    trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
+    Ok(trainer)
 }
 
 /// As [`trainer`], for a rank that failed and is begun anew.

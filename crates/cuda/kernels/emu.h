@@ -168,6 +168,7 @@ inline unsigned __ballot_sync(unsigned, int value) {
   return bits;
 }
 inline int __any_sync(unsigned mask, int value) { return __ballot_sync(mask, value) != 0; }
+inline unsigned atomicMax(unsigned* at, unsigned value) { const unsigned old = *at; if (value > old) *at = value; return old; }
 inline int atomicAdd(int* at, int value) { const int old = *at; *at += value; return old; }
 inline float __uint_as_float(unsigned v) { float f; std::memcpy(&f, &v, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned v; std::memcpy(&v, &f, 4); return v; }

@@ -2,8 +2,86 @@
 // (OCP MX 1.0: 32 neighbours with a power of two). A stored number times its scale is the value.
 #include "base.cuh"
 
-// The largest size of an element in each block's part of the rows: f32 [blocks]. NaN counts as infinite: sizes are compared
-// as bits, where it is the largest.
+// The bits of a size; 0 of what is not finite.
+FN u32 finite_bits(float x) {
+  const u32 b = as_bits(x) & 0x7fffffffu;
+  return b < 0x7f800000u ? b : 0u;
+}
+
+// How elements are stored and scales made (tensor's Narrow): bits of mantissa, exponents of the least normal and of the largest
+// number, that number; whether a scale keeps a block's largest within the format.
+struct Small { i32 mant, low, high, covers; float most; i32 unused; };
+
+// The exponent of the scale of a block whose largest has these bits; 0 without a largest.
+FN int scale_exponent(u32 top, Small s) {
+  if (!top) return 0;
+  const int above = s.covers && (top & 0x7fffffu) > (as_bits(s.most) & 0x7fffffu);
+  return min(max((int)(top >> 23) - 127 - s.high + above, -127), 127);
+}
+// Two to a power from -127 to 127.
+FN float power(int e) { return as_float(e < -126 ? 1u << 22 : (u32)(e + 127) << 23); }
+// The nearest element to x over its scale.
+FN float element(float x, int e, Small s) {
+  const float near = small_round(fminf(fmaxf(x * power(-e), -s.most), s.most), s.mant, s.low);
+  return as_float((as_bits(near) & 0x7fffffffu) | (as_bits(x) & 0x80000000u));
+}
+FN bool is_finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
+
+// What elements become when they are narrow: blocks of `high` rows by `wide` columns inside of patches of 128 x 128, a block of
+// threads each, `across` of them in a row; with `largest` given, one scale made from that for all.
+ENTRY(256) narrow(Mat x, Mat out, const float* largest, i64 rows, i64 cols, i32 across, i32 high, i32 wide, Small s) {
+  __shared__ u32 tops[512];
+  const i64 row0 = (i64)(blockIdx.x / across) * 128, col = (i64)(blockIdx.x % across) * 128 + threadIdx.x % 16 * 8;
+  const int c = threadIdx.x % 16 * 8, r0 = threadIdx.x / 16, in_row = 128 / wide;
+  for (int i = threadIdx.x; i < 512; i += 256) tops[i] = 0;
+  __syncthreads();
+  float v[8];
+  if (!largest) for (int r = r0; r < 128 && row0 + r < rows; r += 16) {
+    if (col >= cols) break;
+    load8(v, x, row0 + r, col, cols - col);
+    u32* mine = tops + r / high * in_row;
+    if (wide == 1) {
+      #pragma unroll
+      for (int i = 0; i < 8; i++) atomicMax(&mine[c + i], finite_bits(v[i]));
+    } else {
+      u32 top = 0;
+      #pragma unroll
+      for (int i = 0; i < 8; i++) top = max(top, finite_bits(v[i]));
+      atomicMax(&mine[c / wide], top);
+    }
+  }
+  __syncthreads();
+  for (int r = r0; r < 128 && row0 + r < rows; r += 16) {
+    if (col >= cols) break;
+    load8(v, x, row0 + r, col, cols - col);
+    const u32* mine = tops + r / high * in_row;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int e = scale_exponent(largest ? as_bits(*largest) : mine[(c + i) / wide], s);
+      v[i] = is_finite(v[i]) ? element(v[i], e, s) * power(e) : v[i];
+    }
+    store8(out, row0 + r, col, cols - col, v);
+  }
+}
+
+// *out = max(*out, sizes). One thread.
+ENTRY(32) largest_of_sizes(const float* sizes, float* out, i32 count) {
+  if (threadIdx.x) return;
+  float top = *out;
+  for (int i = 0; i < count; i++) top = fmaxf(top, sizes[i]);
+  *out = top;
+}
+
+// out = max(out, |x|) by column, over finite elements.
+ENTRY(256) largest_by_column(Mat x, float* out, i64 rows, i64 cols) {
+  const i64 col = (i64)blockIdx.x * 256 + threadIdx.x;
+  if (col >= cols) return;
+  float top = out[col];
+  for (i64 row = 0; row < rows; row++) top = fmaxf(top, as_float(finite_bits(load(x, row, col))));
+  out[col] = top;
+}
+
+// The largest size of a finite element in each block's part of the rows: f32 [blocks]. Sizes are compared as bits.
 ENTRY(256) sizes(Mat x, float* most, i64 rows, i64 cols, i64 part) {
   const i64 end = min((i64)(blockIdx.x + 1) * part, rows);
   u32 top = 0;
@@ -12,9 +90,9 @@ ENTRY(256) sizes(Mat x, float* most, i64 rows, i64 cols, i64 part) {
       float v[8];
       load8(v, x, row, col, cols - col);
       #pragma unroll
-      for (int i = 0; i < 8; i++) top = max(top, as_bits(v[i]) & 0x7fffffffu);
+      for (int i = 0; i < 8; i++) top = max(top, finite_bits(v[i]));
     }
-  const float all = block_max(as_float(min(top, 0x7f800000u)));
+  const float all = block_max(as_float(top));
   if (threadIdx.x == 0) most[blockIdx.x] = all;
 }
 

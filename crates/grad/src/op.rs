@@ -154,6 +154,8 @@ pub struct Exec<'a> {
     pub carry: Option<Tensor>,
     /// f32 [layers, experts], in a forward pass that trains: routers count what they choose.
     pub loads: Option<Tensor>,
+    /// The pass is of a step that trains.
+    pub trains: bool,
 }
 
 impl Exec<'_> {

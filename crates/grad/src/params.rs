@@ -8,6 +8,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::disk::{Role, StateDisk};
 use crate::gather::Gathering;
+use crate::narrow::{NarrowLinear, Narrowing};
 use crate::shares::{Shares, deal_buckets};
 use crate::value::Value;
 
@@ -47,6 +48,8 @@ pub struct Params {
     tied: Option<ParamId>,
     /// Updated weights that other ranks still owe this one.
     gathering: RefCell<Option<Gathering>>,
+    /// Weights whose products are made of narrow operands.
+    narrowing: Option<Narrowing>,
 }
 
 /// By run of layers and segment; the head is the last segment.
@@ -190,6 +193,21 @@ impl Params {
         if let Some(mut gathering) = self.gathering.borrow_mut().take() {
             gathering.settle(device, self);
         }
+    }
+
+    /// Has the products of some weights made of narrow operands.
+    pub fn set_narrowing(&mut self, narrowing: Option<Narrowing>) {
+        self.narrowing = narrowing;
+    }
+
+    /// The weights whose products are made of narrow operands.
+    pub fn narrowing(&self) -> Option<&Narrowing> {
+        self.narrowing.as_ref()
+    }
+
+    /// What the products of a weight are made of; `None` for its operands as they are.
+    pub(crate) fn narrow(&self, id: ParamId) -> Option<NarrowLinear> {
+        self.narrowing.as_ref()?.of(id)
     }
 
     /// Adds a weight.

@@ -148,8 +148,8 @@ fn weights<'a>(
 
 fn exec<'a>(scope: &'a Scope<'_>, layer: i32, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
-    let (rows, kv, carry, loads) = (0..batch.tokens, None, None, None);
-    Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads }
+    let (rows, kv, carry, loads, trains) = (0..batch.tokens, None, None, None, true);
+    Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads, trains }
 }
 
 /// Tells the machine where a block's operations begin and end.
@@ -177,6 +177,7 @@ impl<'a> Segments<'a> for Eval<'a> {
         let _weights = weights(&self.scope, &graph, &mut self.ahead, false);
         let mut exec = exec(&self.scope, layer, self.places.head_groups);
         exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn KvMemory);
+        exec.trains = false;
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(input) = graph.input {
             store.values[input.index()] = x;

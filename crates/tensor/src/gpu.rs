@@ -147,10 +147,56 @@ impl Figures {
 pub fn workspace(_: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
+        OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { tokens, slots, weight, .. } => lists(tokens, slots, weight),
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
     }
 }
+
+/// Scratch of one product of narrow operands: both as they meet, in two bytes an element where they are emulated and in one with
+/// scales where they are not, and cuBLASLt's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NarrowScratch {
+    /// Of A.
+    pub a: u64,
+    /// Of B.
+    pub b: u64,
+    /// Of the scales of each, and what they are made from.
+    pub scales: [u64; 2],
+}
+
+impl NarrowScratch {
+    /// Of a call; `None` if it is none of these.
+    pub fn of(op: &OpDesc) -> Option<NarrowScratch> {
+        let OpDesc::Narrow { m, n, k, input, .. } = *op else { return None };
+        // Rows of elements are filled up to 16, scales to whole tiles of 128 x 4 (cuBLASLt's layout of block scales).
+        let operand = |rows: usize| (rows * k.next_multiple_of(16) * input.bytes()) as u64;
+        let scales = |rows: usize| {
+            let blocks = k.div_ceil(32).next_multiple_of(4) * rows.next_multiple_of(128);
+            (blocks as u64).max(4 * (k.div_ceil(128) * rows.next_multiple_of(4)) as u64) + NARROW_SUMS
+        };
+        Some(NarrowScratch { a: operand(m), b: operand(n), scales: [scales(m), scales(n)] })
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        self.offsets()[4] + MATMUL_SCRATCH
+    }
+
+    /// Where the parts begin: A, B, scales of A and of B, cuBLASLt's.
+    pub fn offsets(&self) -> [u64; 5] {
+        let NarrowScratch { a, b, scales: [of_a, of_b] } = *self;
+        let mut at = 0;
+        [a, b, of_a, of_b, 0].map(|part| {
+            let start = at;
+            at += part.next_multiple_of(GRANULE);
+            start
+        })
+    }
+}
+
+/// Sizes of parts of an operand, on the way to its largest element.
+const NARROW_SUMS: u64 = 8 << 10;
 
 /// Most experts that lists of slots are made for.
 const MOST_EXPERTS: usize = 1024;

@@ -19,6 +19,7 @@ mod mask;
 pub mod mesh;
 mod meta;
 pub mod moments;
+mod narrow;
 mod pool;
 mod profile;
 mod share;
@@ -40,6 +41,7 @@ pub use machine::{
 };
 pub use mask::{Extent, Mask, Packed, Slice};
 pub use meta::Meta;
+pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
 pub use profile::{OpDesc, Profile, Rates, Sheet};
 pub use share::{Pass, Reader, Share};

@@ -12,6 +12,7 @@ use crate::experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
     RouteBackward, RouterLosses,
 };
+use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::{Mask, Profile, Tensor};
@@ -477,6 +478,10 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
+    /// Matrix product of operands that are narrowed first.
+    fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor);
+    /// `out = max(out, |x|)` over the finite elements of x: all of them for f32 [1, 1], else by column for f32 [1, cols].
+    fn largest(&self, x: &Tensor, out: &Tensor);
     /// Normalisation.
     fn norm(&self, op: &Norm<'_>);
     /// `dx (+)=` the gradient by x.

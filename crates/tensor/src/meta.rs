@@ -3,6 +3,7 @@
 use crate::clock::{Clock, Work};
 use crate::experts::*;
 use crate::machine::*;
+use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::{Profile, Tensor};
 
@@ -84,6 +85,14 @@ impl Machine for Meta {
         let (m, n, k) = op.sizes();
         let flops = 2.0 * m as f64 * n as f64 * k as f64;
         self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.b]) + into(op.c, op.accumulate));
+    }
+    fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
+        // Operands are read and written narrow; the product is as fast as it would be with those that are not.
+        self.maps(&[op.product.a, op.product.b, op.product.a, op.product.b]);
+        self.matmul(&op.product, ws);
+    }
+    fn largest(&self, x: &Tensor, _: &Tensor) {
+        self.maps(&[x]);
     }
     fn write(&self, dst: &Tensor, _: &[u8]) {
         self.moves(&[dst]);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, Fabric};
+use crate::{DType, Fabric, Narrow};
 
 /// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where nobody measured them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -80,6 +80,25 @@ pub enum OpDesc {
         a_trans: bool,
         /// B is stored [n, k].
         b_trans: bool,
+    },
+    /// The same of operands that are narrowed first.
+    Narrow {
+        /// Rows of C.
+        m: usize,
+        /// Columns of C.
+        n: usize,
+        /// The summed size.
+        k: usize,
+        /// Type of A and B before.
+        input: DType,
+        /// Type of C.
+        output: DType,
+        /// A is stored [k, m].
+        a_trans: bool,
+        /// B is stored [n, k].
+        b_trans: bool,
+        /// How A and B are stored when they meet.
+        how: [Narrow; 2],
     },
     /// A product of `tokens x slots` rows, each with the weight of its expert, or the gradient of those weights.
     Grouped {

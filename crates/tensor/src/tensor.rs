@@ -136,6 +136,25 @@ impl Tensor {
         view
     }
 
+    /// Some bytes of scratch as a tensor of its own, without gaps.
+    ///
+    /// # Panics
+    /// If this is no row of bytes, or has not that many.
+    #[track_caller]
+    pub fn part(&self, from: u64, rows: usize, cols: usize, dtype: DType) -> Tensor {
+        let bytes = (rows * cols * dtype.bytes()) as u64;
+        let fits = self.dtype == DType::U8 && self.rows <= 1 && from + bytes <= self.bytes();
+        assert!(fits, "{bytes} bytes at {from} of {self:?}");
+        Tensor {
+            buf: self.buf.clone(),
+            offset_bytes: self.offset_bytes + from,
+            rows,
+            cols,
+            stride: cols,
+            dtype,
+        }
+    }
+
     /// The same elements as another shape.
     ///
     /// # Panics

@@ -1,10 +1,10 @@
 //! From a recipe's stage to what its steps run with.
 
-use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Place, Places, Rule};
-use fathom_model::{Caps, RopeScaling, Spec, StageLayers};
-use fathom_tensor::DType;
+use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Place, Places, Rule};
+use fathom_model::{Caps, Linears, NarrowLayers, RopeScaling, Spec, StageLayers};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
+use fathom_tensor::{DType, Element};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
@@ -13,8 +13,8 @@ use crate::fault::Faults;
 use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    CpCommType, Granularity, MeshTable, Method, MomentType, OffloadCodec, OptimizerKind, Packing,
-    PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName, Stage,
+    CpCommType, GemmName, Granularity, LinearsName, Memory, MeshTable, Method, MomentType, OffloadCodec,
+    OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::source::Shape;
@@ -149,9 +149,54 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         on_disk: on_disk(recipe),
         caps,
         ranks: ranks(recipe, index)?,
+        narrow: narrow(recipe, index)?,
         z_loss: optimizer.z_loss as f32,
         adamw,
     })
+}
+
+/// Products of narrow operands, if the recipe has any.
+///
+/// # Errors
+/// Scales of the tensor at hand where tokens are cut into tiles, or a history without a step.
+pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
+    let table = &recipe.precision;
+    let format = match table.gemm {
+        GemmName::Bf16 => return Ok(None),
+        GemmName::Fp8Delayed => GemmFormat::Fp8Delayed,
+        GemmName::Fp8Current => GemmFormat::Fp8Current,
+        GemmName::Fp8Block => GemmFormat::Fp8Block,
+        GemmName::Mxfp8 => GemmFormat::Micro(Element::E4M3),
+        GemmName::Mxfp8E5m2 => GemmFormat::Micro(Element::E5M2),
+        GemmName::Mxfp6E2m3 => GemmFormat::Micro(Element::E2M3),
+        GemmName::Mxfp6E3m2 => GemmFormat::Micro(Element::E3M2),
+        GemmName::Mxfp4 => GemmFormat::Micro(Element::E2M1),
+    };
+    let say = |key: &str, message: &str| {
+        Err(Error::Recipe { key: format!("precision.{key}"), message: message.to_string() })
+    };
+    let tiles = recipe.stage[index].tile_rows.or(recipe.activations.tile_rows).is_some();
+    if format.depends_on_tiles() && (tiles || recipe.activations.memory == Memory::Auto) {
+        let message = "fp8_current scales a tensor by its own largest element, which a tile of its tokens does not know: take \
+                       fp8_delayed or a format with blocks, or no tiles (neither tile_rows nor activations.memory = \"auto\")";
+        return say("gemm", message);
+    }
+    if table.amax_history == 0 {
+        return say("amax_history", "must be at least 1");
+    }
+    if format == GemmFormat::Fp8Delayed && recipe.mesh.pp > 1 {
+        return say(
+            "gemm",
+            "fp8_delayed keeps its history with whole models: take fp8_current or a format with blocks, or mesh.pp=1",
+        );
+    }
+    let linears = match table.linears {
+        LinearsName::All => Linears::All,
+        LinearsName::Attention => Linears::Attention,
+        LinearsName::Mlp => Linears::Mlp,
+    };
+    let (at_start, at_end) = (table.num_layers_at_start_in_bf16, table.num_layers_at_end_in_bf16);
+    Ok(Some(NarrowLayers { format, linears, at_start, at_end, history: table.amax_history }))
 }
 
 /// The mesh of a stage's steps; the plan's rank is the first.

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_grad::{AdamW, Moments, OnDisk, StateDisk};
-use fathom_model::{Model, Spec};
+use fathom_grad::{AdamW, Moments, OnDisk, Params, StateDisk};
+use fathom_model::{Model, NarrowLayers, Spec};
 use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device, Meta, Profile};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::offload::{self, Room};
 use crate::parallel::{Ranks, shares};
 use crate::step::{InStep, Trainer};
@@ -38,6 +38,29 @@ pub fn state_disk_bytes(
     Ok(disk.stats().peak_reserved_bytes)
 }
 
+/// Whether products of narrow operands go with a model and its mesh.
+///
+/// # Errors
+/// As [`Trainer::narrow`].
+pub(crate) fn check_narrow(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
+    let Some(narrow) = &how.narrow else { return Ok(()) };
+    let meta = Device::on_mesh(Arc::new(Meta::new(profile.clone())), u64::MAX, how.ranks.imagined());
+    let portion = how.ranks.portion(spec, &meta.mesh);
+    let (model, mut params) = Model::declare_part(&meta, spec, DType::Bf16, None, portion);
+    narrowed(&meta, &model, &mut params, Some(narrow))
+}
+
+/// As [`Trainer::narrow`].
+pub(crate) fn narrowed(
+    device: &Device,
+    model: &Model,
+    params: &mut Params,
+    how: Option<&NarrowLayers>,
+) -> Result<()> {
+    let refuse = |message| Error::Recipe { key: "precision.gemm".into(), message };
+    model.narrow(device, params, how).map_err(refuse)
+}
+
 /// A trainer on a machine without data, with disks as large as they have to be.
 pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Trainer {
     let options = Options::new("", MOST_DISK_BYTES);
@@ -48,6 +71,8 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     let (model, params) = Model::declare_part(device, spec, dtype, disk, portion);
     let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     trainer.offload = offload::open(device, &how.places, Room::endless()).ok().flatten();
+    // What does not go with the model was refused when the workload was made.
+    let _ = trainer.narrow(how.narrow.as_ref());
     trainer
 }
 

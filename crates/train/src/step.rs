@@ -9,7 +9,7 @@ use fathom_grad::{
     AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Moments, Offload, OnDisk,
     Params, Places, Sharing, Spread, Update,
 };
-use fathom_model::{Caps, Model, Packed};
+use fathom_model::{Caps, Model, NarrowLayers, Packed};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, Clock, DType, Device, InFlight, Tensor};
@@ -90,6 +90,8 @@ pub struct InStep {
     pub caps: Caps,
     /// Over which ranks: for plans. A trainer's own are its device's.
     pub ranks: Ranks,
+    /// Products of narrow operands: for plans. A trainer's own are what [`Trainer::narrow`] was told.
+    pub narrow: Option<NarrowLayers>,
     /// Weight of the z-loss.
     pub z_loss: f32,
     /// The update.
@@ -156,6 +158,14 @@ impl Trainer {
             flops,
             loads,
         }
+    }
+
+    /// Has products of linear layers made of narrow operands, as a recipe's `precision` says; of all as they are without.
+    ///
+    /// # Errors
+    /// If the model or the mesh does not go with it.
+    pub fn narrow(&mut self, how: Option<&NarrowLayers>) -> Result<()> {
+        crate::state::narrowed(&self.device, &self.model, &mut self.params, how)
     }
 
     /// The optimizer's state.
@@ -233,6 +243,9 @@ impl Trainer {
             self.optimizer.update(&device, &mut self.params, &self.grads, update, &how.adamw)
         });
         self.balance();
+        if let Some(narrowing) = self.params.narrowing() {
+            narrowing.end_step(&self.device);
+        }
         self.check_state()?;
         self.device.mesh.check()?;
         let [loss, count, model_flops] =

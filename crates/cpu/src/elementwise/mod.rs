@@ -19,6 +19,7 @@ mod embed;
 mod level;
 mod loss;
 mod math;
+mod narrow;
 mod norm;
 mod norm_backward;
 mod optimizer;
@@ -36,6 +37,7 @@ pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};
 pub use loss::{CrossEntropy, Spread, cross_entropy};
+pub use narrow::{Round, Scale, largest, largest_by_column, narrow};
 pub use norm::{Norm, norm};
 pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};
 pub use optimizer::{AdamW, StepScale, adamw, step_scale};

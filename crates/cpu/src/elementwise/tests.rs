@@ -8,6 +8,7 @@ use fathom_tensor::{Activation, NormKind};
 use half::bf16;
 
 mod losses;
+mod narrow;
 mod norms;
 mod others;
 

@@ -7,6 +7,7 @@
 
 mod experts;
 mod fill;
+mod narrow;
 mod operands;
 mod packed;
 mod share;
@@ -19,8 +20,8 @@ use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight,
-    LimitExperts, Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope, RopeTable,
-    Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope,
+    RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -66,6 +67,7 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let (a, c) = (elem(input), elem(output));
             gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
         }
+        OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
         OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward } => {
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
@@ -222,6 +224,14 @@ impl Machine for Cpu {
         };
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
+        narrow::matmul(self, op, ws);
+    }
+
+    fn largest(&self, x: &Tensor, out: &Tensor) {
+        narrow::largest(self, x, out);
     }
 
     fn norm(&self, op: &Norm<'_>) {

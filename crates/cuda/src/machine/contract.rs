@@ -7,8 +7,8 @@ use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
-    Machine, MatMul, Norm, NormBackward, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
-    RouterLosses, Share, StepScale, Tensor,
+    Machine, MatMul, NarrowMatMul, Norm, NormBackward, Profile, Reader, Rope, RopeTable, Route,
+    RouteBackward, RouterLosses, Share, StepScale, Tensor,
 };
 
 use super::Cuda;
@@ -113,6 +113,16 @@ impl Machine for Cuda {
         if !self.product(op, ws) {
             self.run(&kernels::matmul(op));
         }
+    }
+
+    fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
+        let (launches, [a, b, ws]) = kernels::narrowed(op, ws, self.scratch());
+        self.run_all(&launches);
+        self.matmul(&MatMul { a: &a, b: &b, ..op.product }, &ws);
+    }
+
+    fn largest(&self, x: &Tensor, out: &Tensor) {
+        self.run_all(&kernels::largest(x, out, self.scratch()));
     }
 
     fn norm(&self, op: &Norm<'_>) {

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
 use crate::stage;
+use crate::state::check_narrow;
 use crate::step::InStep;
 
 /// What a stage may use, in bytes.
@@ -99,6 +100,7 @@ impl Draft<'_> {
         let mut how = stage::in_step(&self.recipe, self.index)?;
         how.ranks.rank = self.rank;
         how.ranks.check(&spec).map_err(|message| Error::Recipe { key: "mesh".into(), message })?;
+        check_narrow(self.profile, &spec, &how)?;
         let dtype = match self.recipe.model.precision {
             Precision::Bf16 => DType::Bf16,
             Precision::F32 => DType::F32,

@@ -45,6 +45,7 @@ fn train(recipe: &Recipe) -> (f32, f32, f32) {
         on_disk: OnDisk::default(),
         caps: Caps { docs: 1, seq_tokens: TOKENS },
         ranks: Ranks::default(),
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
     };

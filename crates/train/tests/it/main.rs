@@ -8,6 +8,7 @@ mod experts;
 mod mesh;
 mod mesh_experts;
 mod mesh_plan;
+mod narrow;
 mod nemo;
 mod plan;
 mod published;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
-use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, StageLayers, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, Spec, StageLayers, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta};
 use fathom_train::parallel::stages::Order;
@@ -88,6 +88,7 @@ pub struct Case {
     pub moments: Moments,
     /// Micro batches differ in length.
     pub uneven: bool,
+    pub narrow: Option<NarrowLayers>,
 }
 
 pub const ONE: Case = Case {
@@ -106,6 +107,7 @@ pub const ONE: Case = Case {
     order: Order::OneByOne,
     moments: ADAMW,
     uneven: false,
+    narrow: None,
 };
 
 const ADAMW: Moments = Moments { dtype: DType::F32, second: true };
@@ -123,6 +125,7 @@ fn in_step(case: &Case) -> InStep {
         on_disk: OnDisk::default(),
         caps: Caps { docs: 8, seq_tokens: TOKENS },
         ranks: ranks(case, 0),
+        narrow: case.narrow,
         z_loss: 1e-4,
         adamw: AdamWSettings { lr: if case.moments.second { 3e-3 } else { 0.3 }, ..AdamWSettings::default() },
     }
@@ -138,7 +141,9 @@ pub fn trainer(device: &Device, case: &Case) -> Trainer {
     let portion = ranks.portion(&spec, &device.mesh);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, disk, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
-    Trainer::sharded(device, model, params, case.sharding, case.moments)
+    let mut trainer = Trainer::sharded(device, model, params, case.sharding, case.moments);
+    trainer.narrow(case.narrow.as_ref()).unwrap();
+    trainer
 }
 
 /// This rank's micro batches of so many.
@@ -177,6 +182,11 @@ fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Se
 
 fn world(case: Case, steps: usize) -> Vec<Seen> {
     every_rank(case, &|device| train(device, &case, steps, MICRO_BATCHES))
+}
+
+/// Losses of a few steps.
+pub fn losses(case: Case) -> Vec<f32> {
+    world(case, STEPS).remove(0).losses
 }
 
 pub fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> Vec<T> {

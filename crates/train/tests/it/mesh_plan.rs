@@ -56,6 +56,7 @@ fn how(ranks: Ranks, places: Places) -> InStep {
         on_disk: OnDisk::default(),
         caps: Caps { docs: 1, seq_tokens: TOKENS },
         ranks,
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     }

@@ -28,6 +28,7 @@ fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
         places,
         caps: Caps { docs: 16, seq_tokens: tokens },
         ranks: Default::default(),
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };

@@ -82,6 +82,7 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
         on_disk: OnDisk { weights: true, optimizer: true },
         caps: Caps { docs: 1, seq_tokens: tokens },
         ranks: Default::default(),
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };

@@ -9,7 +9,7 @@ use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Sharding;
 use fathom_train::{InStep, MicroBatch, Trainer, plan};
 
-fn spec() -> Spec {
+pub fn spec() -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 64,
         layers: 3,
@@ -37,6 +37,7 @@ pub fn how(places: Places, tokens: usize) -> InStep {
         on_disk: OnDisk::default(),
         caps: Caps { docs: 4, seq_tokens: tokens },
         ranks: Default::default(),
+        narrow: None,
         z_loss: 0.0,
         adamw,
     }

@@ -6,6 +6,7 @@
 mod attention;
 mod curate;
 mod decode;
+mod formats;
 mod gemm;
 mod link;
 mod load;
@@ -43,6 +44,7 @@ pub fn run(args: &Bench) -> Result<()> {
         Benchmark::Profile => profile::run(args),
         Benchmark::Curate => curate::run(args),
         Benchmark::Save => save::run(args),
+        Benchmark::Formats => formats::run(args),
     }
 }
 

@@ -43,6 +43,7 @@ pub fn run(args: &Bench) -> Result<()> {
             on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
             caps,
             ranks: mesh::mesh(args, tokens)?,
+            narrow: None,
             z_loss: 0.0,
             adamw: AdamWSettings::default(),
         };

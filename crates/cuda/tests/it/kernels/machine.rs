@@ -7,8 +7,8 @@ use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
-    Machine, MatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
-    RouterLosses, Share, StepScale, Tensor,
+    Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Route,
+    RouteBackward, RouterLosses, Share, StepScale, Tensor, gpu,
 };
 
 use super::emulator;
@@ -27,6 +27,7 @@ impl Emulated {
             OpDesc::Grouped { tokens, slots, weight, .. } => {
                 kernels::grouped_scratch_bytes(tokens, slots, kernels::MOST_EXPERTS, weight)
             }
+            OpDesc::Narrow { .. } => gpu::NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
             _ => kernels::attention_scratch_bytes(op),
         };
         let profile = Profile { name: "emulated".into(), workspace, ..memory.profile().clone() };
@@ -105,6 +106,14 @@ impl Machine for Emulated {
 
     fn matmul(&self, op: &MatMul<'_>, _ws: &Tensor) {
         one(kernels::matmul(op));
+    }
+
+    fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
+        run(kernels::narrow_matmul(op, ws, self.scratch()));
+    }
+
+    fn largest(&self, x: &Tensor, out: &Tensor) {
+        run(kernels::largest(x, out, self.scratch()));
     }
 
     fn norm(&self, op: &Norm<'_>) {

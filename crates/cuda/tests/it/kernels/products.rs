@@ -1,6 +1,9 @@
 //! Matrix products without a library.
 
-use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
+use fathom_tensor::{
+    Blocks, Category, DType, Delayed, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
+    Tensor,
+};
 
 use super::{FLOATS, blank, close, devices, floats, random, same};
 
@@ -81,4 +84,87 @@ fn cutting_the_sum_changes_no_bit() {
         };
         assert_eq!(sum(&[0, 300]), sum(&[0, 128, 256, 300]), "{dtype:?}");
     }
+}
+
+/// Numbers whose size differs from block to block, with infinities beside them.
+fn uneven(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
+    let x = blank(device, [rows, cols], dtype);
+    let sized =
+        |(at, x): (usize, &f32)| x * 2f32.powi(((at / cols * 7 + at % cols / 32 * 5) % 40) as i32 - 20);
+    let values: Vec<f32> = super::numbers(rows * cols, seed).iter().enumerate().map(sized).collect();
+    super::set(device, &x, &values);
+    x
+}
+
+/// A narrow operand times ones on the diagonal, which every format has: the operand's values, to the bit.
+fn seen_narrow(
+    device: &Device,
+    how: Narrow,
+    [first, trans]: [bool; 2],
+    [dtype, wide]: [DType; 2],
+) -> Vec<Tensor> {
+    let (rows, cols) = (132, 136);
+    let x = uneven(device, [rows, cols], dtype, 5);
+    // A is [m, k] and B [k, n], both stored the other way round if transposed.
+    let [outer, inner] = if trans == first { [cols, rows] } else { [rows, cols] };
+    let one = blank(device, [inner, inner], dtype);
+    let ones = (0..inner * inner).map(|at| if at / inner == at % inner { 1.0 } else { 0.0 });
+    super::set(device, &one, &ones.collect::<Vec<f32>>());
+    let [before, now] = [3.0, 0.0].map(|x| device.from_f32(1, 1, &[x], Category::Data));
+    let late = how.blocks == Blocks::Tensor && wide == DType::F32;
+    let delayed = late.then_some(Delayed { before: &before, now: Some(&now) });
+    let seen = NarrowOperand { how, delayed };
+    let plain = NarrowOperand { how: Narrow { blocks: Blocks::Line(32), ..how }, delayed: None };
+    let c = blank(device, if first { [outer, inner] } else { [inner, outer] }, wide);
+    let (a_trans, b_trans) = (first && trans, !first && trans);
+    let (a, b) = if first { (&x, &one) } else { (&one, &x) };
+    let product = MatMul { a, a_trans, b, b_trans, c: &c, accumulate: false };
+    let (a, b) = if first { (seen, plain) } else { (plain, seen) };
+    let op = NarrowMatMul { product, a, b };
+    let bytes = device.machine.profile().workspace(&op.desc()) as usize;
+    device.machine.narrow_matmul(&op, &device.empty(1, bytes, DType::U8, Category::Workspace));
+    vec![c, now]
+}
+
+#[test]
+fn narrow_operands_have_the_bits_of_the_processor() {
+    let Some([cpu, emulated]) = devices() else { return };
+    for element in Element::ALL {
+        for (blocks, rule) in [
+            (Blocks::Line(32), Rule::Floor),
+            (Blocks::Line(128), Rule::Covers),
+            (Blocks::Tile(128), Rule::Covers),
+            (Blocks::Tensor, Rule::Covers),
+        ] {
+            let how = Narrow { element, blocks, rule };
+            for (place, dtypes) in [
+                ([true, false], [DType::Bf16, DType::F32]),
+                ([true, true], [DType::F32, DType::F32]),
+                ([false, true], [DType::Bf16, DType::Bf16]),
+                ([false, false], [DType::F32, DType::F32]),
+            ] {
+                let [of, got] = [&cpu, &emulated].map(|device| {
+                    let found = seen_narrow(device, how, place, dtypes);
+                    found.iter().map(|x| floats(device, x)).collect::<Vec<_>>()
+                });
+                assert_eq!(got, of, "{how:?} {place:?} {dtypes:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn largest_elements_by_column_and_of_all() {
+    same("largest", |device| {
+        let x = uneven(device, [300, 70], DType::Bf16, 2);
+        let wide: Vec<f32> = floats(device, &x);
+        let mut odd = wide.clone();
+        (odd[5], odd[77]) = (f32::NAN, f32::NEG_INFINITY);
+        super::set(device, &x, &odd);
+        let columns = device.from_f32(1, 70, &[0.01; 70], Category::Data);
+        let all = device.from_f32(1, 1, &[0.01], Category::Data);
+        device.machine.largest(&x, &columns);
+        device.machine.largest(&x, &all);
+        vec![columns, all]
+    });
 }

@@ -3,6 +3,7 @@
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::only;
+use crate::narrow::{NarrowLinear, Pass};
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -15,6 +16,8 @@ struct Linear {
     name: &'static str,
     /// The result is f32 whatever x is.
     wide: bool,
+    /// What its products are made of, if not of their operands as they are.
+    narrow: Option<NarrowLinear>,
 }
 
 impl Ctx<'_> {
@@ -25,7 +28,8 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn linear(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Linear { name, wide: false }, &[x], &params))
+        let narrow = self.params.narrow(weight);
+        only(self.apply(Linear { name, wide: false, narrow }, &[x], &params))
     }
 
     /// As [`Ctx::linear`] with an f32 result: what must not be rounded, as a router's logits. Its gradient is rounded to
@@ -33,7 +37,7 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn linear_wide(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Linear { name, wide: true }, &[x], &params))
+        only(self.apply(Linear { name, wide: true, narrow: None }, &[x], &params))
     }
 }
 
@@ -85,7 +89,8 @@ impl Op for Linear {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (a, b, c) = (&ins[0], &params[0], &outs[0]);
-        x.matmul(MatMul { a, a_trans: false, b, b_trans: true, c, accumulate: false });
+        let op = MatMul { a, a_trans: false, b, b_trans: true, c, accumulate: false };
+        x.product(self.narrow.as_ref(), Pass::Forward, op);
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(c, bias);
         }
@@ -95,7 +100,8 @@ impl Op for Linear {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             let b = &saved.params[0];
             let dy = &like(x, dy, b);
-            x.matmul(MatMul { a: dy, a_trans: false, b, b_trans: false, c: &dx.tensor, accumulate: false });
+            let op = MatMul { a: dy, a_trans: false, b, b_trans: false, c: &dx.tensor, accumulate: false };
+            x.product(self.narrow.as_ref(), Pass::Input, op);
         }
     }
 
@@ -104,7 +110,8 @@ impl Op for Linear {
         if let Some(dw) = &dw[0] {
             let b = saved.input(0);
             let dy = &like(x, dy, b);
-            x.matmul(MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: true });
+            let op = MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: true };
+            x.product(self.narrow.as_ref(), Pass::Weight, op);
         }
         if let Some(Some(dbias)) = dw.get(1) {
             x.device.machine.bias_backward(dy, dbias);

@@ -10,6 +10,7 @@ use fathom_tensor::{Category, MatMul, Tensor};
 
 use super::{like, only};
 use crate::graph::Spread;
+use crate::narrow::{NarrowLinear, Pass};
 use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -31,7 +32,9 @@ impl Ctx<'_> {
             return self.linear(name, x, weight, bias);
         }
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply_to(1, Parallel { name, spread: self.spread, ends: false }, &[x], &params))
+        let narrow = self.params.narrow(weight);
+        let op = Parallel { name, spread: self.spread, ends: false, narrow };
+        only(self.apply_to(1, op, &[x], &params))
     }
 
     /// `y = x W^T + b` with the columns of W, and so of x, spread over the ranks: y is the sum of what each computes, and b is
@@ -52,7 +55,9 @@ impl Ctx<'_> {
         }
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
         let share = self.spread.share();
-        only(self.apply_to(share, Parallel { name, spread: self.spread, ends: true }, &[x], &params))
+        let narrow = self.params.narrow(weight);
+        let op = Parallel { name, spread: self.spread, ends: true, narrow };
+        only(self.apply_to(share, op, &[x], &params))
     }
 
     /// The sum of what the ranks have of x; of shared rows each rank keeps its share.
@@ -105,21 +110,6 @@ fn collected(x: &Exec<'_>, mine: &Tensor, out: &Tensor, spread: Spread, product:
     group(x).each_gathered(x.device, mine, &mut |rank, rows| product(rows, &results[rank]));
 }
 
-/// `c = a W^T`.
-fn forward(x: &Exec<'_>, a: &Tensor, weight: &Tensor, c: &Tensor) {
-    x.matmul(MatMul { a, a_trans: false, b: weight, b_trans: true, c, accumulate: false });
-}
-
-/// `c = dy W`.
-fn backward(x: &Exec<'_>, dy: &Tensor, weight: &Tensor, c: &Tensor) {
-    x.matmul(MatMul { a: dy, a_trans: false, b: weight, b_trans: false, c, accumulate: false });
-}
-
-/// `dw += dy^T a`.
-fn gradient(x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
-    x.matmul(MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true });
-}
-
 mod pieces;
 #[cfg(test)]
 pub(crate) mod reference;
@@ -132,6 +122,28 @@ struct Parallel {
     name: &'static str,
     spread: Spread,
     ends: bool,
+    /// What its products are made of, if not of their operands as they are.
+    narrow: Option<NarrowLinear>,
+}
+
+impl Parallel {
+    /// `c = a W^T`.
+    fn product(&self, x: &Exec<'_>, a: &Tensor, weight: &Tensor, c: &Tensor) {
+        let op = MatMul { a, a_trans: false, b: weight, b_trans: true, c, accumulate: false };
+        x.product(self.narrow.as_ref(), Pass::Forward, op);
+    }
+
+    /// `c = dy W`.
+    fn back(&self, x: &Exec<'_>, dy: &Tensor, weight: &Tensor, c: &Tensor) {
+        let op = MatMul { a: dy, a_trans: false, b: weight, b_trans: false, c, accumulate: false };
+        x.product(self.narrow.as_ref(), Pass::Input, op);
+    }
+
+    /// `dw += dy^T a`.
+    fn gradient(&self, x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
+        let op = MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true };
+        x.product(self.narrow.as_ref(), Pass::Weight, op);
+    }
 }
 
 impl Op for Parallel {
@@ -169,8 +181,8 @@ impl Op for Parallel {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         match self.ends {
-            true => summed(x, &ins[0], &outs[0], self.spread, |a, c| forward(x, a, &params[0], c)),
-            false => collected(x, &ins[0], &outs[0], self.spread, |a, c| forward(x, a, &params[0], c)),
+            true => summed(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c)),
+            false => collected(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c)),
         }
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(&outs[0], bias);
@@ -180,11 +192,11 @@ impl Op for Parallel {
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx), weight) = (&dy[0], &dx[0], &saved.params[0]) else { return };
         if !self.ends {
-            return summed(x, dy, &dx.tensor, self.spread, |dy, c| backward(x, dy, weight, c));
+            return summed(x, dy, &dx.tensor, self.spread, |dy, c| self.back(x, dy, weight, c));
         }
         match x.carry.take() {
-            Some(all) => backward(x, &all, weight, &dx.tensor),
-            None => collected(x, dy, &dx.tensor, self.spread, |dy, c| backward(x, dy, weight, c)),
+            Some(all) => self.back(x, &all, weight, &dx.tensor),
+            None => collected(x, dy, &dx.tensor, self.spread, |dy, c| self.back(x, dy, weight, c)),
         }
     }
 
@@ -193,10 +205,10 @@ impl Op for Parallel {
         match &dw[0] {
             Some(dw) if self.ends => {
                 let all = collect(x, dy, self.spread);
-                gradient(x, &all, saved.input(0), dw);
+                self.gradient(x, &all, saved.input(0), dw);
                 x.carry = Some(all);
             }
-            Some(dw) => gradient(x, dy, &collect(x, saved.input(0), self.spread), dw),
+            Some(dw) => self.gradient(x, dy, &collect(x, saved.input(0), self.spread), dw),
             None => {}
         }
         if let Some(Some(dbias)) = dw.get(1) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::experts::*;
 use crate::machine::*;
+use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
 use crate::{Device, Meta, Profile, Tensor};
@@ -141,6 +142,8 @@ impl Machine for Plain {
     fn add_bias(&self, _: &Tensor, _: &Tensor) {}
     fn bias_backward(&self, _: &Tensor, _: &Tensor) {}
     fn matmul(&self, _: &MatMul<'_>, _: &Tensor) {}
+    fn narrow_matmul(&self, _: &NarrowMatMul<'_>, _: &Tensor) {}
+    fn largest(&self, _: &Tensor, _: &Tensor) {}
     fn norm(&self, _: &Norm<'_>) {}
     fn norm_backward_input(&self, _: &NormBackward<'_>, _: &Tensor, _: bool) {}
     fn norm_backward_weight(&self, _: &NormBackward<'_>, _: &Tensor, _: Option<&Tensor>) {}

@@ -43,7 +43,7 @@ fn profile() -> Profile {
 fn work<'a>(profile: &'a Profile, spec: &'a Spec, tokens: usize) -> Workload<'a> {
     let caps = Caps { docs: 1, seq_tokens: tokens };
     let (places, on_disk, adamw) = (Places::none(), OnDisk::default(), AdamWSettings::default());
-    let how = InStep { places, on_disk, caps, ranks: Default::default(), z_loss: 0.0, adamw };
+    let how = InStep { places, on_disk, caps, ranks: Default::default(), narrow: None, z_loss: 0.0, adamw };
     Workload { profile, spec: Cow::Borrowed(spec), dtype: DType::Bf16, how, micro_batches: 1, tokens }
 }
 

@@ -1,0 +1,147 @@
+//! The loss of a small model for each number format of `precision.gemm`: the same first weights, the same text, the same steps.
+//!
+//! A token is a byte of generated text (`fathom_text::recall`), and no text comes twice, so the mean over the last steps is a loss
+//! on what was not trained on. Beside the formats two runs say what a difference means: products in f32 weights and activations, and
+//! bf16 with other first weights.
+
+use anyhow::{Result, bail};
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_grad::{AdamWSettings, Places};
+use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
+use fathom_tensor::{DType, Device};
+use fathom_text::recall::{RecallGenerator, Split};
+use fathom_train::recipe::{GemmName, Recipe, Stage};
+use fathom_train::schedule::{Decay, Schedule};
+use fathom_train::{InStep, MicroBatch, Trainer, stage};
+
+use super::Bed;
+use super::row::Row;
+use super::watch::Watch;
+use crate::args::Bench;
+
+/// Tokens of a document, and documents of a step.
+const DOCUMENT: usize = 512;
+const DOCUMENTS: usize = 4;
+/// Steps at the end whose mean loss counts.
+const LAST: usize = 20;
+const SEED: u64 = 1;
+
+/// What is run.
+struct Run {
+    gemm: GemmName,
+    dtype: DType,
+    seed: u64,
+    /// The row's name.
+    name: String,
+}
+
+/// A decoder of 3.2 million weights.
+fn spec() -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 256,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 704,
+        vocab: 256,
+        rope_theta: 10_000.0,
+        max_positions: DOCUMENT,
+        tied: true,
+    })
+}
+
+/// The documents of a step.
+fn batch(text: &RecallGenerator, step: usize) -> MicroBatch {
+    let tokens = DOCUMENTS * DOCUMENT;
+    let mut batch = MicroBatch::shape(tokens, DOCUMENT);
+    batch.positions = (0..tokens).map(|at| (at % DOCUMENT) as i32).collect();
+    let document = |index: usize| {
+        let text = text.document((step * DOCUMENTS + index) as u64, 2 * DOCUMENT).into_bytes();
+        (0..DOCUMENT).map(move |at| i32::from(text[at % text.len()])).collect::<Vec<i32>>()
+    };
+    batch.ids = (0..DOCUMENTS).flat_map(document).collect();
+    let ids = &batch.ids;
+    batch.labels = (0..tokens).map(|at| if (at + 1) % DOCUMENT == 0 { -100 } else { ids[at + 1] }).collect();
+    batch
+}
+
+/// How a run's steps are made.
+fn how(gemm: GemmName) -> Result<InStep> {
+    let mut recipe: Recipe = Loaded::load(Layers::new())?.value;
+    recipe.precision.gemm = gemm;
+    recipe.stage = vec![Stage::default()];
+    Ok(InStep {
+        places: Places::none(),
+        on_disk: Default::default(),
+        caps: Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT },
+        ranks: Default::default(),
+        narrow: stage::narrow(&recipe, 0)?,
+        z_loss: 0.0,
+        adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },
+    })
+}
+
+/// The mean loss of the last steps.
+fn train(args: &Bench, run: &Run) -> Result<f64> {
+    let bed = Bed::new(args)?;
+    let device = Device::new(bed.cpu.clone(), crate::device::default_budget());
+    let (model, mut params) = Model::declare(&device, &spec(), run.dtype);
+    initialise(&device, &model, &mut params, Init::new(run.seed));
+    let mut how = how(run.gemm)?;
+    let mut trainer = Trainer::new(&device, model, params);
+    trainer.narrow(how.narrow.as_ref())?;
+    let text = RecallGenerator::new(SEED, Split::Train);
+    let total_steps = args.steps as u64;
+    let rates = Schedule {
+        decay: Decay::Cosine,
+        peak: 2e-3,
+        final_share: 0.1,
+        warmup_steps: 20.min(total_steps / 4),
+        decay_share: 0.2,
+        total_steps,
+    };
+    let mut losses = Vec::new();
+    for step in 0..args.steps {
+        how.adamw.lr = rates.rate(step as u64) as f32;
+        let result = trainer.step(&[batch(&text, step)], &how)?;
+        losses.push(f64::from(result.loss.wait_f32()) / f64::from(result.count.wait_f32()));
+        if result.skipped.wait_f32() != 0.0 {
+            bail!("{}: step {step} was skipped: loss or gradient were not finite", run.name);
+        }
+    }
+    let last = &losses[losses.len() - LAST..];
+    Ok(last.iter().sum::<f64>() / LAST as f64)
+}
+
+/// Runs the benchmark.
+pub fn run(args: &Bench) -> Result<()> {
+    if args.steps < LAST {
+        bail!("--steps {}: the loss is the mean of the last {LAST} steps", args.steps);
+    }
+    let bf16 = |seed, name: &str| Run { gemm: GemmName::Bf16, dtype: DType::Bf16, seed, name: name.into() };
+    let mut runs = vec![
+        bf16(SEED, "bf16"),
+        Run { dtype: DType::F32, ..bf16(SEED, "f32") },
+        bf16(SEED + 1, "bf16, other seed"),
+    ];
+    let narrow = GemmName::ALL.iter().filter(|gemm| **gemm != GemmName::Bf16);
+    runs.extend(narrow.map(|gemm| Run { gemm: *gemm, ..bf16(SEED, gemm.name()) }));
+    let mut reference = None;
+    for run in runs {
+        let watch = Watch::begin();
+        let loss = train(args, &run)?;
+        let seconds = watch.seconds();
+        let reference = *reference.get_or_insert(loss);
+        let tokens = (args.steps * DOCUMENTS * DOCUMENT) as f64;
+        Row::new("formats")
+            .with("gemm", run.name)
+            .with("steps", args.steps)
+            .with("loss", (loss * 1e4).round() / 1e4)
+            .with("difference", ((loss - reference) * 1e4).round() / 1e4)
+            .figure("percent", 100.0 * (loss / reference - 1.0))
+            .figure("tokens_per_s", tokens / seconds)
+            .print(watch.loaded());
+    }
+    Ok(())
+}

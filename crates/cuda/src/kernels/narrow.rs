@@ -1,0 +1,106 @@
+//! What elements become when they are narrow, as the contract's [`Narrow`] says, and largest magnitudes.
+
+use fathom_tensor::{DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
+
+use super::launch::{Args, Launch, Scratch, expect};
+use super::table::quantise as entries;
+
+/// Rows and columns of a patch that a block of threads takes: whole blocks of every shape.
+const PATCH: usize = 128;
+
+/// A format as kernels take it.
+pub(super) fn small(args: Args, how: Narrow) -> Args {
+    let (element, covers) = (how.element, i32::from(how.rule == Rule::Covers));
+    let pair = |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
+    let most = element.most().to_bits().cast_signed();
+    args.structure(&[pair(element.mantissa(), element.low()), pair(element.high(), covers), pair(most, 0)])
+}
+
+/// `out = nearest(x / scale) x scale`, in blocks of x, whose summed index runs along its columns or not; or with one scale, made for
+/// `largest` f32 [1, 1], of all of it. `out` may not be x.
+#[track_caller]
+pub fn narrow(
+    x: &Tensor,
+    how: Narrow,
+    along_columns: bool,
+    largest: Option<&Tensor>,
+    out: &Tensor,
+) -> Launch {
+    let [rows, cols] = x.shape();
+    expect("narrow", "out", out, [rows, cols]);
+    let block = how.block(along_columns);
+    assert!(block.is_some() != largest.is_some(), "narrow: {how:?} with a largest element {largest:?}");
+    let [high, wide] = block.unwrap_or([PATCH; 2]);
+    assert!(PATCH.is_multiple_of(high) && PATCH.is_multiple_of(wide), "narrow: blocks of {high} x {wide}");
+    let (down, across) = (rows.div_ceil(PATCH), cols.div_ceil(PATCH));
+    let args = Args::new().mat(x).out(out).plain_if(largest, DType::F32).long(rows).long(cols);
+    let args = small(args.int(across).int(high).int(wide), how);
+    Launch::new(entries::narrow, down * across, args)
+}
+
+/// `out = max(out, |x|)` over finite elements, all of them for f32 [1, 1], else by column for f32 [1, cols].
+#[track_caller]
+pub fn largest(x: &Tensor, out: &Tensor, scratch: Scratch) -> Vec<Launch> {
+    let [rows, cols] = x.shape();
+    if out.len() != 1 {
+        expect("largest", "out", out, [1, cols]);
+        let args = Args::new().mat(x).plain_out(out, DType::F32).long(rows).long(cols);
+        return vec![Launch::new(entries::largest_by_column, cols.div_ceil(256), args)];
+    }
+    let part = rows.div_ceil(1024).max(1);
+    let blocks = rows.div_ceil(part);
+    let args = Args::new().mat(x).address(scratch.0).long(rows).long(cols).long(part);
+    let all = Args::new().address(scratch.0).plain_out(out, DType::F32).int(blocks);
+    vec![Launch::new(entries::sizes, blocks, args), Launch::new(entries::largest_of_sizes, 1, all)]
+}
+
+/// Makes an operand narrow in scratch; `cell` f32 [1, 1] is for its own largest element.
+fn operand(
+    operand: &NarrowOperand<'_>,
+    [x, out, cell]: [&Tensor; 3],
+    along_columns: bool,
+    scratch: Scratch,
+) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    let mut most = None;
+    if operand.how.block(along_columns).is_none() {
+        let mut seen = |into: &Tensor| launches.extend(largest(x, into, scratch));
+        most = match &operand.delayed {
+            Some(delayed) => {
+                delayed.now.iter().for_each(|now| seen(now));
+                Some(delayed.before.clone())
+            }
+            None => {
+                launches.push(super::zero(cell));
+                launches.extend(largest(x, cell, scratch));
+                Some(cell.clone())
+            }
+        };
+    }
+    launches.push(narrow(x, operand.how, along_columns, most.as_ref(), out));
+    launches
+}
+
+/// A product of narrow operands without a matrix unit for them: launches that make both narrow in scratch, the two of them there,
+/// and scratch for the product of these.
+#[track_caller]
+pub fn narrowed(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Tensor; 3]) {
+    let Some(parts) = gpu::NarrowScratch::of(&op.desc()) else { panic!("narrow matmul: {op:?}") };
+    let MatMul { a, a_trans, b, b_trans, .. } = op.product;
+    let [at_a, at_b, cell_a, cell_b, own] = parts.offsets();
+    let in_scratch = |x: &Tensor, at: u64| ws.part(at, x.rows(), x.cols(), x.dtype());
+    let (a_out, b_out) = (in_scratch(a, at_a), in_scratch(b, at_b));
+    let [a_cell, b_cell] = [cell_a, cell_b].map(|at| ws.part(at, 1, 1, DType::F32));
+    let mut launches = operand(&op.a, [a, &a_out, &a_cell], !a_trans, scratch);
+    launches.extend(operand(&op.b, [b, &b_out, &b_cell], b_trans, scratch));
+    let own = ws.part(own, 1, (ws.bytes() - own) as usize, DType::U8);
+    (launches, [a_out, b_out, own])
+}
+
+/// As [`narrowed`], with the product by a kernel.
+#[track_caller]
+pub fn narrow_matmul(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
+    let (mut launches, [a, b, _]) = narrowed(op, ws, scratch);
+    launches.push(super::matmul(&MatMul { a: &a, b: &b, ..op.product }));
+    launches
+}

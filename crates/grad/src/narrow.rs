@@ -1,0 +1,226 @@
+//! Linear layers whose products are made of narrow operands: which formats, which of the three products has which, and the
+//! largest magnitudes of earlier steps that delayed scaling goes by.
+//!
+//! Each product narrows both of its operands along its own summed index: the forward one x and W along the columns of x, that
+//! for the input's gradient dy and W along the rows of W, that for the weight's gradient dy and x along the tokens. How this is
+//! done is the machine's affair. Blocks begin with a tile, a micro batch or a rank's share, all of which are multiples of them.
+
+use std::cell::Cell;
+
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{
+    Blocks, Category, DType, Delayed, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
+    Tensor,
+};
+
+use crate::op::Exec;
+use crate::params::ParamId;
+
+#[cfg(test)]
+mod tests;
+
+/// How operands of products are stored when they meet, by the names of the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GemmFormat {
+    /// FP8 with a scale a tensor, by the largest magnitudes of earlier steps (Micikevicius et al., 2022; Transformer Engine's
+    /// `DelayedScaling`): E4M3, gradients E5M2.
+    Fp8Delayed,
+    /// The same by the tensor's own largest magnitude (`Float8CurrentScaling`).
+    Fp8Current,
+    /// E4M3 in blocks (DeepSeek-V3, 2024, section 3.3.2; `Float8BlockScaling`): weights in tiles of 128 x 128, the others in lines
+    /// of 128.
+    Fp8Block,
+    /// Micro-scaling (OCP Microscaling Formats 1.0): lines of 32 elements of this format.
+    Micro(Element),
+}
+
+/// Neighbours that share a scale in micro-scaling.
+const MICRO: usize = 32;
+/// The same in FP8.
+const BLOCK: usize = 128;
+
+/// The three products of a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// `y = x W^T`.
+    Forward,
+    /// `dx = dy W`.
+    Input,
+    /// `dW += dy^T x`.
+    Weight,
+}
+
+/// An operand of one of them, by its number in what is kept of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    X,
+    W,
+    Dy,
+}
+
+impl Pass {
+    /// A and B.
+    fn roles(self) -> [Role; 2] {
+        match self {
+            Pass::Forward => [Role::X, Role::W],
+            Pass::Input => [Role::Dy, Role::W],
+            Pass::Weight => [Role::Dy, Role::X],
+        }
+    }
+}
+
+impl GemmFormat {
+    fn operand(self, role: Role) -> Narrow {
+        match (self, role) {
+            (GemmFormat::Micro(element), _) => {
+                Narrow { element, blocks: Blocks::Line(MICRO), rule: Rule::Floor }
+            }
+            (GemmFormat::Fp8Block, role) => {
+                let blocks = if role == Role::W { Blocks::Tile(BLOCK) } else { Blocks::Line(BLOCK) };
+                Narrow { element: Element::E4M3, blocks, rule: Rule::Covers }
+            }
+            (_, role) => {
+                let element = if role == Role::Dy { Element::E5M2 } else { Element::E4M3 };
+                Narrow { element, blocks: Blocks::Tensor, rule: Rule::Covers }
+            }
+        }
+    }
+
+    /// How A and B of a product are stored.
+    pub fn operands(self, pass: Pass) -> [Narrow; 2] {
+        pass.roles().map(|role| self.operand(role))
+    }
+
+    /// Neighbours that share a scale; `None` where all of a tensor does.
+    pub fn block(self) -> Option<usize> {
+        match self {
+            GemmFormat::Micro(_) => Some(MICRO),
+            GemmFormat::Fp8Block => Some(BLOCK),
+            GemmFormat::Fp8Delayed | GemmFormat::Fp8Current => None,
+        }
+    }
+
+    /// Results depend on how tokens are cut into tiles: a tile's tensor is another.
+    pub fn depends_on_tiles(self) -> bool {
+        self == GemmFormat::Fp8Current
+    }
+}
+
+/// What an operation knows of its weight's products.
+#[derive(Clone, Debug)]
+pub struct NarrowLinear {
+    format: GemmFormat,
+    /// f32 [1, 3] of x, W and dy: largest magnitudes of earlier steps, and of this one.
+    seen: Option<[Tensor; 2]>,
+}
+
+/// The weights whose products are narrow.
+#[derive(Debug)]
+pub struct Narrowing {
+    format: GemmFormat,
+    /// By weight, its number among the narrow ones.
+    numbers: Vec<Option<usize>>,
+    seen: Option<Seen>,
+}
+
+/// Largest magnitudes of the three operands of each narrow weight: a row of history for each step.
+#[derive(Debug)]
+struct Seen {
+    /// f32 [steps, 3 x weights]: the steps before this one, in a ring.
+    history: Tensor,
+    /// f32 [1, 3 x weights]: the largest of each column.
+    before: Tensor,
+    /// f32 [1, 3 x weights]: of this step so far.
+    now: Tensor,
+    /// The row that this step will be.
+    row: Cell<usize>,
+}
+
+impl Narrowing {
+    /// The products of these weights, of `count` in all. `history` is how many steps delayed scaling looks back on (Transformer
+    /// Engine's `amax_history_len`).
+    pub fn new(
+        device: &Device,
+        format: GemmFormat,
+        ids: &[ParamId],
+        count: usize,
+        history: usize,
+    ) -> Narrowing {
+        let mut numbers = vec![None; count];
+        ids.iter().enumerate().for_each(|(number, id)| numbers[id.index()] = Some(number));
+        device.pool.enter("amax", -1);
+        let zeros = |rows| device.zeros(rows, 3 * ids.len(), DType::F32, Category::Optimizer);
+        let delayed = format == GemmFormat::Fp8Delayed && !ids.is_empty();
+        let seen = delayed.then(|| Seen {
+            history: zeros(history.max(1)),
+            before: zeros(1),
+            now: zeros(1),
+            row: Cell::new(0),
+        });
+        Narrowing { format, numbers, seen }
+    }
+
+    /// What the products of a weight are made of; `None` if they are made of its operands as they are.
+    pub fn of(&self, id: ParamId) -> Option<NarrowLinear> {
+        let number = (*self.numbers.get(id.index())?)?;
+        let columns = 3 * number..3 * number + 3;
+        let seen =
+            self.seen.as_ref().map(|seen| [&seen.before, &seen.now].map(|x| x.view_cols(columns.clone())));
+        Some(NarrowLinear { format: self.format, seen })
+    }
+
+    /// Closes a step: its largest magnitudes, over all ranks that have the same layers, join the history.
+    pub fn end_step(&self, device: &Device) {
+        let Some(Seen { history, before, now, row }) = &self.seen else { return };
+        device.pool.enter("amax", -1);
+        let (machine, ranks) = (&device.machine, device.mesh.group(&[Axis::Tp, Axis::Cp, Axis::Dp]));
+        if ranks.size() > 1 {
+            let all = device.empty(ranks.size(), now.cols(), DType::F32, Category::Comm);
+            let parts: Vec<Tensor> = (0..ranks.size()).map(|rank| all.view_rows(rank..rank + 1)).collect();
+            ranks.all_gather(device, now, &parts).wait();
+            machine.largest(&all, now);
+        }
+        machine.copy(now, &history.view_rows(row.get()..row.get() + 1));
+        row.set((row.get() + 1) % history.rows());
+        machine.zero(now);
+        machine.zero(before);
+        machine.largest(history, before);
+    }
+
+    /// f32 [steps, 3 x weights] of delayed scaling, and the row that this step will be.
+    pub fn history(&self) -> Option<(&Tensor, usize)> {
+        self.seen.as_ref().map(|seen| (&seen.history, seen.row.get()))
+    }
+
+    /// Goes on at a row of a history that was loaded into [`Narrowing::history`].
+    pub fn resume(&self, device: &Device, row: usize) {
+        let Some(seen) = &self.seen else { return };
+        seen.row.set(row % seen.history.rows());
+        device.machine.zero(&seen.before);
+        device.machine.zero(&seen.now);
+        device.machine.largest(&seen.history, &seen.before);
+    }
+}
+
+impl Exec<'_> {
+    /// One of the products of a linear layer, with its scratch.
+    #[track_caller]
+    pub(crate) fn product(&self, narrow: Option<&NarrowLinear>, pass: Pass, product: MatMul<'_>) {
+        let Some(NarrowLinear { format, seen }) = narrow else { return self.matmul(product) };
+        let (roles, hows) = (pass.roles(), format.operands(pass));
+        let cells = roles.map(|role| {
+            let at = role as usize;
+            seen.as_ref().map(|seen| seen.each_ref().map(|x| x.view_cols(at..at + 1)))
+        });
+        let [a, b] = [0, 1].map(|side| {
+            let delayed = cells[side].as_ref().map(|[before, now]| {
+                // What is evaluated leaves no trace in training.
+                Delayed { before, now: self.trains.then_some(now) }
+            });
+            NarrowOperand { how: hows[side], delayed }
+        });
+        let op = NarrowMatMul { product, a, b };
+        let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
+        self.device.machine.narrow_matmul(&op, &ws);
+    }
+}

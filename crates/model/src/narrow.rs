@@ -1,0 +1,124 @@
+//! Which linear layers of a model have products of narrow operands.
+//!
+//! Never those of the embedding, the head and the routers, nor attention itself, as everywhere in the field (DeepSeek-V3, 2024,
+//! section 3.3.1; Transformer Engine's layers).
+
+use std::ops::Range;
+
+use fathom_grad::{GemmFormat, Narrowing, ParamId, Params};
+use fathom_tensor::Device;
+
+use crate::block::{BlockParams, FfnParams, QkvParams};
+use crate::model::Model;
+
+/// Which of a block's linear layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Linears {
+    /// All.
+    #[default]
+    All,
+    /// Attention's projections.
+    Attention,
+    /// The MLP's.
+    Mlp,
+}
+
+/// Products of narrow operands, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NarrowLayers {
+    /// How operands are stored when they meet.
+    pub format: GemmFormat,
+    /// Of which linear layers.
+    pub linears: Linears,
+    /// Blocks at the beginning whose products stay as they are (Megatron's `num_layers_at_start_in_bf16`).
+    pub at_start: usize,
+    /// The same at the end (Megatron's `num_layers_at_end_in_bf16`).
+    pub at_end: usize,
+    /// Steps that delayed scaling looks back on.
+    pub history: usize,
+}
+
+/// The linear layers of a block: of attention, and of the MLP.
+fn linears(block: &BlockParams) -> [Vec<ParamId>; 2] {
+    let mut attention = match &block.qkv {
+        QkvParams::Fused(qkv) => vec![qkv.weight],
+        QkvParams::Latent(p) => {
+            let down = p.q_down.map(|(down, _)| down.weight);
+            let up = [p.q_up, p.kv_down, p.shared, p.kv_up].map(|linear| linear.weight);
+            down.into_iter().chain(up).collect()
+        }
+    };
+    attention.push(block.attn_out.weight);
+    let mlp = match &block.ffn {
+        FfnParams::Dense(mlp) => vec![mlp.up.weight, mlp.down.weight],
+        FfnParams::Experts(experts) => {
+            let shared = experts.shared.iter();
+            shared.flat_map(|shared| [shared.mlp.up.weight, shared.mlp.down.weight]).collect()
+        }
+    };
+    [attention, mlp]
+}
+
+impl Model {
+    /// Has the products of these layers made of narrow operands, from here on; of all layers as they are without.
+    ///
+    /// # Errors
+    /// If the model has experts that are meant too, or blocks would lie across the parts of tensor parallel ranks.
+    pub fn narrow(
+        &self,
+        device: &Device,
+        params: &mut Params,
+        how: Option<&NarrowLayers>,
+    ) -> Result<(), String> {
+        let Some(how) = how else {
+            params.set_narrowing(None);
+            return Ok(());
+        };
+        let layers = self.spec.layers.len();
+        let narrow = how.at_start..layers.saturating_sub(how.at_end);
+        let mut ids = Vec::new();
+        for (layer, block) in self.portion.layers().zip(&self.blocks) {
+            if !narrow.contains(&layer) {
+                continue;
+            }
+            let [attention, mlp] = linears(block);
+            if how.linears != Linears::Mlp {
+                ids.extend(attention);
+            }
+            if how.linears != Linears::Attention {
+                if matches!(block.ffn, FfnParams::Experts(_)) {
+                    return Err(format!(
+                        "layer {layer} has experts, whose products are made of their operands as they are; take \
+                         precision.linears = \"attention\""
+                    ));
+                }
+                ids.extend(mlp);
+            }
+        }
+        for id in &ids {
+            self.check_blocks(params, *id, how.format)?;
+        }
+        let narrowing = Narrowing::new(device, how.format, &ids, params.len(), how.history);
+        params.set_narrowing(Some(narrowing));
+        Ok(())
+    }
+
+    /// Whether the parts of a weight are whole blocks.
+    fn check_blocks(&self, params: &Params, id: ParamId, format: GemmFormat) -> Result<(), String> {
+        let Some(block) = format.block() else { return Ok(()) };
+        let shard = &self.holdings[id.index()].shard;
+        let whole =
+            |part: &Range<usize>| part.start.is_multiple_of(block) && part.len().is_multiple_of(block);
+        let [rows, cols] = shard.shape;
+        let all_rows = shard.rows.iter().map(Range::len).sum::<usize>() == rows;
+        let rows_fit = all_rows || shard.rows.iter().all(whole);
+        if !(rows_fit && (shard.cols == (0..cols) || whole(&shard.cols))) {
+            let (name, tp) = (&params.get(id).name, self.portion.tp);
+            return Err(format!(
+                "blocks of {block} would lie across the parts that mesh.tp={tp} makes of {name}; take a smaller tp, or a \
+                 precision.gemm with smaller blocks or with scales of whole tensors"
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Matrix products whose operands meet in fewer bits: element formats, which neighbours share a scale, and the calls.
+//!
+//! A scale is a power of two throughout, so an element times its scale has no more significant bits than the element: a machine
+//! that multiplies such values in bf16 or f32 (emulation) and one that multiplies elements and applies scales later (a matrix
+//! unit) differ in the order of additions alone. Micro-scaling demands it (OCP Microscaling Formats 1.0, section 6.3); for FP8
+//! it is Transformer Engine's default for blocks (`Float8BlockScaling`) and its option for tensors. As these are floating-point
+//! elements, a coarser scale costs range and no precision.
+
+use crate::{DType, MatMul, OpDesc, Tensor};
+
+/// Formats of elements (OCP 8-bit Floating Point 1.0; OCP Microscaling Formats 1.0, section 5.3). Zeros have signs; an element
+/// rounds to the nearest, ties to even, and what is too large becomes the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 8 bits, largest 448.
+    E4M3,
+    /// 8 bits, largest 57 344.
+    E5M2,
+    /// 6 bits, largest 7.5.
+    E2M3,
+    /// 6 bits, largest 28.
+    E3M2,
+    /// 4 bits, largest 6.
+    E2M1,
+}
+
+impl Element {
+    /// All of them.
+    pub const ALL: [Element; 5] = [Element::E4M3, Element::E5M2, Element::E2M3, Element::E3M2, Element::E2M1];
+
+    /// Bits of mantissa.
+    pub const fn mantissa(self) -> i32 {
+        match self {
+            Element::E4M3 | Element::E2M3 => 3,
+            Element::E5M2 | Element::E3M2 => 2,
+            Element::E2M1 => 1,
+        }
+    }
+
+    /// Exponent of the least normal number.
+    pub const fn low(self) -> i32 {
+        match self {
+            Element::E4M3 => -6,
+            Element::E5M2 => -14,
+            Element::E3M2 => -2,
+            Element::E2M3 | Element::E2M1 => 0,
+        }
+    }
+
+    /// Exponent of the largest number.
+    pub const fn high(self) -> i32 {
+        match self {
+            Element::E4M3 => 8,
+            Element::E5M2 => 15,
+            Element::E3M2 => 4,
+            Element::E2M3 | Element::E2M1 => 2,
+        }
+    }
+
+    /// The largest number.
+    pub const fn most(self) -> f32 {
+        match self {
+            Element::E4M3 => 448.0,
+            Element::E5M2 => 57_344.0,
+            Element::E2M3 => 7.5,
+            Element::E3M2 => 28.0,
+            Element::E2M1 => 6.0,
+        }
+    }
+
+    /// The storage type, if tensors have such a one.
+    pub const fn dtype(self) -> Option<DType> {
+        match self {
+            Element::E4M3 => Some(DType::F8E4M3),
+            Element::E5M2 => Some(DType::F8E5M2),
+            _ => None,
+        }
+    }
+}
+
+/// Which elements of an operand share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blocks {
+    /// All of it.
+    Tensor,
+    /// This many neighbours along the summed index: 32 in micro-scaling, 128 of an activation in DeepSeek-V3.
+    Line(usize),
+    /// This many rows and columns: 128 of a weight in DeepSeek-V3 (2024, section 3.3.2).
+    Tile(usize),
+}
+
+/// How a block's scale follows from its largest element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// `2^(floor(log2 largest) - high)`: the largest element may become the format's largest number from above (OCP
+    /// Microscaling Formats 1.0, section 6.3).
+    Floor,
+    /// The smallest power of two that keeps the largest element within the format (Transformer Engine's FP8 scales, rounded to
+    /// powers of two).
+    Covers,
+}
+
+/// How one operand of a product is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Narrow {
+    /// Its elements.
+    pub element: Element,
+    /// What shares a scale.
+    pub blocks: Blocks,
+    /// How scales are made.
+    pub rule: Rule,
+}
+
+impl Narrow {
+    /// The exponent of the scale of a block whose largest finite magnitude is `largest`, within E8M0's range; 0 without a
+    /// largest one, as of a tensor that has no history.
+    pub fn exponent(self, largest: f32) -> i32 {
+        if largest == 0.0 {
+            return 0;
+        }
+        let (bits, most) = (largest.to_bits(), self.element.most().to_bits());
+        let above = self.rule == Rule::Covers && bits & 0x7f_ffff > most & 0x7f_ffff;
+        ((bits >> 23) as i32 - 127 - self.element.high() + i32::from(above)).clamp(-127, 127)
+    }
+
+    /// Rows and columns of a block of a matrix whose summed index runs along its columns or not; `None` for all of it.
+    pub fn block(self, along_columns: bool) -> Option<[usize; 2]> {
+        match (self.blocks, along_columns) {
+            (Blocks::Tensor, _) => None,
+            (Blocks::Line(n), true) => Some([1, n]),
+            (Blocks::Line(n), false) => Some([n, 1]),
+            (Blocks::Tile(n), _) => Some([n, n]),
+        }
+    }
+}
+
+/// Largest magnitudes of an operand that is scaled by those of earlier steps; both f32 [1, 1].
+#[derive(Clone, Copy, Debug)]
+pub struct Delayed<'a> {
+    /// Of the steps before this one; 0 if there was none: then the scale is 1.
+    pub before: &'a Tensor,
+    /// Of this step so far: the operand's joins it. Left alone without.
+    pub now: Option<&'a Tensor>,
+}
+
+/// One operand.
+#[derive(Clone, Copy, Debug)]
+pub struct NarrowOperand<'a> {
+    /// How it is stored.
+    pub how: Narrow,
+    /// Where the scale of a whole tensor comes from; its own elements without.
+    pub delayed: Option<Delayed<'a>>,
+}
+
+/// A product of operands that are narrowed first: `C (+)= op(narrow(A)) op(narrow(B))`, summed in f32 as ever.
+///
+/// Elements that are not finite stay so, and do not take part in a block's largest.
+#[derive(Clone, Copy, Debug)]
+pub struct NarrowMatMul<'a> {
+    /// The product, its operands in bf16 or f32.
+    pub product: MatMul<'a>,
+    /// Of A.
+    pub a: NarrowOperand<'a>,
+    /// Of B.
+    pub b: NarrowOperand<'a>,
+}
+
+impl NarrowMatMul<'_> {
+    /// The shape alone.
+    #[track_caller]
+    pub fn desc(&self) -> OpDesc {
+        let (m, n, k) = self.product.sizes();
+        let MatMul { a, a_trans, b_trans, c, .. } = self.product;
+        let (input, output, how) = (a.dtype(), c.dtype(), [self.a.how, self.b.how]);
+        OpDesc::Narrow { m, n, k, input, output, a_trans, b_trans, how }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_what_their_bits_say() {
+        for (element, bits, expected) in [
+            (Element::E4M3, 8, 448.0),
+            (Element::E5M2, 8, 57_344.0),
+            (Element::E2M3, 6, 7.5),
+            (Element::E3M2, 6, 28.0),
+            (Element::E2M1, 4, 6.0),
+        ] {
+            let exponents = bits - 1 - element.mantissa();
+            let bias = (1 << (exponents - 1)) - 1;
+            assert_eq!(element.low(), 1 - bias, "{element:?}");
+            // E4M3 gives up one code for NaN, E5M2 an exponent for infinities.
+            let top = (1 << exponents) - 1 - bias - i32::from(element == Element::E5M2);
+            let steps = (1 << (element.mantissa() + 1)) - 1 - i32::from(element == Element::E4M3);
+            let most = steps as f32 * 2f32.powi(top - element.mantissa());
+            assert_eq!((element.high(), element.most(), most), (top, expected, expected), "{element:?}");
+        }
+    }
+
+    #[test]
+    fn scales_follow_their_rules() {
+        for element in Element::ALL {
+            for rule in [Rule::Floor, Rule::Covers] {
+                let narrow = Narrow { element, blocks: Blocks::Line(32), rule };
+                for largest in [1e-30f32, 0.1, 1.0, 1.5, 1.75, 1.76, 448.0, 448.1, 511.9, 6.0, 7.5, 7.6, 1e30]
+                {
+                    let scale = 2f32.powi(narrow.exponent(largest));
+                    let expected = match rule {
+                        Rule::Floor => largest.log2().floor() - element.high() as f32,
+                        Rule::Covers => (largest / element.most()).log2().ceil(),
+                    };
+                    assert_eq!(scale.log2(), expected, "{element:?} {rule:?} {largest}");
+                    let covers = largest <= element.most() * scale;
+                    assert!(covers || rule == Rule::Floor, "{element:?} {largest}");
+                }
+                assert_eq!(narrow.exponent(0.0), 0);
+                assert_eq!(narrow.exponent(f32::from_bits(1)), -127);
+            }
+        }
+    }
+}
