@@ -8,10 +8,9 @@ use anyhow::{Result, bail};
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
-use fathom_tensor::{DType, Device};
+use fathom_tensor::DType;
 use fathom_text::recall::{RecallGenerator, Split};
 use fathom_train::recipe::{GemmName, Recipe, Stage};
-use fathom_train::schedule::{Decay, Schedule};
 use fathom_train::{InStep, MicroBatch, Trainer, stage};
 
 use super::Bed;
@@ -66,12 +65,22 @@ fn batch(text: &RecallGenerator, step: usize) -> MicroBatch {
     batch
 }
 
-/// How a run's steps are made.
-fn how(gemm: GemmName) -> Result<InStep> {
+/// The keys of a run.
+fn recipe(gemm: GemmName) -> Result<Recipe> {
     let mut recipe: Recipe = Loaded::load(Layers::new())?.value;
     recipe.precision.gemm = gemm;
+    recipe.optimizer.lr = 2e-3;
     recipe.stage = vec![Stage::default()];
-    Ok(InStep {
+    Ok(recipe)
+}
+
+/// The mean loss of the last steps.
+fn train(args: &Bench, run: &Run) -> Result<f64> {
+    let device = Bed::new(args)?.device;
+    let (model, mut params) = Model::declare(&device, &spec(), run.dtype);
+    initialise(&device, &model, &mut params, Init::new(run.seed));
+    let recipe = recipe(run.gemm)?;
+    let mut how = InStep {
         places: Places::none(),
         on_disk: Default::default(),
         caps: Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT },
@@ -79,28 +88,11 @@ fn how(gemm: GemmName) -> Result<InStep> {
         narrow: stage::narrow(&recipe, 0)?,
         z_loss: 0.0,
         adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },
-    })
-}
-
-/// The mean loss of the last steps.
-fn train(args: &Bench, run: &Run) -> Result<f64> {
-    let bed = Bed::new(args)?;
-    let device = Device::new(bed.cpu.clone(), crate::device::default_budget());
-    let (model, mut params) = Model::declare(&device, &spec(), run.dtype);
-    initialise(&device, &model, &mut params, Init::new(run.seed));
-    let mut how = how(run.gemm)?;
+    };
     let mut trainer = Trainer::new(&device, model, params);
     trainer.narrow(how.narrow.as_ref())?;
     let text = RecallGenerator::new(SEED, Split::Train);
-    let total_steps = args.steps as u64;
-    let rates = Schedule {
-        decay: Decay::Cosine,
-        peak: 2e-3,
-        final_share: 0.1,
-        warmup_steps: 20.min(total_steps / 4),
-        decay_share: 0.2,
-        total_steps,
-    };
+    let rates = stage::schedule(&recipe, 0, args.steps as u64);
     let mut losses = Vec::new();
     for step in 0..args.steps {
         how.adamw.lr = rates.rate(step as u64) as f32;
