@@ -157,7 +157,8 @@ impl Checkpoints {
         let place = Place { temporary, rank: mesh.rank(), ranks: mesh.grid().ranks() };
         let optimizer_step = trainer.optimizer().updates(&trainer.device);
         let checkpoints = self.clone();
-        let job = Job { checkpoints, place, progress: progress.clone(), optimizer_step, exports };
+        let progress = Progress { amax: trainer.amax(), ..progress.clone() };
+        let job = Job { checkpoints, place, progress, optimizer_step, exports };
         // A rank without a thread would leave the others waiting for what it writes.
         outcome(&trainer.device, Saving::start(job, shares))
     }
@@ -172,7 +173,9 @@ impl Checkpoints {
             return Ok(false);
         };
         let folder = self.place(&name);
-        let state = State { progress: progress.clone(), ..read_state(&folder)? };
+        let state = read_state(&folder)?;
+        let progress = Progress { amax: state.progress.amax.clone(), ..progress.clone() };
+        let state = State { progress, ..state };
         write_state(&folder, &state)?;
         Ok(true)
     }
@@ -217,7 +220,8 @@ impl Checkpoints {
         outcome(&device, verify(&folder, &state.files, rank, ranks))?;
         outcome(&device, load_parts(trainer, &folder))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
-        Ok(Some(state.progress))
+        trainer.set_amax(state.progress.amax.as_ref());
+        Ok(Some(Progress { amax: None, ..state.progress }))
     }
 
     /// Refuses ranks that have not found the checkpoint of the first, or none like the first. All ranks call this together.

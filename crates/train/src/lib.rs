@@ -35,7 +35,7 @@ pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
     MeshPlan, MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
-pub use run::{Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
+pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Shape, Source, append};
 pub use state::{open_state_disk, state_disk_bytes};

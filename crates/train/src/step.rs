@@ -17,6 +17,7 @@ use fathom_tensor::{BalanceBias, Category, Clock, DType, Device, InFlight, Tenso
 use crate::error::Result;
 use crate::parallel::pipeline::{Lap, Loaded, Pipeline, Watch};
 use crate::parallel::{self, Ranks, Sharding, shares};
+use crate::run::Amax;
 
 /// A packed stream of tokens on the host, with the target of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,6 +167,25 @@ impl Trainer {
     /// If the model or the mesh does not go with it.
     pub fn narrow(&mut self, how: Option<&NarrowLayers>) -> Result<()> {
         crate::state::narrowed(&self.device, &self.model, &mut self.params, how)
+    }
+
+    /// What delayed scaling looks back on; `None` if nothing is scaled so.
+    pub fn amax(&self) -> Option<Amax> {
+        let (history, row) = self.params.narrowing()?.history()?;
+        let bits = self.device.to_f32(history).into_iter().map(f32::to_bits).collect();
+        Some(Amax { row, bits })
+    }
+
+    /// Goes on with what was looked back on before. A history of another length or of other layers is left alone: the recipe has
+    /// changed.
+    pub(crate) fn set_amax(&self, amax: Option<&Amax>) {
+        let (Some(amax), Some(narrowing)) = (amax, self.params.narrowing()) else { return };
+        let Some((history, _)) = narrowing.history().filter(|(x, _)| x.len() == amax.bits.len()) else {
+            return;
+        };
+        let bytes: Vec<u8> = amax.bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        self.device.machine.write(history, &bytes);
+        narrowing.resume(&self.device, amax.row);
     }
 
     /// The optimizer's state.

@@ -50,6 +50,6 @@ recipe! {
         /// Layers at the end whose products stay as they are (Megatron's key).
         pub num_layers_at_end_in_bf16: usize = 0,
         /// For `fp8_delayed`: steps that it looks back on (Transformer Engine's `amax_history_len`).
-        pub amax_history: usize = 1024,
+        pub amax_history: usize = 16,
     }
 }

@@ -64,7 +64,9 @@ impl Copy {
     fn of(trainer: &Trainer, progress: &Progress, mut room: Vec<u8>) -> Result<Copy> {
         let device = &trainer.device;
         trainer.params.settle(device);
-        let head = Head { progress: progress.clone(), updates: trainer.optimizer().updates(device) };
+        let step = progress.step;
+        let progress = Progress { amax: trainer.amax(), ..progress.clone() };
+        let head = Head { updates: trainer.optimizer().updates(device), progress };
         let head = serde_json::to_vec(&head).map_err(|error| Error::Save(error.to_string()))?;
         room.clear();
         room.extend((head.len() as u64).to_le_bytes());
@@ -74,7 +76,7 @@ impl Copy {
         }
         // Messages are of whole words.
         room.resize(room.len().next_multiple_of(4), 0);
-        Ok(Copy { step: progress.step, bytes: Arc::new(room) })
+        Ok(Copy { step, bytes: Arc::new(room) })
     }
 
     /// Gives a trainer this state; where the run was then.
@@ -95,7 +97,8 @@ impl Copy {
             rest = later;
         }
         trainer.optimizer_mut().set_updates(&device, updates);
-        Ok(progress)
+        trainer.set_amax(progress.amax.as_ref());
+        Ok(Progress { amax: None, ..progress })
     }
 }
 

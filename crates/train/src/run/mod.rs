@@ -63,6 +63,19 @@ pub struct Progress {
     pub stage_time_s: f64,
     /// Position in the stage's data; `None` at its beginning.
     pub cursor: Option<Cursor>,
+    /// What delayed scaling looks back on, in what is saved of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amax: Option<Amax>,
+}
+
+/// Largest elements of operands in earlier steps (`precision.gemm = "fp8_delayed"`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amax {
+    /// The row that the next step will be.
+    pub row: usize,
+    /// The bits of f32 [steps, operands], row by row.
+    pub bits: Vec<u32>,
 }
 
 /// How a run ended.

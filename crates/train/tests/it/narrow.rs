@@ -5,7 +5,7 @@ use fathom_model::{Linears, LlamaSizes, NarrowLayers, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Element};
 use fathom_train::recipe::{GemmName, Memory, Recipe, Stage};
-use fathom_train::{InStep, plan, stage};
+use fathom_train::{Checkpoints, InStep, Progress, Trainer, plan, stage};
 
 use crate::mesh::{self, Case, ONE};
 use crate::step::{how, micro, spec, trainer};
@@ -144,7 +144,7 @@ fn what_does_not_go_together_is_refused_by_name() {
     let case = Case { grid: Grid { tp: 2, ..ONE.grid }, spec: wide, ..ONE };
     for (format, fits) in [(GemmFormat::Micro(Element::E4M3), true), (GemmFormat::Fp8Block, false)] {
         let answers = mesh::every_rank(case, &|device| {
-            let mut trainer = mesh::trainer(device, &case);
+            let mut trainer: Trainer = mesh::trainer(device, &case);
             trainer.narrow(Some(&layers(format))).map_err(|error| error.to_string())
         });
         for answer in answers {
@@ -168,4 +168,29 @@ fn experts_are_refused_and_attention_beside_them_is_not() {
     assert!(error.contains("experts") && error.contains("precision.linears"), "{error}");
     let attention = NarrowLayers { linears: Linears::Attention, ..all };
     model.narrow(&device, &mut params, Some(&attention)).unwrap();
+}
+
+#[test]
+fn delayed_scaling_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path(), 1);
+    let how = InStep { narrow: Some(layers(GemmFormat::Fp8Delayed)), ..how(Places::none(), 512) };
+    let begin = || {
+        let mut trainer = trainer(2, DType::Bf16);
+        trainer.narrow(how.narrow.as_ref()).unwrap();
+        trainer
+    };
+    let steps = |trainer: &mut Trainer| -> Vec<u32> {
+        let loss = |_| trainer.step(&[micro(512)], &how).unwrap().loss.wait_f32().to_bits();
+        (0..3).map(loss).collect()
+    };
+    let mut whole = begin();
+    steps(&mut whole);
+    let progress = Progress { step: 3, ..Progress::default() };
+    checkpoints.begin(&whole, &progress).unwrap().finish(&whole.device).unwrap();
+    let expected = steps(&mut whole);
+    let mut again = begin();
+    assert_eq!(checkpoints.load_latest(&mut again).unwrap(), Some(progress));
+    assert_eq!(again.amax().unwrap().row, 3);
+    assert_eq!(steps(&mut again), expected);
 }

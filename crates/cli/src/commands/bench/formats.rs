@@ -34,15 +34,15 @@ struct Run {
     name: String,
 }
 
-/// A decoder of 3.2 million weights.
+/// A decoder of 0.77 million weights.
 fn spec() -> Spec {
     Spec::llama(LlamaSizes {
-        hidden: 256,
+        hidden: 128,
         layers: 4,
         heads: 4,
         kv_heads: 2,
-        head_dim: 64,
-        ffn: 704,
+        head_dim: 32,
+        ffn: 352,
         vocab: 256,
         rope_theta: 10_000.0,
         max_positions: DOCUMENT,

@@ -32,6 +32,7 @@ pub fn run(args: &Bench) -> Result<()> {
         on_disk: OnDisk::default(),
         caps: Caps { docs: 1, seq_tokens: tokens },
         ranks: Default::default(),
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };
