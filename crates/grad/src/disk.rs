@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 
 use fathom_tensor::spill::{Codec, Error, Options, Reading, Result, Spill, Stats, Stored, Tag, Writing};
@@ -30,12 +31,21 @@ pub struct OnDisk {
     pub weights: bool,
     /// Moments and masters, outside the update.
     pub optimizer: bool,
+    /// It is in the host's memory instead, pinned where the machine is a GPU.
+    pub in_host: bool,
+    /// How much of the optimizer's state stays with the machine all the same, in hundredths of its elements.
+    pub stays_percent: u32,
 }
 
 impl OnDisk {
     /// Whether there is anything.
     pub fn any(self) -> bool {
         self.weights || self.optimizer
+    }
+
+    /// How it is opened: a file in a folder, or memory of the host.
+    pub fn options(self, folder: &Path, bytes: u64) -> Options {
+        if self.in_host { Options::in_memory(bytes) } else { Options::new(folder, bytes) }
     }
 }
 

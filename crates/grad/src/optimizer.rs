@@ -3,13 +3,14 @@
 //! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
 //! over micro batches equals one big batch.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, MomentScales, StepScale, Tensor};
 
-use crate::disk::{Part, Role, chunks};
+use crate::disk::{Part, Role, StateDisk, chunks};
 use crate::grads::Grads;
 use crate::params::{Param, ParamId, Params};
 use crate::shares::{SLOT, Sharding, Shares};
@@ -103,6 +104,29 @@ fn sweep<'a>(
     }
 }
 
+/// Whether the state of some elements of a weight is on disk, if the recipe leaves none in memory.
+fn moves(disk: &StateDisk, weight: &Value, range: &Range<usize>) -> bool {
+    disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty()
+}
+
+/// The weights whose state stays with the machine: the first ones, as many as the wanted part of all elements holds.
+fn staying(params: &Params, shares: &Shares) -> BTreeSet<ParamId> {
+    let Some(disk) = params.disk() else { return BTreeSet::new() };
+    let moving = params.iter().filter(|(_, param)| param.trainable).filter_map(|(id, param)| {
+        let range = shares.own(id);
+        moves(disk, &param.value, &range).then_some((id, range.len() as u64))
+    });
+    let moving: Vec<(ParamId, u64)> = moving.collect();
+    let all: u64 = moving.iter().map(|(_, len)| len).sum();
+    let room = u128::from(all) * u128::from(disk.what().stays_percent.min(100)) / 100;
+    let mut held = 0;
+    let fits = |(id, len): &(ParamId, u64)| {
+        held += u128::from(*len);
+        (held <= room).then_some(*id)
+    };
+    moving.iter().map_while(fits).collect()
+}
+
 /// What an update was given: both f32 [1, 1].
 pub struct Update<'a> {
     /// Sum of the losses.
@@ -136,7 +160,8 @@ impl AdamW {
         if let Some(disk) = params.disk() {
             disk.make_moments(device, moments);
         }
-        let room = |role: Role, weight: &Value, range: &Range<usize>, dtype: DType| {
+        let stays = staying(params, &shares);
+        let room = |id: ParamId, role: Role, weight: &Value, range: &Range<usize>, dtype: DType| {
             let whole = range.len() == weight.len();
             assert!(
                 whole || weight.away().is_none(),
@@ -144,7 +169,7 @@ impl AdamW {
             );
             let [rows, cols] = if whole { weight.shape() } else { [1, range.len()] };
             match params.disk() {
-                Some(disk) if disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty() => {
+                Some(disk) if moves(disk, weight, range) && !stays.contains(&id) => {
                     Value::on_disk(disk, [rows, cols], dtype, role, weight.layer())
                 }
                 _ => device.empty(rows, cols, dtype, Category::Optimizer).into(),
@@ -157,10 +182,10 @@ impl AdamW {
             let coded = if moments.coded() { 1 + usize::from(moments.second) } else { 0 };
             State {
                 scales: (0..coded).map(|_| scales()).collect(),
-                m: room(Role::Moment1, weight, &range, moments.dtype),
-                v: moments.second.then(|| room(Role::Moment2, weight, &range, moments.dtype)),
+                m: room(id, Role::Moment1, weight, &range, moments.dtype),
+                v: moments.second.then(|| room(id, Role::Moment2, weight, &range, moments.dtype)),
                 master: (weight.dtype() != DType::F32)
-                    .then(|| room(Role::Master, weight, &range, DType::F32)),
+                    .then(|| room(id, Role::Master, weight, &range, DType::F32)),
                 range,
             }
         };

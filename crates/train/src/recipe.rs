@@ -26,6 +26,16 @@ choice! {
 }
 
 choice! {
+    /// Where weights and optimizer state are while they are not at work.
+    pub enum OffloadTo {
+        /// In a file.
+        Disk = "disk",
+        /// In the host's memory.
+        Host = "host",
+    }
+}
+
+choice! {
     /// Family of a model that is made from nothing.
     pub enum FamilyName {
         /// Llama.
@@ -276,6 +286,10 @@ recipe! {
         pub offload_weights: bool = false,
         /// Keeps the moments and master weights on disk between updates.
         pub offload_optimizer: bool = false,
+        /// Where `offload_weights` and `offload_optimizer` keep things: `disk`, or `host` for the host's memory beside a GPU.
+        pub offload_to: OffloadTo = OffloadTo::Disk,
+        /// With `offload_optimizer`: hundredths of its state that stay with the machine all the same.
+        pub optimizer_stays_percent: u32 = 0,
         /// Seed of an adversary between memory and disk, for tests: delays, short operations, any order.
         pub chaos: Option<u64>,
         /// With `chaos`: one operation in about this many fails; 0 for none.

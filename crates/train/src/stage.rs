@@ -14,7 +14,8 @@ use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
     CpCommType, GemmName, Granularity, LinearsName, Memory, MeshTable, Method, MomentType, OffloadCodec,
-    OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName, Stage,
+    OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName,
+    Stage,
 };
 use crate::schedule::Schedule;
 use crate::source::Shape;
@@ -115,7 +116,13 @@ fn rules(table: &[PlaceRule]) -> std::result::Result<Vec<Rule>, String> {
 
 /// What of weights and optimizer state is on disk.
 pub fn on_disk(recipe: &Recipe) -> OnDisk {
-    OnDisk { weights: recipe.machine.offload_weights, optimizer: recipe.machine.offload_optimizer }
+    let machine = &recipe.machine;
+    OnDisk {
+        weights: machine.offload_weights,
+        optimizer: machine.offload_optimizer,
+        in_host: machine.offload_to == OffloadTo::Host,
+        stays_percent: machine.optimizer_stays_percent.min(100),
+    }
 }
 
 /// What the optimizer keeps of earlier gradients.

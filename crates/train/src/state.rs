@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use fathom_grad::{AdamW, Moments, OnDisk, Params, StateDisk};
 use fathom_model::{Model, NarrowLayers, Spec};
-use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::error::{Error, Result};
@@ -30,7 +29,7 @@ pub fn state_disk_bytes(
 ) -> Result<u64> {
     let machine = Arc::new(Meta::new(profile.clone()));
     let meta = Device::on_mesh(machine, u64::MAX, ranks.imagined());
-    let disk = StateDisk::open(&meta, &Options::new("", MOST_DISK_BYTES), on_disk, dtype)?;
+    let disk = StateDisk::open(&meta, &on_disk.options(Path::new(""), MOST_DISK_BYTES), on_disk, dtype)?;
     let portion = ranks.portion(spec, &meta.mesh);
     let (model, params) = Model::declare_part(&meta, spec, dtype, Some(disk.clone()), portion);
     let shares = shares(&meta, &model, &params, ranks.sharding);
@@ -63,9 +62,11 @@ pub(crate) fn narrowed(
 
 /// A trainer on a machine without data, with disks as large as they have to be.
 pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Trainer {
-    let options = Options::new("", MOST_DISK_BYTES);
     // Without data there is no file, so nothing can fail.
-    let open = |on_disk| StateDisk::open(device, &options, on_disk, dtype).ok();
+    let open = |on_disk: OnDisk| {
+        let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
+        StateDisk::open(device, &options, on_disk, dtype).ok()
+    };
     let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).and_then(open);
     let portion = how.ranks.portion(spec, &device.mesh);
     let (model, params) = Model::declare_part(device, spec, dtype, disk, portion);
@@ -93,6 +94,6 @@ pub fn open_state_disk(
     }
     let ranks = Ranks { rank: device.mesh.rank(), ..*ranks };
     let bytes = state_disk_bytes(device.machine.profile(), spec, dtype, on_disk, (&ranks, moments))?;
-    let options = Options::new(folder, bytes);
+    let options = on_disk.options(folder, bytes);
     Ok(Some(StateDisk::open(device, &options, on_disk, dtype)?))
 }

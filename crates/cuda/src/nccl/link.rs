@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
 use fathom_tensor::{Device, Lent, Share, Tensor};
@@ -249,5 +249,9 @@ impl Link for Ranks {
 
     fn traffic(&self) -> Traffic {
         self.0.traffic.get()
+    }
+
+    fn section(&self, name: &'static str, deadline: Option<Duration>) {
+        self.0.shared.enter(name, deadline);
     }
 }

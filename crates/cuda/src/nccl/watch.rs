@@ -19,6 +19,7 @@ const TICK: Duration = Duration::from_millis(20);
 struct Flying {
     done: Arc<Point>,
     since: Instant,
+    deadline: Duration,
     peer: usize,
     what: String,
 }
@@ -27,6 +28,8 @@ struct Flying {
 pub(super) struct Shared {
     pub rank: usize,
     pub deadline: Duration,
+    /// What the run is doing, and how long a wait may take meanwhile, if not [`Shared::deadline`].
+    section: Mutex<(&'static str, Option<Duration>)>,
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
     flying: Mutex<Vec<Flying>>,
@@ -44,6 +47,7 @@ impl Shared {
         Shared {
             rank: control.rank,
             deadline,
+            section: Mutex::new(("setup", None)),
             control: Mutex::new(control),
             failure: Mutex::default(),
             flying: Mutex::default(),
@@ -55,6 +59,16 @@ impl Shared {
 
     pub fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
+    }
+
+    /// From here on the run is in a section with a deadline of its own.
+    pub fn enter(&self, name: &'static str, deadline: Option<Duration>) {
+        *lock(&self.section) = (name, deadline);
+    }
+
+    /// How long a wait may take now.
+    fn patience(&self) -> Duration {
+        lock(&self.section).1.unwrap_or(self.deadline)
     }
 
     /// The first failure.
@@ -69,7 +83,8 @@ impl Shared {
 
     /// Looks after a message.
     pub fn watch(&self, done: &Arc<Point>, peer: usize, what: String) {
-        lock(&self.flying).push(Flying { done: done.clone(), since: Instant::now(), peer, what });
+        let (done, since, deadline) = (done.clone(), Instant::now(), self.patience());
+        lock(&self.flying).push(Flying { done, since, deadline, peer, what });
     }
 
     /// Ends everything here and tells the others, with the first reason.
@@ -105,7 +120,7 @@ impl Shared {
         what: &str,
         mut look: impl FnMut(&mut Control) -> Result<Option<T>, Lost>,
     ) -> Result<T, LinkError> {
-        let begun = Instant::now();
+        let (begun, deadline) = (Instant::now(), self.patience());
         loop {
             if let Some(failure) = self.failure() {
                 return Err(failure);
@@ -117,8 +132,9 @@ impl Shared {
                 Ok(None) => {}
             }
             let seconds = begun.elapsed();
-            if seconds > self.deadline {
-                let (rank, what, seconds) = (self.rank, what.to_string(), seconds.as_secs_f64());
+            if seconds > deadline {
+                let (rank, section) = (self.rank, lock(&self.section).0);
+                let (what, seconds) = (format!("{what} ({section})"), seconds.as_secs_f64());
                 return Err(LinkError::TimedOut { rank, peer, what, seconds });
             }
             std::thread::sleep(super::control::NAP);
@@ -139,12 +155,12 @@ impl Shared {
         // A device that cannot be asked has failed, which whoever waits for results is told.
         flying.retain(|message| !driver.is_over(message.done.event).unwrap_or(true));
         flying.iter().find_map(|message| {
-            let Flying { peer, what, since, .. } = message;
+            let Flying { peer, what, since, deadline, .. } = message;
             if self.control().is_gone(*peer) {
                 return Some(self.lost(Lost::Gone(*peer), what));
             }
             let seconds = since.elapsed().as_secs_f64();
-            let late = seconds > self.deadline.as_secs_f64();
+            let late = seconds > deadline.as_secs_f64();
             late.then(|| LinkError::TimedOut { rank, peer: *peer, what: what.clone(), seconds })
         })
     }

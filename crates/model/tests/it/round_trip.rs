@@ -61,7 +61,7 @@ fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
             let (model, params) = loaded(&device, &case, dtype);
             let [files, here, away] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
             let options = Options::new(files.path(), 64 << 20);
-            let what = OnDisk { weights: true, optimizer: false };
+            let what = OnDisk { weights: true, ..OnDisk::default() };
             let disk = StateDisk::open(&device, &options, what, dtype).unwrap();
             let source = open(&case).unwrap();
             let (_, mut on_disk) = Model::declare_on(&device, &source.spec, dtype, Some(disk));

@@ -165,6 +165,7 @@ impl Workload<'_> {
         let [spill, host] = [offload.disk, offload.host]
             .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
         let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
+        let (on_disk, in_host) = if self.how.on_disk.in_host { (0, state) } else { (state, 0) };
         let waits = waited(&before.waits, &after.waits, repeats as f64);
         let exposed_s = waits.values().sum();
         let times = first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64);
@@ -173,10 +174,10 @@ impl Workload<'_> {
             model_flops: more(first.model_flops, second.model_flops),
             hardware_flops: more(first.hardware_flops, second.hardware_flops),
             replayed: more(first.replayed, second.replayed),
-            disk_peak_bytes: spill + state,
+            disk_peak_bytes: spill + on_disk,
             spill_peak_bytes: spill,
             disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
-            host_peak_bytes: host,
+            host_peak_bytes: host + in_host,
             host_bytes: more(first.host_bytes, second.host_bytes) as u64,
             wires: sent(&before.wires, &after.wires, repeats as u64),
             waits,
@@ -265,7 +266,9 @@ fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how
     // To disk and back, and to the host and back.
     let moved = |trainer: &Trainer| -> [u128; 2] {
         let host = trainer.offload.as_ref().and_then(|offload| offload.host.as_ref()).map(Spill::stats);
-        let host = host.map_or(0, |stats| stats.written_bytes + stats.read_bytes);
+        let state = trainer.params.disk().filter(|_| how.on_disk.in_host).map(|disk| disk.stats());
+        let stats = [host, state].into_iter().flatten();
+        let host: u64 = stats.map(|stats| stats.written_bytes + stats.read_bytes).sum();
         [trainer.disk_traffic().0 - host, host].map(u128::from)
     };
     let times = || machine.clock().map(|clock| clock.times());

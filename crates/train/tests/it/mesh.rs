@@ -134,7 +134,7 @@ fn in_step(case: &Case) -> InStep {
 pub fn trainer(device: &Device, case: &Case) -> Trainer {
     let spec = (case.spec)(case.tied);
     let ranks = ranks(case, device.mesh.rank());
-    let on_disk = OnDisk { weights: false, optimizer: case.on_disk };
+    let on_disk = OnDisk { optimizer: case.on_disk, ..OnDisk::default() };
     let disk =
         open_state_disk(device, &spec, case.dtype, on_disk, (&ranks, case.moments), &std::env::temp_dir())
             .unwrap();

@@ -79,7 +79,7 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
     let places = Places::full().offload(all, Place::Disk).unwrap().with_tiles(tile_rows);
     let how = InStep {
         places,
-        on_disk: OnDisk { weights: true, optimizer: true },
+        on_disk: OnDisk { weights: true, optimizer: true, ..OnDisk::default() },
         caps: Caps { docs: 1, seq_tokens: tokens },
         ranks: Default::default(),
         narrow: None,

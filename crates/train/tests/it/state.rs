@@ -15,11 +15,15 @@ use crate::checkpoint::bits;
 use crate::step::micro;
 
 const TOKENS: usize = 256;
-const EVERYWHERE: [OnDisk; 4] = [
-    OnDisk { weights: false, optimizer: false },
-    OnDisk { weights: false, optimizer: true },
-    OnDisk { weights: true, optimizer: false },
-    OnDisk { weights: true, optimizer: true },
+const NOTHING: OnDisk = OnDisk { weights: false, optimizer: false, in_host: false, stays_percent: 0 };
+const EVERYWHERE: [OnDisk; 7] = [
+    NOTHING,
+    OnDisk { optimizer: true, ..NOTHING },
+    OnDisk { weights: true, ..NOTHING },
+    OnDisk { weights: true, optimizer: true, ..NOTHING },
+    OnDisk { optimizer: true, in_host: true, ..NOTHING },
+    OnDisk { optimizer: true, in_host: true, stays_percent: 60, ..NOTHING },
+    OnDisk { weights: true, optimizer: true, stays_percent: 100, ..NOTHING },
 ];
 
 /// The embedding is more than one chunk, and the last is not whole.
@@ -87,7 +91,17 @@ fn the_bits_are_those_of_memory_and_the_plan_is_exact() {
             assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}, {on_disk:?}");
             assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{dtype:?}, {on_disk:?}");
             let peak = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
-            assert_eq!((planned.disk_peak_bytes, planned.disk_bytes), (peak, last), "{dtype:?}, {on_disk:?}");
+            let (there, elsewhere) = match on_disk.in_host {
+                true => (
+                    (planned.host_peak_bytes, planned.host_bytes),
+                    (planned.disk_peak_bytes, planned.disk_bytes),
+                ),
+                false => (
+                    (planned.disk_peak_bytes, planned.disk_bytes),
+                    (planned.host_peak_bytes, planned.host_bytes),
+                ),
+            };
+            assert_eq!((there, elsewhere), ((peak, last), (0, 0)), "{dtype:?}, {on_disk:?}");
             let bits = (losses, bits(&trainer));
             let expected = expected.get_or_insert_with(|| bits.clone());
             assert!(expected.0 == bits.0, "{dtype:?}, {on_disk:?}: {:?} {:?}", expected.0, bits.0);

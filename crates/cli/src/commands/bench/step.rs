@@ -40,7 +40,12 @@ pub fn run(args: &Bench) -> Result<()> {
         let caps = Caps { docs: args.docs, seq_tokens: tokens.div_ceil(args.docs) };
         let mut how = InStep {
             places: places.clone(),
-            on_disk: OnDisk { weights: args.offload_weights, optimizer: args.offload_optimizer },
+            on_disk: OnDisk {
+                weights: args.offload_weights,
+                optimizer: args.offload_optimizer,
+                in_host: args.machine == "cuda",
+                ..OnDisk::default()
+            },
             caps,
             ranks: mesh::mesh(args, tokens)?,
             narrow: None,
