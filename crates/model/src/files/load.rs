@@ -149,11 +149,6 @@ pub(super) fn split(
     rows.clone().step_by(step).map(move |start| start..rows.end.min(start.saturating_add(step)))
 }
 
-/// Rows of one chunk of an area.
-pub(super) fn chunks(area: &Area, element_bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    split(area, element_bytes, CHUNK_BYTES)
-}
-
 /// Fills all weights of a model from a source.
 ///
 /// # Errors

@@ -9,12 +9,15 @@ use fathom_tensor::{DType, Device, Reader, Share};
 
 use super::area::{Area, part_name};
 use super::convert::{convert, transpose};
-use super::load::{Slot, chunks};
+use super::load::{Slot, split};
 use super::sink::Hurry;
 use super::writer::{FileWriter, FolderWriter, TensorInfo};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::patch::{Patch, patches};
+
+/// Bytes on their way to a file at once: as many as stay in a core's own cache from their reading to their hash.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// How tensors are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +236,7 @@ impl Tensor {
         for (of, patch) in &self.patches {
             let held = &held[*of];
             let from = held.dtype();
-            for rows in chunks(&patch.area, from.bytes()) {
+            for rows in split(&patch.area, from.bytes(), CHUNK_BYTES) {
                 let part = patch.rows(rows);
                 held.read(&part.local, &mut bytes)?;
                 let mut elements = &bytes;
