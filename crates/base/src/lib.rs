@@ -1,5 +1,5 @@
 //! What every crate of Fathom stands on: typed recipes whose values remember their source, the metric events
-//! that a run appends to `metrics.jsonl`, and the traits [`Generate`], [`Score`] and [`Embed`] that products
+//! that a run appends to `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] that products
 //! meet at. Everything else here is a small helper that more than one crate needs: human units, token counts,
 //! machine facts, resident memory.
 //!
@@ -21,7 +21,7 @@ pub mod traits;
 
 pub use error::{Error, Result};
 pub use traits::{
-    Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore,
+    Classify, Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore,
 };
 
 #[doc(hidden)]

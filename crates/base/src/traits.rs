@@ -182,6 +182,18 @@ pub trait Embed {
     fn size(&self) -> usize;
 }
 
+/// Sorts texts by labels.
+pub trait Classify {
+    /// For each text one number per label: its probability, or what a model that gives numbers says.
+    ///
+    /// # Errors
+    /// [`crate::Error::Product`] with the product's own message.
+    fn classify(&mut self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
+
+    /// What the labels are called, in the order of the numbers.
+    fn labels(&self) -> &[String];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use fathom_curate::Error;
-use fathom_curate::pipeline::{ModelSettings, Models, WithEmbed, WithScore};
-use fathom_engine::{Engine, Limits};
+use fathom_curate::pipeline::{ModelKind, ModelSettings, Models, WithClassify, WithEmbed, WithScore};
+use fathom_engine::{Classifier, Engine, Limits};
+use fathom_model::EncoderSpec;
 use fathom_train::recipe::Machine;
 
 use crate::device;
@@ -14,8 +15,12 @@ use crate::device;
 pub struct Engines;
 
 impl Models for Engines {
-    fn check(&self, folder: &Path) -> Result<(), Error> {
-        let opened = fathom_model::open_config(folder).map(drop).map_err(anyhow::Error::from);
+    fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error> {
+        let opened = match kind {
+            ModelKind::Classes => EncoderSpec::open(folder).map(drop),
+            ModelKind::Text => fathom_model::open_config(folder).map(drop),
+        };
+        let opened = opened.map_err(anyhow::Error::from);
         opened.and_then(|()| device::tokenizer(folder).map(drop)).map_err(|error| refused(folder, &error))
     }
 
@@ -25,6 +30,15 @@ impl Models for Engines {
 
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error> {
         with_engine(settings, &mut |engine| work(engine))
+    }
+
+    fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error> {
+        let ModelSettings { folder, context_tokens, threads } = settings;
+        let open = || {
+            let device = device::cpu(&Machine { threads: *threads, ..Machine::default() })?;
+            anyhow::Ok(Classifier::open(&device, folder, *context_tokens, Limits::default().chunk_tokens)?)
+        };
+        work(&mut open().map_err(|error| refused(folder, &error))?)
     }
 }
 

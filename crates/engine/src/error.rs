@@ -43,6 +43,17 @@ pub enum Error {
         /// Tokens of the text.
         tokens: usize,
     },
+    /// More tokens than an encoder has positions for.
+    #[error("max_tokens is {max_tokens}, and the encoder has positions for {room} tokens; lower it")]
+    Positions {
+        /// Tokens that are to count.
+        max_tokens: usize,
+        /// What the encoder has positions for.
+        room: usize,
+    },
+    /// From a folder of a model.
+    #[error(transparent)]
+    Model(#[from] fathom_model::Error),
     /// From the tokenizer.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),

@@ -7,6 +7,7 @@ mod batch;
 mod block;
 mod config;
 mod config_rope;
+mod encoder;
 mod error;
 mod family;
 mod files;
@@ -26,6 +27,7 @@ mod stages;
 pub use batch::{Caps, Packed, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block};
 pub use config::Config;
+pub use encoder::{Encoder, EncoderSpec, Pool, Positions, Relative, Task};
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up};
 pub use files::{

@@ -212,8 +212,48 @@ fn a_model_embeds_and_scores() {
     let other = [format!("out={}", at("other")), format!("input.paths={}", at("data"))];
     refused(
         [vec!["curate".to_string(), at("recipe.toml")], other.to_vec()].concat(),
-        &["roberta", &at("model")],
+        &["encoder", &at("model")],
     );
+}
+
+/// An encoder that Transformers wrote: the labels that its logits name, and what of it is not for other verbs.
+#[test]
+fn an_encoder_classifies() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders/deberta_custom");
+    let golden: serde_json::Value =
+        serde_json::from_slice(&fs::read(encoder.join("golden.json")).unwrap()).unwrap();
+    let recipe =
+        format!("[[stage]]\nuse = \"classify\"\nmodel = {encoder:?}\nmax_tokens = 40\ncolumn = \"domain\"\n");
+    fs::write(at("recipe.toml"), recipe).unwrap();
+    let texts = golden["texts"].as_array().unwrap().iter().filter(|row| row["text"] != "");
+    let lines: String =
+        texts.clone().map(|row| serde_json::json!({ "text": row["text"] }).to_string() + "\n").collect();
+    fs::create_dir(at("data")).unwrap();
+    fs::write(at("data/a.jsonl"), lines).unwrap();
+    let settings = [format!("out={}", at("out")), format!("input.paths={}", at("data"))];
+    good([vec!["curate".to_string(), at("recipe.toml")], settings.to_vec()].concat());
+    let found = good([
+        "curate",
+        "sql",
+        "select text, domain, domain_score from classify",
+        "--out",
+        &at("out"),
+        "--json",
+    ]);
+    let found = rows(&found);
+    assert_eq!(found.len(), texts.clone().count());
+    for row in texts {
+        let logits: Vec<f64> =
+            row["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+        let sum: f64 = logits.iter().map(|logit| (logit - logits[best]).exp()).sum();
+        let said = found.iter().find(|said| said["text"] == row["text"]).unwrap();
+        assert_eq!(said["domain"], ["Arts", "Science", "Games", "Law", "News"][best], "{row}");
+        assert!((said["domain_score"].as_f64().unwrap() - 1.0 / sum).abs() < 1e-5, "{said} {row}");
+    }
+    refused(["generate", &encoder.display().to_string(), "x"], &["encoder", "classify"]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub use batch::{Batch, COLUMNS};
 pub use env::{OnLine, OnProgress, Progress, Rank, RunOptions, Stop};
 pub use histogram::Histogram;
 pub use manifest::{Manifest, Part, TableManifest};
-pub use models::{ModelSettings, Models, Tools, WithEmbed, WithScore};
+pub use models::{ModelKind, ModelSettings, Models, Tools, WithClassify, WithEmbed, WithScore};
 pub use options::{Mistake, field_names};
 pub use part::PartFacts;
 pub use plan::{Pipeline, StageName, stage_kinds};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fathom_base::{Embed, Score};
+use fathom_base::{Classify, Embed, Score};
 
 use crate::error::Error;
 
@@ -18,20 +18,32 @@ pub struct ModelSettings {
     pub threads: usize,
 }
 
+/// What a stage asks of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Vectors, or how likely a text is: a decoder.
+    Text,
+    /// Labels: an encoder with a classification head.
+    Classes,
+}
+
 /// What a stage does with a model that embeds.
 pub type WithEmbed<'a> = dyn FnMut(&mut dyn Embed) -> Result<(), Error> + 'a;
 
 /// What a stage does with a model that scores.
 pub type WithScore<'a> = dyn FnMut(&mut dyn Score) -> Result<(), Error> + 'a;
 
+/// What a stage does with a model that classifies.
+pub type WithClassify<'a> = dyn FnMut(&mut dyn Classify) -> Result<(), Error> + 'a;
+
 /// Opens models. A model lives as long as the call that works with it, on the thread of the call; its machine has threads
 /// of its own. Results must not depend on their number.
 pub trait Models: Send + Sync {
-    /// Looks whether a folder holds a model that can be opened, without reading its weights.
+    /// Looks whether a folder holds a model of this kind that can be opened, without reading its weights.
     ///
     /// # Errors
     /// What is wrong with the folder.
-    fn check(&self, folder: &Path) -> Result<(), Error>;
+    fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error>;
 
     /// Opens a model and calls `work` once with it.
     ///
@@ -44,6 +56,12 @@ pub trait Models: Send + Sync {
     /// # Errors
     /// A model that cannot be opened, or what `work` says.
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error>;
+
+    /// Opens a model and calls `work` once with it.
+    ///
+    /// # Errors
+    /// A model that cannot be opened, or what `work` says.
+    fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error>;
 }
 
 /// What a run offers to its stages.

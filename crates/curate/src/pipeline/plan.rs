@@ -7,6 +7,7 @@ use fathom_base::recipe::{Recipe as Loaded, suggest_name};
 
 use super::env::Env;
 use super::manifest::KeyHasher;
+use super::models::ModelKind;
 use super::recipe::{Recipe, StageSpec};
 use super::runner::Rows;
 use super::stage::{Barrier, Work};
@@ -42,7 +43,7 @@ pub(crate) enum SegmentWork {
 
 impl SegmentWork {
     /// Folders of the models that its stages will ask for.
-    pub fn models(&self) -> Vec<PathBuf> {
+    pub fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         match self {
             SegmentWork::Rows(rows) => rows.stages.iter().flat_map(|(_, stage)| stage.models()).collect(),
             SegmentWork::Table { stage, .. } | SegmentWork::Sink { stage, .. } => stage.models(),

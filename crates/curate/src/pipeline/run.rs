@@ -61,8 +61,8 @@ impl Pipeline {
             durable::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
         }
         // A model that cannot be opened should not end a run after hours.
-        for folder in self.segments.iter().flat_map(|segment| segment.work.models()) {
-            env.tools().models(&folder)?.check(&folder)?;
+        for (folder, kind) in self.segments.iter().flat_map(|segment| segment.work.models()) {
+            env.tools().models(&folder)?.check(&folder, kind)?;
         }
         let mut parts: Parts = None;
         let mut accounts = Vec::new();

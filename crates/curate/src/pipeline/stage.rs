@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::barrier::Job;
 use super::batch::Batch;
-use super::models::Tools;
+use super::models::{ModelKind, Tools};
 use super::tally::Tally;
 use crate::error::Error;
 use fathom_prose::extract::Extraction;
@@ -25,7 +25,7 @@ pub trait Stage: Send + Sync {
     }
 
     /// Folders of the models that it will ask for.
-    fn models(&self) -> Vec<PathBuf> {
+    fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         Vec::new()
     }
 
@@ -55,7 +55,7 @@ pub trait Barrier: Send + Sync {
     }
 
     /// Folders of the models that it will ask for.
-    fn models(&self) -> Vec<PathBuf> {
+    fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         Vec::new()
     }
 }

@@ -1,48 +1,197 @@
-//! Classifiers from folders of encoders (domain, quality, education, safety): what is missing for them is told by name.
+//! Classes by an encoder (domain, quality, education, safety): BERT's, RoBERTa's and DeBERTa's kind.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Float32Array, StringArray};
 use serde::{Deserialize, Serialize};
 
+use super::asked::Asked;
 use super::{Maker, model};
 use crate::error::Error;
-use crate::pipeline::Work;
+use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
 
-/// Options of `classify`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Options of `classify`. Defaults are those of NeMo Curator's quality classifier but for `max_tokens`, which most encoders have
+/// positions for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassifyOptions {
-    /// The classifier: a Hugging Face folder of BERT's or DeBERTa's kind.
+    /// The classifier: a Hugging Face folder of BERT's, RoBERTa's or DeBERTa's kind.
     pub model: PathBuf,
+    /// The column that gets the likeliest label; its score is in the column of this name with `_score` behind it.
+    pub column: String,
+    /// Only texts with one of these labels go on; empty keeps all.
+    pub keep: Vec<String>,
+    /// Texts whose label has a lower score are dropped; of a model that gives one number, texts with a lower one.
+    pub min: Option<f64>,
+    /// Texts with a higher score are dropped.
+    pub max: Option<f64>,
+    /// Adds a column for each label's score.
+    pub scores: bool,
+    /// The first so many characters of a text count.
+    pub max_chars: usize,
+    /// The first so many tokens of them.
+    pub max_tokens: usize,
 }
 
-/// Always refused: see [`ClassifyOptions`].
-pub(super) struct Classify;
+impl Default for ClassifyOptions {
+    fn default() -> Self {
+        ClassifyOptions {
+            model: PathBuf::new(),
+            column: "class".to_owned(),
+            keep: Vec::new(),
+            min: None,
+            max: None,
+            scores: false,
+            max_chars: 6000,
+            max_tokens: 512,
+        }
+    }
+}
+
+/// Adds the label and its score, and drops what is not wanted.
+pub(super) struct Classify {
+    options: ClassifyOptions,
+    folder: PathBuf,
+    limits: Vec<f64>,
+    /// Texts to the labels of the model and each text's scores.
+    model: Asked<Vec<String>, Classified>,
+}
+
+/// What a model says of some texts.
+struct Classified {
+    labels: Arc<[String]>,
+    /// One row a text, one number a label.
+    scores: Vec<Vec<f32>>,
+}
 
 impl Maker for Classify {
     type Options = ClassifyOptions;
     const NAME: &'static str = "classify";
     const ABOUT: &'static str =
-        "classifiers of BERT's and DeBERTa's kind: refused until the model crate has encoders";
+        "adds the column class and its score, by an encoder; drops other labels and scores";
 
     fn make(options: ClassifyOptions) -> Result<Work, Error> {
+        let refuse =
+            |key, found: String, advice: &str| Err(Error::Setting { key, found, advice: advice.to_owned() });
+        if options.max_tokens < 3 {
+            let advice = "a text is framed by two tokens: choose at least 3";
+            return refuse("max_tokens", options.max_tokens.to_string(), advice);
+        }
+        if options.column.is_empty() || crate::pipeline::COLUMNS.contains(&options.column.as_str()) {
+            let advice = "name a column that is not there yet, as `class`";
+            return refuse("column", format!("`{}`", options.column), advice);
+        }
         let folder = model::folder(&options.model)?;
-        let path = folder.join("config.json");
-        let bytes = std::fs::read(&path).map_err(|e| Error::read(&path, e))?;
-        let config: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| Error::BadFile {
-            path: path.clone(),
-            kind: "model configuration",
-            detail: e.to_string(),
-        })?;
-        let kind = config["model_type"].as_str().unwrap_or("unnamed").to_owned();
-        let what = config["architectures"][0].as_str().map_or(kind.clone(), |name| format!("{kind}, {name}"));
-        Err(Error::Setting {
-            key: "model",
-            found: format!("`{}` ({what})", folder.display()),
-            advice: "classifiers need encoder blocks (attention to both sides) and a classification head, and \
-                     fathom-model has decoder blocks only; until it has them train a fastText model for `quality`, or \
-                     use `perplexity`"
-                .to_owned(),
+        let limits = options.min.into_iter().chain(options.max).collect();
+        Ok(Work::Rows(Box::new(Classify { model: Asked::new(folder.clone()), options, folder, limits })))
+    }
+}
+
+impl Stage for Classify {
+    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
+        if batch.rows() == 0 {
+            return Ok(batch);
+        }
+        let texts =
+            (0..batch.rows()).map(|row| beginning(batch.text(row), self.options.max_chars).to_owned());
+        let Classified { labels, scores } = self.model.ask(texts.collect())?;
+        let best: Vec<(usize, f32)> = scores.iter().map(|row| best(row)).collect();
+        let mut keep = Vec::with_capacity(batch.rows());
+        for (row, (label, score)) in best.iter().enumerate() {
+            let reason = self.reason(&labels[*label], f64::from(*score));
+            let text = batch.text(row);
+            let document = (batch.id(row), text);
+            tally.decided(&self.options.column, f64::from(*score), &self.limits, reason.is_none(), document);
+            if let Some(reason) = reason {
+                tally.drop(reason, text.len() as u64);
+            }
+            keep.push(reason.is_none());
+        }
+        let column = &self.options.column;
+        let names: ArrayRef =
+            Arc::new(StringArray::from_iter_values(best.iter().map(|best| &labels[best.0])));
+        let of_best: ArrayRef = Arc::new(Float32Array::from_iter_values(best.iter().map(|best| best.1)));
+        let mut batch = batch.with_column(column, names).with_column(&format!("{column}_score"), of_best);
+        for (index, label) in labels.iter().enumerate().filter(|_| self.options.scores) {
+            let values: ArrayRef =
+                Arc::new(Float32Array::from_iter_values(scores.iter().map(|row| row[index])));
+            batch = batch.with_column(&format!("{column}_{label}"), values);
+        }
+        Ok(batch.keep(&keep))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        model::files(&self.folder)
+    }
+
+    fn models(&self) -> Vec<(PathBuf, ModelKind)> {
+        vec![(self.folder.clone(), ModelKind::Classes)]
+    }
+
+    fn begin(&self, tools: &Tools) -> Result<(), Error> {
+        let models = tools.models(&self.folder)?.clone();
+        let settings = ModelSettings {
+            folder: self.folder.clone(),
+            context_tokens: self.options.max_tokens,
+            threads: tools.threads,
+        };
+        let keep = self.options.keep.clone();
+        self.model.begin(move |queue| {
+            models.with_classify(&settings, &mut |model| {
+                let labels: Arc<[String]> = model.labels().into();
+                if let Some(other) = keep.iter().find(|label| !labels.contains(label)) {
+                    let advice = format!("its labels are {}", labels.join(", "));
+                    return Err(Error::Setting { key: "keep", found: format!("`{other}`"), advice });
+                }
+                queue.serve(|texts| {
+                    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                    Ok(Classified { labels: labels.clone(), scores: model.classify(&texts)? })
+                });
+                Ok(())
+            })
         })
+    }
+
+    fn end(&self) {
+        self.model.end();
+    }
+}
+
+impl Classify {
+    /// Why a text is dropped.
+    fn reason(&self, label: &str, score: f64) -> Option<&'static str> {
+        let ClassifyOptions { keep, min, max, .. } = &self.options;
+        if !keep.is_empty() && !keep.iter().any(|kept| kept == label) {
+            return Some("other_class");
+        }
+        // What is not a number is below every limit.
+        if min.is_some_and(|min| score < min || score.is_nan()) {
+            return Some("class_score_low");
+        }
+        max.is_some_and(|max| score > max).then_some("class_score_high")
+    }
+}
+
+/// The first so many characters.
+fn beginning(text: &str, chars: usize) -> &str {
+    text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
+}
+
+/// The highest score and its label; of equal ones the first.
+fn best(scores: &[f32]) -> (usize, f32) {
+    let first = (0, scores.first().copied().unwrap_or(f32::NAN));
+    scores.iter().copied().enumerate().fold(first, |best, next| if next.1 > best.1 { next } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_best_and_whole_characters() {
+        assert_eq!(best(&[0.1, 0.6, 0.6]), (1, 0.6));
+        assert_eq!(best(&[-3.5]), (0, -3.5));
+        assert_eq!((beginning("añb", 2), beginning("añb", 3), beginning("", 1)), ("añ", "añb", ""));
     }
 }

@@ -1,5 +1,6 @@
 //! The stages that a recipe can name: thin types over what the rest of this crate does to one text or one table.
 
+mod asked;
 mod classify;
 mod corpus;
 mod dedup;

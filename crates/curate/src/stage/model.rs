@@ -33,6 +33,8 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     };
     let listing = std::fs::read_dir(folder).map(|listing| listing.flatten().map(|entry| entry.path()));
     let mut files: Vec<PathBuf> = listing.map(|paths| paths.filter(of_model).collect()).unwrap_or_default();
+    // Where a classifier's folder has its base model's configuration.
+    files.extend(Some(folder.join("base/config.json")).filter(|path| path.is_file()));
     files.sort();
     files
 }

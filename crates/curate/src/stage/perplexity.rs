@@ -1,20 +1,16 @@
-//! Perplexity by a model: how surprising a text is to it.
-//!
-//! The model lives on a thread of its own while its segment runs; the threads of the run tokenise, hand it their batches and
-//! wait. What a text gets depends on that text alone, so the order in which batches come does not matter.
+//! Perplexity by a model: how surprising a text is to it. The threads of the run tokenise and hand their batches to the model.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 
 use arrow::array::Float32Array;
 use fathom_base::Score;
 use fathom_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
+use super::asked::Asked;
 use super::{Maker, model};
 use crate::error::Error;
-use crate::pipeline::{Batch, ModelSettings, Stage, Tally, Tools, Work};
+use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
 
 /// Of a text, as many bytes are tokenised as this for each token that counts.
 const BYTES_PER_TOKEN: usize = 32;
@@ -50,14 +46,8 @@ pub(super) struct Perplexity {
     /// The token that stands before every text, if the tokenizer has it so.
     bos: Option<u32>,
     limits: Vec<f64>,
-    /// There while the segment runs.
-    scorer: Mutex<Option<Sender<Request>>>,
-}
-
-/// Texts to score, as ids, and where their mean losses are awaited.
-struct Request {
-    texts: Vec<Vec<u32>>,
-    answer: Sender<Result<Vec<Option<f64>>, Error>>,
+    /// Texts as ids to their mean losses.
+    scorer: Asked<Vec<Vec<u32>>, Vec<Option<f64>>>,
 }
 
 impl Maker for Perplexity {
@@ -83,7 +73,7 @@ impl Maker for Perplexity {
         let tokenizer = Tokenizer::from_dir(&folder)?;
         let bos = tokenizer.prompt_bos();
         let limits = options.min.into_iter().chain(options.max).collect();
-        let scorer = Mutex::default();
+        let scorer = Asked::new(folder.clone());
         Ok(Work::Rows(Box::new(Perplexity { options, folder, tokenizer, bos, limits, scorer })))
     }
 }
@@ -91,7 +81,7 @@ impl Maker for Perplexity {
 impl Stage for Perplexity {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
         let texts = (0..batch.rows()).map(|row| self.ids(batch.text(row))).collect::<Result<Vec<_>, _>>()?;
-        let losses = self.losses(texts)?;
+        let losses = if texts.is_empty() { Vec::new() } else { self.scorer.ask(texts)? };
         let mut keep = Vec::with_capacity(batch.rows());
         let mut column: Vec<Option<f32>> = Vec::with_capacity(batch.rows());
         for (row, loss) in losses.into_iter().enumerate() {
@@ -121,33 +111,25 @@ impl Stage for Perplexity {
         model::files(&self.folder)
     }
 
-    fn models(&self) -> Vec<PathBuf> {
-        vec![self.folder.clone()]
+    fn models(&self) -> Vec<(PathBuf, ModelKind)> {
+        vec![(self.folder.clone(), ModelKind::Text)]
     }
 
     fn begin(&self, tools: &Tools) -> Result<(), Error> {
         let models = tools.models(&self.folder)?.clone();
         let (folder, context_tokens) = (self.folder.clone(), self.options.context_tokens);
         let settings = ModelSettings { folder, context_tokens, threads: tools.threads };
-        let (requests, queue) = channel();
-        let (ready, opened) = channel();
-        std::thread::spawn(move || {
-            let mut work = |score: &mut dyn Score| {
-                let _ = ready.send(Ok(()));
-                serve(score, settings.context_tokens, &queue);
+        self.scorer.begin(move |queue| {
+            models.with_score(&settings, &mut |score| {
+                let window = settings.context_tokens.min(score.max_tokens());
+                queue.serve(|texts| texts.iter().map(|ids| mean_loss(score, ids, window)).collect());
                 Ok(())
-            };
-            let done = models.with_score(&settings, &mut work);
-            // Nobody waits any more where the model was opened.
-            let _ = ready.send(done);
-        });
-        opened.recv().unwrap_or_else(|_| Err(self.gone()))?;
-        *self.scorer.lock().unwrap_or_else(PoisonError::into_inner) = Some(requests);
-        Ok(())
+            })
+        })
     }
 
     fn end(&self) {
-        *self.scorer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.scorer.end();
     }
 }
 
@@ -160,35 +142,6 @@ impl Perplexity {
         ids.extend(self.tokenizer.encode(&text[..end])?);
         ids.truncate(most);
         Ok(ids)
-    }
-
-    /// The mean loss of each text, from the thread of the model.
-    fn losses(&self, texts: Vec<Vec<u32>>) -> Result<Vec<Option<f64>>, Error> {
-        if texts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let scorer = self.scorer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (answer, answered) = channel();
-        let asked = scorer.is_some_and(|scorer| scorer.send(Request { texts, answer }).is_ok());
-        if !asked {
-            return Err(self.gone());
-        }
-        answered.recv().unwrap_or_else(|_| Err(self.gone()))
-    }
-
-    fn gone(&self) -> Error {
-        let detail = "its thread has ended before its work; see what it said above".to_owned();
-        Error::Model { folder: self.folder.clone(), detail }
-    }
-}
-
-/// Answers requests until nobody can send one.
-fn serve(score: &mut dyn Score, context_tokens: usize, queue: &Receiver<Request>) {
-    let window = context_tokens.min(score.max_tokens());
-    while let Ok(Request { texts, answer }) = queue.recv() {
-        let losses = texts.iter().map(|ids| mean_loss(score, ids, window)).collect();
-        // A run that was stopped does not wait for its answers.
-        let _ = answer.send(losses);
     }
 }
 

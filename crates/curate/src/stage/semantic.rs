@@ -9,7 +9,7 @@ use super::dedup::{kept_scratch, remove, say};
 use super::{Maker, model};
 use crate::dedup::{Duplicates, Embeddings, Preference, SemanticOptions, semantic, semantic_needs};
 use crate::error::Error;
-use crate::pipeline::{Barrier, Job, KeyHasher, ModelSettings, RowSet, Tally, Work};
+use crate::pipeline::{Barrier, Job, KeyHasher, ModelKind, ModelSettings, RowSet, Tally, Work};
 
 /// Options of `semantic`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,8 +96,8 @@ impl Barrier for Semantic {
         model::files(&self.folder)
     }
 
-    fn models(&self) -> Vec<PathBuf> {
-        vec![self.folder.clone()]
+    fn models(&self) -> Vec<(PathBuf, ModelKind)> {
+        vec![(self.folder.clone(), ModelKind::Text)]
     }
 }
 

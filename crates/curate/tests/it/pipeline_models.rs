@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_base::{Embed, Prompt, Score, TokenScore};
+use fathom_base::{Classify, Embed, Prompt, Score, TokenScore};
 use fathom_curate::Error;
 use fathom_curate::pipeline::{
-    ModelSettings, Models, Outcome, Pipeline, Rank, Recipe, RunOptions, WithEmbed, WithScore,
+    ModelKind, ModelSettings, Models, Outcome, Pipeline, Rank, Recipe, RunOptions, WithClassify, WithEmbed,
+    WithScore,
 };
 use fathom_text::tokenizer::Tokenizer;
 
@@ -22,6 +23,7 @@ use super::pipeline_corpus::query;
 struct Known {
     opened: AtomicUsize,
     embedded: AtomicUsize,
+    kinds: Mutex<Vec<ModelKind>>,
     broken: bool,
 }
 
@@ -61,8 +63,27 @@ impl Score for Sevens {
     }
 }
 
+/// Short, middling and long texts; the score is certain.
+struct Lengths([String; 3]);
+
+impl Classify for Lengths {
+    fn classify(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        let of = |text: &&str| match text.len() {
+            0..20 => vec![0.9, 0.1, 0.0],
+            20..80 => vec![0.1, 0.8, 0.1],
+            _ => vec![0.0, 0.3, 0.7],
+        };
+        Ok(texts.iter().map(of).collect())
+    }
+
+    fn labels(&self) -> &[String] {
+        &self.0
+    }
+}
+
 impl Models for Known {
-    fn check(&self, folder: &Path) -> Result<(), Error> {
+    fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error> {
+        self.kinds.lock().unwrap().push(kind);
         let detail = "its family is unknown".to_owned();
         if self.broken { Err(Error::Model { folder: folder.to_owned(), detail }) } else { Ok(()) }
     }
@@ -77,6 +98,12 @@ impl Models for Known {
         assert_eq!(settings.context_tokens, 40);
         self.opened.fetch_add(1, Ordering::SeqCst);
         work(&mut Sevens)
+    }
+
+    fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error> {
+        assert_eq!(settings.context_tokens, 256);
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        work(&mut Lengths(["Short", "Middling", "Long"].map(str::to_owned)))
     }
 }
 
@@ -168,6 +195,37 @@ fn perplexity_is_the_models_and_decides() {
     // All is there: no model is opened.
     run(&pipeline, &options).unwrap();
     assert_eq!(models.opened.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn classes_are_the_models_and_decide() {
+    let input = inputs();
+    let recipe = "[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nkeep = [\"Short\", \"Middling\"]\nmin = 0.85\n\
+                  max_tokens = 256\nscores = true\n";
+    let outs = [1, 3].map(|threads| {
+        let out = tempfile::tempdir().unwrap();
+        let (models, options) = with(Known::default(), threads);
+        let stats = run(&load(recipe, input.path(), out.path()).unwrap(), &options).unwrap();
+        assert_eq!(*models.kinds.lock().unwrap(), [ModelKind::Classes]);
+        (out, stats)
+    });
+    assert!(bytes_of(outs[0].0.path()) == bytes_of(outs[1].0.path()), "threads");
+    let (out, stats) = &outs[1];
+    let tally = &stats.stages[0].tally;
+    let dropped = |reason: &str| tally.dropped[reason].documents;
+    assert!(dropped("other_class") > 100 && dropped("class_score_low") > 100, "{:?}", tally.dropped);
+    assert_eq!(tally.documents_in, tally.documents_out + dropped("other_class") + dropped("class_score_low"));
+    let rows = query(
+        stats,
+        out.path(),
+        "select text, class, class_score, \"class_Middling\" as other from classify",
+    );
+    assert_eq!(rows.len() as u64, tally.documents_out);
+    for row in &rows {
+        assert!(row["text"].as_str().unwrap().len() < 20 && row["class"] == "Short", "{row:?}");
+        let near = |key: &str, wanted: f64| (row[key].as_f64().unwrap() - wanted).abs() < 1e-6;
+        assert!(near("class_score", 0.9) && near("other", 0.1), "{row:?}");
+    }
 }
 
 #[test]
@@ -268,11 +326,14 @@ fn what_cannot_be_is_told_before_anything_is_read() {
         let said = told(&format!("[[stage]]\nuse = {kind:?}\nmodel = \"/nowhere\"\n"));
         assert!(said.contains("/nowhere") && said.contains("config.json"), "{said}");
     }
-    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\n");
-    assert!(
-        said.contains("bert, BertModel") && said.contains("fathom-model has decoder blocks only"),
-        "{said}"
-    );
+    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 2\n");
+    assert!(said.contains("stage.0.max_tokens") && said.contains("framed"), "{said}");
+    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\ncolumn = \"text\"\n");
+    assert!(said.contains("stage.0.column"), "{said}");
+    let recipe = "[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 256\nkeep = [\"Longish\"]\n";
+    let pipeline = load(recipe, input.path(), out.path()).unwrap();
+    let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
+    assert!(said.contains("Longish") && said.contains("Short, Middling, Long"), "{said}");
     let said = told("[[stage]]\nuse = \"perplexity\"\nmodel = \"MODEL\"\nmax = 0.5\n");
     assert!(said.contains("stage.0.max") && said.contains("below 1"), "{said}");
     let said = told("[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 3.0\n");

@@ -32,6 +32,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::encoder::EncoderSpec;
 use crate::error::{Error, Result};
 use crate::moe::Moe;
 use crate::spec::Spec;
@@ -95,6 +96,10 @@ impl Family {
     /// Names the key that is missing, unknown, or has a value that is not supported.
     pub fn read(file: &Path, map: &Map<String, Value>) -> Result<Spec> {
         let config = Config::new(file, map);
+        if EncoderSpec::claims(map) {
+            let what = "is an encoder's: it sorts texts in the stage `classify` of a curation, and neither continues nor trains";
+            return Err(config.refuse("model_type", what));
+        }
         let model_type: String = config
             .nullable("model_type", None)?
             .ok_or_else(|| config.refuse("model_type", "is missing; is this a config.json?"))?;

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod config;
+mod encoders;
 mod golden;
 mod golden_files;
 mod moe;

@@ -1,0 +1,102 @@
+//! Encoders against Transformers: `oracle/encoders.py` wrote `tests/encoders`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_model::{Encoder, EncoderSpec, Task};
+use fathom_tensor::Device;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    texts: Vec<Text>,
+}
+
+#[derive(Deserialize)]
+struct Text {
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+fn case(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders").join(name)
+}
+
+fn device() -> Device {
+    Device::new(Arc::new(Cpu::new(2, None)), 1 << 30)
+}
+
+/// Each case with its task and the number of its labels.
+const CASES: [(&str, Task, usize); 6] = [
+    ("bert", Task::OneOf, 3),
+    ("bert_number", Task::Number, 1),
+    ("roberta", Task::EachOf, 2),
+    ("deberta", Task::OneOf, 4),
+    ("deberta_own_keys", Task::OneOf, 2),
+    ("deberta_custom", Task::OneOf, 5),
+];
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for (name, task, labels) in CASES {
+        let golden = std::fs::read(case(name).join("golden.json")).unwrap();
+        let golden: Golden = serde_json::from_slice(&golden).unwrap();
+        let encoder = Encoder::open(&device(), &case(name)).unwrap();
+        assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (task, labels), "{name}");
+        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        let together = encoder.logits(&texts);
+        for (text, found) in golden.texts.iter().zip(&together) {
+            for (found, wanted) in found.iter().zip(&text.logits) {
+                assert!(
+                    (found - wanted).abs() <= 1e-5 * wanted.abs().max(1.0),
+                    "{name}: {found} for {wanted}"
+                );
+            }
+            // The same bits alone.
+            assert_eq!(&encoder.logits(std::slice::from_ref(&text.ids))[0], found, "{name}");
+        }
+    }
+}
+
+/// Copies a case with its configuration changed.
+fn changed(
+    name: &str,
+    change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
+) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(case(name).join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let mut config = serde_json::from_slice(&std::fs::read(case(name).join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(folder.path().join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+    folder
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    let refused = |name, key: &str, value: serde_json::Value| {
+        let folder = changed(name, |config| drop(config.insert(key.to_owned(), value.clone())));
+        EncoderSpec::open(folder.path()).unwrap_err().to_string()
+    };
+    for (name, key, value, part) in [
+        ("bert", "position_embedding_type", "relative_key".into(), "\"absolute\""),
+        ("bert", "is_decoder", true.into(), "false"),
+        ("bert", "my_key", 1.into(), "is not known"),
+        ("bert", "model_type", "t5".into(), "deberta-v2"),
+        ("bert", "architectures", vec!["BertForMaskedLM"].into(), "BertForSequenceClassification"),
+        ("bert", "problem_type", "ranking".into(), "regression"),
+        ("deberta", "conv_kernel_size", 3.into(), "only 0"),
+        ("deberta", "pos_att_type", "p2p".into(), "c2p, p2c"),
+        ("deberta", "position_buckets", 1.into(), "half of them"),
+        ("roberta", "pad_token_id", 64.into(), "position table"),
+    ] {
+        let message = refused(name, key, value);
+        assert!(message.contains(key) && message.contains(part), "{message}");
+    }
+    let folder = changed("bert", |config| drop(config.insert("num_hidden_layers".to_owned(), 1.into())));
+    let message = Encoder::open(&device(), folder.path()).err().unwrap().to_string();
+    assert!(message.contains("encoder.layer.1.") && message.contains("is not known"), "{message}");
+    let folder = changed("deberta_custom", |_| ());
+    let message = EncoderSpec::open(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("base_model") && message.contains("base/config.json"), "{message}");
+}
