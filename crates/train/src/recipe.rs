@@ -484,7 +484,7 @@ recipe! {
         pub memory: Memory = Memory::Manual,
         /// How much is computed again.
         pub recompute_granularity: Granularity = Granularity::None,
-        /// For `selective`: core_attn, layernorm, mlp, mlp_act.
+        /// For `selective`: core_attn, layernorm, mlp, mlp_act, and of experts and latent attention moe, moe_act, shared_experts, mla_up_proj.
         pub recompute_modules: Vec<String>,
         /// For `full`: which layers.
         pub recompute_method: Method = Method::Uniform,
@@ -492,7 +492,7 @@ recipe! {
         pub recompute_num_layers: usize = 1,
         /// Rules that are asked before all of these; the first that matches decides.
         pub places: Vec<PlaceRule>,
-        /// What of the kept leaves memory: core_attn, layernorm, mlp, mlp_act, block (each block's input), all.
+        /// What of the kept leaves memory: the modules of `recompute_modules`, block (each block's input), all.
         pub offload_modules: Vec<String>,
         /// Where it goes: `disk`, or `host` on machines with memory of their own.
         pub offload_place: PlaceName = PlaceName::Disk,
