@@ -8,7 +8,7 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 
-/// Trains, adapts and serves language models over millions of tokens, on the hardware you have.
+/// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
 #[command(name = "fathom", version, max_term_width = 110)]
 pub struct Args {
@@ -32,9 +32,9 @@ pub enum Verb {
     Train(Train),
     /// Cleans, filters, deduplicates and tokenises text by a recipe. Run again on the same folder, it does what is missing.
     Curate(Curate),
-    /// Tells what a run will need, to the byte, without data or memory: the same program on the machine `meta`.
+    /// Says what a run will need, to the byte, without data or memory: the same program on the machine `meta`.
     Plan(Plan),
-    /// Measures a model: bits per byte, loss by position, needle.
+    /// Measures a model: bits per byte, loss by position, finding a planted fact.
     Eval(Eval),
     /// Continues a prompt.
     Generate(Generate),
@@ -84,7 +84,8 @@ pub struct Quickstart {
     /// Folder of the run.
     #[arg(long, default_value = "out/quickstart")]
     pub out: PathBuf,
-    /// Your own text: files or folders of .txt .md .rs .html .jsonl .jsonl.zst .jsonl.gz .parquet.
+    /// Your own text: files or folders of .txt .md .rs .html .jsonl .jsonl.zst .jsonl.gz .parquet. Recipe keys come before it, or
+    /// another flag lies between.
     #[arg(long, num_args = 1..)]
     pub data: Vec<PathBuf>,
     /// Recipe keys.
@@ -99,13 +100,13 @@ pub enum Recipes {
     Ls,
     /// Prints one, resolved, with each value's source.
     Show {
-        /// Its name.
+        /// A shipped recipe's name, or a file.
         name: String,
         /// Recipe keys.
         #[arg(value_name = "PATH=VALUE")]
         settings: Vec<String>,
     },
-    /// Copies one to a file.
+    /// Copies a shipped one to a file, to change it.
     Cp {
         /// Its name.
         name: String,
@@ -149,7 +150,7 @@ pub struct Curate {
     /// Number of this process among several on the same folder, from 0; a Slurm array's or Kubernetes index if not given.
     #[arg(long)]
     pub rank: Option<usize>,
-    /// Number of processes; a Slurm array's if not given.
+    /// Number of processes; a Slurm array's, else the variable WORLD_SIZE, if not given.
     #[arg(long)]
     pub world_size: Option<usize>,
     /// Seconds to wait for the other processes where a stage needs the whole table.
@@ -302,7 +303,7 @@ pub enum Question {
 /// Sampling flags.
 #[derive(Group)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token.
+    /// Divides the logits: higher is more random; 0 takes the most likely token.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
     /// Keeps the k most likely tokens; 0 keeps all.
@@ -338,13 +339,13 @@ pub struct Generate {
     /// How to choose tokens.
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Tokens of prompt and answer together.
+    /// Most tokens of prompt and answer together; the model's own if not given.
     #[arg(long)]
     pub context: Option<usize>,
     /// f32 or bf16.
     #[arg(long)]
     pub precision: Option<String>,
-    /// Only the answer's token ids.
+    /// Prints only the answer's token ids, not its text.
     #[arg(long)]
     pub ids: bool,
     /// Threads; 0 for all cores.
@@ -392,7 +393,7 @@ pub struct Convert {
 /// `fathom inspect`.
 #[derive(Subcommand)]
 pub enum Inspect {
-    /// `logits` [tokens, vocab] f32 for given ids.
+    /// The logits of given ids: a table; with --out all of them, `logits` [tokens, vocab] f32.
     Logits(InspectModel),
     /// The loss gradient of every parameter under its Hugging Face name.
     Gradients(InspectModel),
@@ -508,7 +509,7 @@ pub struct Bench {
     /// Rows of the embedding.
     #[arg(long, default_value_t = 32_000)]
     pub vocab: usize,
-    /// step: none, selective (attention), linear or full recompute.
+    /// step: none, selective (attention), linear or full recompute, or auto: the fastest that fits into --memory.
     #[arg(long, default_value = "none")]
     pub places: String,
     /// step: what is kept goes to disk, in this folder. profile: measures this folder's disk too.
