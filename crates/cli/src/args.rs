@@ -10,7 +10,7 @@ pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank,
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
-#[command(name = "fathom", version, max_term_width = 110)]
+#[command(name = "fathom", bin_name = "fathom", version, max_term_width = 110)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -321,9 +321,9 @@ pub struct Sampling {
     /// Same seed, same text.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Most tokens to write.
-    #[arg(long, default_value_t = 256)]
-    pub max_tokens: usize,
+    /// Most tokens to write; 256, or as many as the context has room for, if not given.
+    #[arg(long)]
+    pub max_tokens: Option<usize>,
     /// Ends where this text would appear.
     #[arg(long)]
     pub stop: Vec<String>,
@@ -398,7 +398,20 @@ pub enum Inspect {
     /// The loss gradient of every parameter under its Hugging Face name.
     Gradients(InspectModel),
     /// Every activation's name, shape, bytes and place.
-    Activations(Plan),
+    Activations(InspectRecipe),
+}
+
+/// `fathom inspect activations`.
+#[derive(Group)]
+pub struct InspectRecipe {
+    /// A shipped recipe's name, or a file.
+    pub recipe: String,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// One JSON object an activation.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What to run a model on.

@@ -1,6 +1,7 @@
 //! The recipes inside the binary.
 
 use anyhow::Result;
+use fathom_base::Error;
 use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
 use fathom_train::recipe::Recipe;
 
@@ -83,9 +84,21 @@ pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {
     Layers::with_library(LIBRARY).recipe(name).sets(settings)
 }
 
-/// Loads layers into a recipe with at least one stage.
+/// Loads layers into a recipe whose numbers can be planned and run.
 pub fn load(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
-    let mut loaded: Loaded<Recipe> = Loaded::load(layers)?;
+    let loaded = resolve(layers)?;
+    fathom_train::check(&loaded)?;
+    Ok(loaded)
+}
+
+/// Loads layers into a recipe with at least one stage, to be looked at.
+pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
+    let mut loaded: Loaded<Recipe> = Loaded::load(layers).map_err(|error| match error {
+        Error::UnknownRecipe { name, place, .. } if CURATE.text(&name).is_some() => {
+            Error::UnknownRecipe { hint: format!("it is a recipe of `fathom curate {name}`"), name, place }
+        }
+        error => error,
+    })?;
     loaded.value.expand_stages()?;
     Ok(loaded)
 }

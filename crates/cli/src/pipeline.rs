@@ -117,7 +117,7 @@ impl Job<'_> {
         let live = &mut self.live;
         let report = build(&spec, &mut |progress| live.note(&describe_progress(progress)))?;
         let event = report.to_event();
-        live.say(&format!(
+        self.live.say(&format!(
             "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
             human::grouped(event.documents),
             human::bytes(event.bytes),
@@ -125,6 +125,15 @@ impl Job<'_> {
             human::grouped(event.vocabulary),
             human::percent(event.synthetic_share),
         ));
+        if let Some(stage) = self.recipe.stage.iter().find(|stage| event.tokens < stage.seq_tokens as u64) {
+            self.live.say(&format!(
+                "warning: the text has {} tokens, fewer than one sample of stage {} ({}): its samples are shorter; give more text \
+                 (data.paths), or lower seq_tokens",
+                human::grouped(event.tokens),
+                stage.name,
+                human::grouped(stage.seq_tokens as u64),
+            ));
+        }
         let known = read_events(self.log())?;
         if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_)))) {
             metrics.write(&Event::Data(event))?;
@@ -187,7 +196,9 @@ impl Job<'_> {
             .with_context(|| format!("cannot write {}", path.display()))?;
         let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
         budgets.memory /= crew.sharers(&stage::ranks(self.recipe, 0)?).memory as u64;
-        for (index, spec) in commands::plan::specs(self.recipe)?.iter().enumerate() {
+        let specs = commands::plan::specs(self.recipe)?;
+        commands::places::check(self.recipe, &specs, profile)?;
+        for (index, spec) in specs.iter().enumerate() {
             let ranks = stage::ranks(self.recipe, index)?;
             for (rank, _) in fathom_train::distinct(&ranks, spec) {
                 Draft { profile, spec, recipe: self.recipe.clone(), index, budgets, rank }.check()?;
@@ -320,7 +331,7 @@ impl Job<'_> {
             let (stage_start, tensorboard) = (0, None);
             let mut watch =
                 Watch { recipe, live, tokenizer, stores, measures, measure_s, stage_start, tensorboard };
-            watch.measure(&trainer, "after_extension", progress.step, &mut metrics)?;
+            watch.measure(&trainer, after(self.recipe), progress.step, &mut metrics)?;
         }
         let subject = Subject { trainer: &trainer, tokenizer, stores };
         if let Some(sample) = sample(&subject, progress.step)? {
@@ -345,7 +356,10 @@ impl Job<'_> {
     /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares.
     fn stage_seconds(&self) -> Vec<f64> {
         let stages = &self.recipe.stage;
-        let Some(minutes) = self.recipe.run.minutes else { return vec![60.0; stages.len()] };
+        let Some(minutes) = self.recipe.run.minutes else {
+            // Not asked for: without minutes every stage has its steps (`check_lengths`).
+            return vec![60.0; stages.len()];
+        };
         let left =
             minutes * 60.0 * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - self.begun.elapsed().as_secs_f64();
         let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
@@ -376,7 +390,9 @@ impl Job<'_> {
         println!("  read the report     {}", page.display());
         println!("  talk to the model   {me} generate {out} \"/// Returns the\" --temperature 0.7");
         println!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")");
-        println!("  train longer        {me} quickstart --minutes 60 --out out/longer");
+        if self.recipe.run.name.starts_with("quickstart") {
+            println!("  train longer        {me} quickstart --minutes 60 --out out/longer");
+        }
         println!("  plan something big  {me} plan llama3-8b-1m");
         Ok(())
     }
@@ -476,9 +492,17 @@ impl Hooks for Watch<'_> {
         let before = index + 2 == self.recipe.stage.len() && self.recipe.model.from.is_none();
         match (before, last) {
             (true, _) => self.measure(trainer, "before_extension", step, metrics),
-            (_, true) => self.measure(trainer, "after_extension", step, metrics),
+            (_, true) => self.measure(trainer, after(self.recipe), step, metrics),
             _ => Ok(()),
         }
+    }
+}
+
+/// When the last measurement is: a run of one stage from nothing extends no model.
+fn after(recipe: &Recipe) -> &'static str {
+    match recipe.stage.len() > 1 || recipe.model.from.is_some() {
+        true => "after_extension",
+        false => "after_training",
     }
 }
 

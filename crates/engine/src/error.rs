@@ -6,7 +6,7 @@
 pub enum Error {
     /// The prompt leaves no room.
     #[error(
-        "the prompt has {prompt} tokens and {new} are to be generated, but the memory holds {room}; raise the context limit or shorten the prompt"
+        "the prompt has {prompt} tokens and {new} are to be generated, but the context holds {room}; generate fewer (--max-tokens), raise the limit (--context), or shorten the prompt"
     )]
     TooLong {
         /// Tokens of the prompt.

@@ -2,13 +2,17 @@
 
 use std::path::PathBuf;
 
+use fathom_base::human;
+
 /// Errors of a run. Everything saved before stays valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The plan says that a stage does not fit.
     #[error(
-        "stage `{stage}` needs {needed_bytes} bytes and the budget is {budget_bytes}; its peak is in {peak_op}. {remedy}"
+        "stage `{stage}` needs {} and the budget is {}; its peak is in {peak_op}. {remedy}",
+        human::bytes(*needed_bytes),
+        human::bytes(*budget_bytes)
     )]
     DoesNotFit {
         /// Name of the stage.

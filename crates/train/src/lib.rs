@@ -18,6 +18,7 @@ pub mod parallel;
 mod picture;
 mod plan;
 pub mod recipe;
+mod recipe_check;
 mod run;
 mod schedule;
 mod source;
@@ -35,6 +36,7 @@ pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
     MeshPlan, MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
+pub use recipe_check::{check, check_lengths};
 pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use source::{Samples, Shape, Source, append};

@@ -45,12 +45,6 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
         let key = format!("activations.{key}");
         move |message: String| Error::Recipe { key: key.clone(), message }
     };
-    if table.recompute_num_layers == 0 {
-        return Err(say("recompute_num_layers")("must be at least 1".into()));
-    }
-    if !(table.offload_fraction > 0.0 && table.offload_fraction <= 1.0) {
-        return Err(say("offload_fraction")("must be above 0 and at most 1".into()));
-    }
     let mut places = match (granularity, table.recompute_method) {
         (Granularity::None, _) => Places::none(),
         (Granularity::Linear, _) => Places::linear(),

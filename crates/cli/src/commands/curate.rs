@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Recipe as Loaded, suggest_name};
 use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, stage_kinds};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
 use serde_json::json;
@@ -39,8 +39,8 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let recipe = args.recipe.as_deref().unwrap_or_default();
     let layers = Layers::with_library(CURATE).recipe(recipe).sets(&args.settings);
     let loaded = Loaded::<Recipe>::load(layers)?;
-    let pipeline = Pipeline::new(&loaded)?;
     let rank = rank(args)?;
+    let pipeline = Pipeline::new(&loaded)?;
     let engine = cluster::engine(args)?;
     let asked_to_stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -101,8 +101,16 @@ fn rank(args: &Curate) -> Result<Rank> {
                 world_size.max(1) - 1
             )
         }
-        // The number of pods is not told to a pod.
-        (Some(_), None) if args.rank.is_none() => Ok(Rank::default()),
+        (Some(rank), None) if args.rank.is_none() => {
+            let (variable, count) = match slurm {
+                Some(_) => ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
+                None => ("JOB_COMPLETION_INDEX", "WORLD_SIZE"),
+            };
+            bail!(
+                "{variable} says that this is process {rank} of several, and nothing says of how many: set the variable {count} \
+                 (of a Kubernetes Job to its `completions`), or give --world-size; --rank 0 --world-size 1 works alone"
+            )
+        }
         (Some(_), None) => bail!("--rank needs --world-size, the number of processes"),
         (None, Some(_)) if args.world_size.is_none() => Ok(Rank::default()),
         (None, Some(_)) => bail!("--world-size needs --rank, the number of this process"),
@@ -131,6 +139,7 @@ fn report(out: &Path) -> Result<()> {
 
 fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let stats = read_stats(out)?;
     let options = TableOptions {
         memory_bytes: 2 << 30,
         spill: out.join("spill"),
@@ -138,7 +147,7 @@ fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
         engine: TableEngine::Embedded,
     };
     let tables = Tables::new(&options)?;
-    for table in read_stats(out)?.tables {
+    for table in stats.tables {
         // A folder that was moved keeps its tables.
         let folder = table.folder.file_name().map_or(table.folder.clone(), |name| out.join(name));
         tables.register(&table.name, &folder)?;
@@ -161,7 +170,8 @@ fn stages(name: Option<&str>) -> Result<()> {
         return Ok(());
     };
     let Some(kind) = stage_kinds().iter().find(|kind| kind.name == name) else {
-        bail!("no stage is called `{name}`; `fathom curate stages` lists them");
+        let names: Vec<&str> = stage_kinds().iter().map(|kind| kind.name).collect();
+        bail!("no stage is called `{name}`; {}", suggest_name(name, &names, "there are"));
     };
     println!("# {}", kind.about);
     for (key, value) in kind.defaults() {
@@ -223,6 +233,9 @@ impl Lines {
     }
 
     fn done(&self, stats: &Stats, out: &Path) {
+        if stats.stages.last().is_some_and(|stage| stage.tally.documents_out == 0) {
+            eprintln!("warning: no document is left; the table of stages says which one dropped them");
+        }
         if self.json {
             println!("{}", json!({"event": "done", "stats": stats}));
             return;

@@ -10,6 +10,9 @@ use fathom_train::compare_checkpoints;
 /// Runs the verb.
 pub fn run(left: &Path, right: &Path, json: bool) -> Result<()> {
     let mut diff = compare(&RunLog::read(left)?, &RunLog::read(right)?);
+    if diff.names.0 == diff.names.1 {
+        diff.names = (left.display().to_string(), right.display().to_string());
+    }
     diff.checkpoint = compare_checkpoints(&checkpoints(left), &checkpoints(right))?;
     match json {
         true => println!("{}", serde_json::to_string(&diff)?),

@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
+use fathom_base::ranks::Claim;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_cuda::libs::{Found, Library};
@@ -61,6 +62,11 @@ impl Findings {
 
 /// Runs the verb.
 pub fn run(args: &args::Doctor) -> Result<()> {
+    if args.rank.claim() != Claim::default() {
+        bail!(
+            "--rank, --world-size, --local-rank and --rendezvous are for `fathom doctor --dist`; add --dist, or leave them out"
+        );
+    }
     let mut findings = Findings { failed: 0, json: args.json };
     processor(&mut findings)?;
     memory(&mut findings);

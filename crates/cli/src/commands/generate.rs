@@ -9,6 +9,9 @@ use fathom_train::recipe::Machine;
 
 use crate::{args, device};
 
+/// Tokens of an answer, where the context has room for them and nothing is said.
+const MAX_TOKENS: usize = 256;
+
 /// Runs the verb.
 pub fn run(args: &args::Generate) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
@@ -19,7 +22,13 @@ pub fn run(args: &args::Generate) -> Result<()> {
     let context_tokens = args.context.unwrap_or(loaded.model.spec.max_positions);
     let limits = Limits { context_tokens, ..Limits::default() };
     let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
-    let request = GenerateRequest { prompt: Prompt::Text(prompt(args)?), sampling: sampling(&args.sampling) };
+    let prompt = prompt(args)?;
+    let room = context_tokens.min(loaded.model.spec.learned_positions.unwrap_or(usize::MAX));
+    let left = room.saturating_sub(tokenizer.encode_prompt(&prompt)?.len().max(1));
+    // A prompt that leaves no room is refused by what makes the answer.
+    let max_tokens = args.sampling.max_tokens.unwrap_or(MAX_TOKENS.min(left.max(1)));
+    let request =
+        GenerateRequest { prompt: Prompt::Text(prompt), sampling: sampling(&args.sampling, max_tokens) };
     let mut out = std::io::stdout();
     let mut stream = |text: &str| {
         let written = args.ids || out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok();
@@ -53,7 +62,7 @@ fn prompt(args: &args::Generate) -> Result<String> {
     Ok(text)
 }
 
-fn sampling(args: &args::Sampling) -> Sampling {
+fn sampling(args: &args::Sampling, max_tokens: usize) -> Sampling {
     Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -61,7 +70,7 @@ fn sampling(args: &args::Sampling) -> Sampling {
         min_p: args.min_p,
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
-        max_tokens: args.max_tokens,
+        max_tokens,
         stop: args.stop.clone(),
     }
 }

@@ -8,7 +8,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, stage};
 use serde_json::{Value, json};
 
-use super::{plan_mesh, plan_page, plan_ranks, plan_trace};
+use super::{places, plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
 use crate::library::{layers, load};
 use crate::{choices, device, pipeline, profiles};
@@ -26,6 +26,11 @@ pub fn run(args: &args::Plan) -> Result<()> {
     let loaded = load(layers)?;
     let recipe = &loaded.value;
     let own = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
+    if args.trace.is_some() && own == 1 {
+        bail!(
+            "--trace draws what the ranks of a mesh do, and this recipe has one rank; set mesh.pp, mesh.dp, mesh.cp or mesh.tp"
+        );
+    }
     let profile = profiles::of_rank(profiles::of(&recipe.machine)?, args.gpus.unwrap_or(own));
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
     let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
@@ -34,7 +39,9 @@ pub fn run(args: &args::Plan) -> Result<()> {
         plan_page::write(args, &loaded, &profile, budgets, path)?;
     }
     let mut meshes = Vec::new();
-    for (index, spec) in specs(recipe)?.iter().enumerate() {
+    let specs = specs(recipe)?;
+    places::check(recipe, &specs, &profile)?;
+    for (index, spec) in specs.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         if args.solve == Some(args::Question::Mesh) {
             let style = match (args.json, args.markdown) {
@@ -145,8 +152,9 @@ impl Planned<'_> {
             "max_tokens": self.longest,
         });
         if let Some(growth) = &self.growth {
-            let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes)));
-            row["bytes_per_token"] = json!(growth.bytes);
+            let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes + 0.0)));
+            // A sum with 0 is never -0.
+            row["bytes_per_token"] = json!(growth.bytes + 0.0);
             row["bytes_per_token_by_name"] = by_name.collect::<serde_json::Map<_, _>>().into();
         }
         if let Some(mesh) = &self.mesh {
@@ -250,7 +258,7 @@ impl Planned<'_> {
             .collect::<String>();
         let on = &self.draft.profile.name;
         line("step time", &human::seconds(times.elapsed_s()), &format!("{}{beside}", parts.join(", ")));
-        line("tokens/s", &human::number(rate), &format!("by the rates of {on} ({})", self.draft.profile.isa));
+        line("tokens/s", &rounded(rate), &format!("by the rates of {on} ({})", self.draft.profile.isa));
     }
 }
 
@@ -258,6 +266,11 @@ fn by_name(growth: &Growth) -> String {
     let part = |(name, bytes): &(String, f64)| format!("{name} {}", human::number(*bytes));
     let shown = growth.by_name.iter().filter(|(_, bytes)| bytes.abs() >= 1.0).map(part);
     shown.collect::<Vec<_>>().join(", ")
+}
+
+/// A rate, in groups of three where they are needed.
+fn rounded(rate: f64) -> String {
+    if rate < 1000.0 { human::number(rate) } else { human::grouped(rate.round() as u64) }
 }
 
 /// Buffers that `--why` names.

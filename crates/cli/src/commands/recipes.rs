@@ -7,7 +7,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded, header};
 use fathom_curate::pipeline::Recipe as Curation;
 
 use crate::args::Recipes;
-use crate::library::{CURATE, LIBRARY, layers, load};
+use crate::library::{CURATE, LIBRARY, layers, resolve};
 
 /// Runs the verb.
 pub fn run(action: &Recipes) -> Result<()> {
@@ -19,7 +19,7 @@ pub fn run(action: &Recipes) -> Result<()> {
             Ok(())
         }
         Recipes::Show { name, settings } => {
-            print!("{}", load(layers(name, settings))?.text());
+            print!("{}", resolve(layers(name, settings))?.text());
             Ok(())
         }
         Recipes::Cp { name, file } => copy(name, file.as_deref()),

@@ -35,6 +35,53 @@ fn unknown_recipe_keys_and_values() {
 }
 
 #[test]
+fn numbers_are_refused_before_anything_runs() {
+    for (setting, key) in [
+        ("model.kv_heads=3", "`model.kv_heads`"),
+        ("model.head_dim=7", "`model.head_dim`"),
+        ("stage.0.seq_tokens=1000000000", "`stage.0.seq_tokens`"),
+        ("stages=100000000000000", "`stages`"),
+        ("stage.0.max_docs=0", "`stage.0.max_docs`"),
+        ("mesh.cp=0", "`mesh.cp`"),
+        ("activations.places=[{ name = \"attn.outt\" }]", "attn.out"),
+    ] {
+        refused(["plan", "quickstart", setting], &[key]);
+    }
+    for verb in ["plan", "train"] {
+        refused([verb, "extend"], &["model.from=DIR"]);
+    }
+    refused(["train", "quickstart", "run.minutes=none"], &["stage.0.steps", "run.minutes"]);
+    refused(["quickstart", "--steps", "0"], &["--steps", "`stage.0.steps`"]);
+    refused(["plan", "common-crawl"], &["fathom curate common-crawl"]);
+    refused(["plan", "qqqq"], &["fathom recipes ls"]);
+}
+
+#[test]
+fn flags_without_use_are_refused() {
+    for flag in ["--why", "--solve=mesh", "--trace=x.json", "--html=x.html"] {
+        refused(["inspect", "activations", "quickstart", flag], &[flag.split('=').next().unwrap()]);
+    }
+    refused(["doctor", "--rank", "0"], &["--rank", "--dist"]);
+    refused(["plan", "quickstart", "--trace", "no/such/x.json"], &["--trace", "mesh"]);
+    refused(["launch", "slurm", "quickstart", "--print", "--nodes", "0"], &["--nodes is 0"]);
+    refused(["quickstart", "--data", "text", "model.hidden=64"], &["`model.hidden=64`", "before it"]);
+    refused(["curate", "stages", "fuzy"], &["fuzy", "did you mean"]);
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nosuch");
+    refused(["curate", "sql", "select 1", "--out", arg(&nowhere)], &["nosuch"]);
+    assert!(!nowhere.exists());
+}
+
+#[test]
+fn a_pod_has_to_know_how_many_there_are() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let pod = command.args(["curate", "books"]).env("JOB_COMPLETION_INDEX", "3").env_remove("WORLD_SIZE");
+    let output = pod.output().unwrap();
+    let err = crate::text(&output.stderr);
+    assert!(!output.status.success() && err.contains("WORLD_SIZE"), "{err}");
+}
+
+#[test]
 fn missing_files() {
     let nowhere = Path::new("no/such/model");
     refused(["inspect", "logits", arg(nowhere), "--ids", "1"], &["no/such/model", "config.json"]);
@@ -141,7 +188,7 @@ fn refused_run(settings: &[&str], names: &[&str]) {
 
 #[test]
 fn a_run_that_does_not_fit_is_told_by_the_plan() {
-    refused_run(&["machine.memory_bytes=100000"], &["stage `warm` needs", "the budget is 100000"]);
+    refused_run(&["machine.memory_bytes=100000"], &["stage `warm` needs", "the budget is 97.7 KiB"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::library::{layers, load};
 use crate::{device, profiles};
 
 /// Runs the verb.
-pub fn run(args: &args::Plan) -> Result<()> {
+pub fn run(args: &args::InspectRecipe) -> Result<()> {
     let loaded = load(layers(&args.recipe, &args.settings))?;
     let recipe = &loaded.value;
     let profile = profiles::of(&recipe.machine)?;

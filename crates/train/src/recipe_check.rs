@@ -1,0 +1,393 @@
+//! What the numbers of a recipe may be: a range for each key, and the few relations between keys. Checked in one place, before
+//! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
+//! recipe's.
+
+use std::fmt;
+
+use fathom_base::human;
+use fathom_base::recipe::Recipe as Loaded;
+
+use crate::error::Result;
+use crate::needs_corpus;
+use crate::recipe::{FamilyName, Recipe, Stage};
+
+/// What a number may be.
+#[derive(Clone, Copy)]
+enum Allowed {
+    /// Anything that its type holds.
+    Any,
+    /// From the first to the second, whole.
+    Whole(u64, u64),
+    /// From the first to the second.
+    Real(f64, f64),
+    /// Above 0, up to this.
+    Above0(f64),
+    /// 0 or more, below 1.
+    Below1,
+}
+
+/// Without an upper end but that of the type that kernels compute with.
+const NO_END: f64 = f32::MAX as f64;
+/// Tokens of a micro batch: FLOPs of one operation are counted in 64 bits.
+const MOST_TOKENS: u64 = 1 << 24;
+/// Documents of a micro batch, which have a slot each whether they come or not.
+const MOST_DOCS: u64 = 1 << 22;
+/// Ranks of a mesh.
+const MOST_RANKS: u64 = 1 << 24;
+/// Ranks of an axis, and what a rank has of something.
+const MANY: u64 = 1 << 16;
+/// Columns of a matrix.
+const COLUMNS: u64 = 1 << 20;
+/// Bytes: an exbibyte.
+const BYTES: u64 = 1 << 60;
+/// Seconds: thirty years.
+const SECONDS: f64 = 1e9;
+
+use Allowed::{Above0, Any, Below1, Real, Whole};
+
+/// Every key that holds numbers, lists included; `*` stands for an index.
+const RANGES: &[(&str, Allowed)] = &[
+    ("run.seed", Any),
+    ("run.minutes", Above0(SECONDS / 60.0)),
+    ("machine.threads", Whole(0, 4096)),
+    ("machine.chaos", Any),
+    ("machine.chaos_faults", Any),
+    ("machine.memory_bytes", Whole(1, BYTES)),
+    ("machine.disk_bytes", Whole(0, BYTES)),
+    ("mesh.tp", Whole(1, MANY)),
+    ("mesh.cp", Whole(1, MANY)),
+    ("mesh.cp_inner", Whole(1, MANY)),
+    ("mesh.dp", Whole(1, MANY)),
+    ("mesh.pp", Whole(1, MANY)),
+    ("mesh.ep", Whole(1, MANY)),
+    ("mesh.etp", Whole(1, MANY)),
+    ("mesh.virtual_stages", Whole(1, 4096)),
+    ("mesh.layout", Whole(0, 4096)),
+    ("mesh.timeout_s", Above0(SECONDS)),
+    ("mesh.step_timeout_s", Above0(SECONDS)),
+    ("mesh.restarts", Any),
+    ("mesh.check_every_steps", Any),
+    ("model.no_rope_layer_interval", Whole(1, MANY)),
+    ("model.hidden", Whole(1, COLUMNS)),
+    ("model.layers", Whole(1, 4096)),
+    ("model.heads", Whole(1, MANY)),
+    ("model.kv_heads", Whole(1, MANY)),
+    ("model.head_dim", Whole(2, MANY)),
+    ("model.ffn", Whole(1, COLUMNS)),
+    ("model.vocab", Whole(2, 1 << 24)),
+    ("model.rope_theta", Above0(NO_END)),
+    ("model.rope_dim", Whole(2, MANY)),
+    ("model.kv_latent", Whole(1, COLUMNS)),
+    ("model.init_std", Above0(NO_END)),
+    ("moe.experts", Whole(1, MANY)),
+    ("moe.top_k", Whole(1, MANY)),
+    ("moe.ffn", Whole(1, COLUMNS)),
+    ("moe.shared", Whole(0, 4096)),
+    ("moe.dense_layers", Whole(0, 4096)),
+    ("moe.aux_loss", Real(0.0, NO_END)),
+    ("moe.z_loss", Real(0.0, NO_END)),
+    ("moe.bias_update_rate", Real(0.0, NO_END)),
+    ("moe.capacity_factor", Above0(NO_END)),
+    ("data.max_bytes", Whole(1, BYTES)),
+    ("data.recall_share", Below1),
+    ("data.held_out_share", Below1),
+    ("data.document_bytes", Whole(1024, BYTES)),
+    ("data.tokenizer_bytes", Whole(1, BYTES)),
+    ("data.blend.*.weight", Real(0.0, NO_END)),
+    ("data.ahead", Whole(0, MANY)),
+    ("optimizer.lr", Real(0.0, NO_END)),
+    ("optimizer.beta1", Below1),
+    ("optimizer.beta2", Below1),
+    ("optimizer.eps", Real(0.0, NO_END)),
+    ("optimizer.weight_decay", Real(0.0, NO_END)),
+    ("optimizer.clip", Above0(NO_END)),
+    ("optimizer.z_loss", Real(0.0, NO_END)),
+    ("schedule.warmup_steps", Any),
+    ("schedule.final_share", Real(0.0, 1.0)),
+    ("schedule.decay_share", Real(0.0, 1.0)),
+    ("activations.recompute_num_layers", Whole(1, MANY)),
+    ("activations.places.*.layers", Any),
+    ("activations.offload_fraction", Above0(1.0)),
+    ("activations.head_groups", Whole(1, MANY)),
+    // Multiples of 128, which a stage's places tell.
+    ("activations.tile_rows", Any),
+    ("stage.*.seq_tokens", Whole(1, MOST_TOKENS)),
+    ("stage.*.samples_per_micro_batch", Whole(1, MANY)),
+    ("stage.*.micro_batches", Whole(1, COLUMNS)),
+    ("stage.*.steps", Whole(1, u64::MAX)),
+    ("stage.*.minutes_share", Real(0.0, NO_END)),
+    ("stage.*.lr_scale", Real(0.0, NO_END)),
+    ("stage.*.warmup_steps", Any),
+    ("stage.*.blend.*.weight", Real(0.0, NO_END)),
+    ("stage.*.min_doc_tokens", Any),
+    ("stage.*.max_docs", Whole(1, MOST_DOCS)),
+    ("stage.*.rope_theta", Above0(NO_END)),
+    ("stage.*.rope_factor", Real(1.0, NO_END)),
+    ("stage.*.tile_rows", Any),
+    ("stages", Whole(1, MOST_TOKENS)),
+    ("checkpoint.every_s", Real(0.0, SECONDS)),
+    ("checkpoint.every_steps", Whole(1, u64::MAX)),
+    ("checkpoint.memory_every_steps", Whole(1, u64::MAX)),
+    ("checkpoint.keep", Any),
+    ("eval.tokens", Whole(0, BYTES)),
+    ("eval.needle_trials", Whole(0, MANY)),
+    ("eval.needle_depths", Whole(1, MANY)),
+];
+
+impl Allowed {
+    fn holds(self, number: f64) -> bool {
+        match self {
+            Any => true,
+            Whole(from, to) => (from as f64..=to as f64).contains(&number),
+            Real(from, to) => (from..=to).contains(&number),
+            Above0(to) => number > 0.0 && number <= to,
+            Below1 => (0.0..1.0).contains(&number),
+        }
+    }
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let up_to = |end: f64| if end < NO_END { format!(" and at most {end}") } else { String::new() };
+        match *self {
+            Any => f.write_str("a number"),
+            Whole(from, u64::MAX) => write!(f, "{from} or more"),
+            Whole(from, to) => write!(f, "from {} to {}", human::grouped(from), human::grouped(to)),
+            Real(from, to) => write!(f, "{from} or more{}", up_to(to)),
+            Above0(to) => write!(f, "above 0{}", up_to(to)),
+            Below1 => f.write_str("0 or more and below 1"),
+        }
+    }
+}
+
+/// Refuses numbers that a run cannot be made with. The recipe's stages are expanded.
+///
+/// # Errors
+/// The first such key, with its place, its value and what it may be.
+pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    for row in loaded.rows() {
+        for (text, number) in numbers(&row.value) {
+            let allowed = allowed(&row.path);
+            if !allowed.holds(number) {
+                return refuse(loaded, &row.path, format!("is {text}; it must be {allowed}"));
+            }
+        }
+    }
+    match &loaded.value.model.from {
+        Some(folder) if folder.as_os_str().is_empty() => {
+            let message =
+                "is empty; this recipe goes on from a model: give its Hugging Face folder, model.from=DIR";
+            return refuse(loaded, "model.from", message);
+        }
+        Some(_) => {}
+        None => sizes(loaded)?,
+    }
+    batches(loaded)?;
+    ranks(loaded)
+}
+
+/// Refuses stages of which nothing says how long they are trained; a plan does without.
+///
+/// # Errors
+/// The first such stage.
+pub fn check_lengths(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
+    let endless = |stage: &Stage| stage.steps.is_none() && recipe.run.minutes.is_none();
+    match recipe.stage.iter().position(endless) {
+        Some(index) => {
+            let message = "is none, and so is run.minutes: nothing says how long the stage is trained; give one of the two";
+            refuse(loaded, &format!("stage.{index}.steps"), message)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The numbers of a row's value, as text and as such: of a list, each.
+fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
+    let parts = value.trim_matches(['[', ']']).split(',').map(str::trim);
+    parts.filter_map(|text| Some((text, text.replace('_', "").parse().ok()?)))
+}
+
+fn allowed(path: &str) -> Allowed {
+    let star = |part: &str| {
+        if part.bytes().all(|byte| byte.is_ascii_digit()) { "*".into() } else { part.to_string() }
+    };
+    let path = path.split('.').map(star).collect::<Vec<_>>().join(".");
+    RANGES.iter().find(|(key, _)| *key == path).map_or(Any, |(_, allowed)| *allowed)
+}
+
+fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
+    Err(loaded.refuse(key, message).into())
+}
+
+/// Sizes of a model from nothing that fit each other.
+fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
+    let Recipe { model, moe, activations, data, .. } = &loaded.value;
+    let latent = model.family == FamilyName::DeepseekV3;
+    let kv_heads = if latent { model.heads } else { model.kv_heads };
+    let refuse = |key: &str, message: String| refuse(loaded, key, message);
+    if !model.heads.is_multiple_of(kv_heads) {
+        let message = format!("is {kv_heads}; it must divide the {} heads of model.heads", model.heads);
+        return refuse("model.kv_heads", message);
+    }
+    // Rotations turn pairs of columns; Nemotron's those of half a head.
+    let pairs = if model.family == FamilyName::Nemotron { 4 } else { 2 };
+    if !model.head_dim.is_multiple_of(pairs) {
+        let message =
+            format!("is {}; it must be a multiple of {pairs}: columns are rotated in pairs", model.head_dim);
+        return refuse("model.head_dim", message);
+    }
+    if !kv_heads.is_multiple_of(activations.head_groups) {
+        let message =
+            format!("is {}; it must divide the {kv_heads} heads of keys and values", activations.head_groups);
+        return refuse("activations.head_groups", message);
+    }
+    if moe.dense_layers > model.layers {
+        let message = format!("is {}; the model has model.layers={}", moe.dense_layers, model.layers);
+        return refuse("moe.dense_layers", message);
+    }
+    let trained = data.tokenizer.is_none() && needs_corpus(&loaded.value);
+    if trained && model.vocab < 257 {
+        let message =
+            format!("is {}; a tokenizer of 256 bytes and one special token needs 257 or more", model.vocab);
+        return refuse("model.vocab", message);
+    }
+    for (index, stage) in loaded.value.stage.iter().enumerate() {
+        // Four products over all pairs of tokens, of two FLOPs a column and pair, half of them masked.
+        let tokens = (stage.seq_tokens * stage.samples_per_micro_batch) as f64;
+        let columns = (model.heads * model.head_dim) as f64;
+        let most = (u64::MAX as f64 / (4.0 * columns)).sqrt();
+        if tokens > most {
+            let message = format!(
+                "makes micro batches of {tokens} tokens; with heads of {columns} columns together they may have {}",
+                most as u64
+            );
+            return refuse(&format!("stage.{index}.seq_tokens"), message);
+        }
+    }
+    Ok(())
+}
+
+/// Micro batches that can be counted.
+fn batches(loaded: &Loaded<Recipe>) -> Result<()> {
+    let stages = &loaded.value.stage;
+    for (index, stage) in stages.iter().enumerate() {
+        let samples = stage.samples_per_micro_batch;
+        for (what, each, most) in
+            [("tokens", stage.seq_tokens, MOST_TOKENS), ("documents", stage.max_docs, MOST_DOCS)]
+        {
+            if (samples * each) as u64 > most {
+                let message = format!(
+                    "is {samples}; with {each} {what} a sample a micro batch may have up to {}",
+                    (most / each as u64).max(1)
+                );
+                return refuse(loaded, &format!("stage.{index}.samples_per_micro_batch"), message);
+            }
+        }
+    }
+    let shares = |stage: &Stage| stage.minutes_share;
+    if loaded.value.run.minutes.is_some() && stages.iter().map(shares).sum::<f64>() <= 0.0 {
+        let message = "is 0, as it is for every stage: one of them has to have a share of run.minutes";
+        return refuse(loaded, "stage.0.minutes_share", message);
+    }
+    Ok(())
+}
+
+fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
+    let mesh = &loaded.value.mesh;
+    let all = [mesh.pp, mesh.dp, mesh.cp, mesh.tp].into_iter().map(|axis| axis as u128).product::<u128>();
+    if all > u128::from(MOST_RANKS) {
+        let message = format!(
+            "is {}; pp x dp x cp x tp are {all} ranks, of {} at most",
+            mesh.dp,
+            human::grouped(MOST_RANKS)
+        );
+        return refuse(loaded, "mesh.dp", message);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_base::recipe::{Layers, keys};
+
+    use super::*;
+
+    fn load(settings: &str) -> Loaded<Recipe> {
+        let layers = Layers::new().text("small", "[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\n");
+        let settings: Vec<&str> = settings.split_whitespace().collect();
+        let mut loaded: Loaded<Recipe> = Loaded::load(layers.sets(&settings)).unwrap();
+        loaded.value.expand_stages().unwrap();
+        loaded
+    }
+
+    #[test]
+    fn every_number_has_a_range() {
+        let numeric = keys::<Recipe>().into_iter().filter(|key| key.expected.contains("number"));
+        let numeric: Vec<String> = numeric.map(|key| key.path).collect();
+        let missing: Vec<_> =
+            numeric.iter().filter(|path| !RANGES.iter().any(|(key, _)| key == path)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let unknown: Vec<_> = RANGES
+            .iter()
+            .filter(|(key, _)| !numeric.iter().any(|path| path == key))
+            .map(|(key, _)| key)
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_key() {
+        let cases = "optimizer.lr=-1 optimizer.lr=nan optimizer.lr=inf optimizer.clip=-1 optimizer.clip=0 optimizer.beta2=1 \
+            stage.0.micro_batches=0 stage.0.steps=0 stage.0.rope_factor=0 stage.0.rope_factor=-1 stage.0.rope_theta=0 \
+            stage.0.samples_per_micro_batch=0 stage.0.max_docs=0 stage.0.max_docs=1000000000 stage.0.seq_tokens=0 \
+            stage.0.seq_tokens=1000000000 stage.0.blend.0.weight=-1 stages=0 stages=100000000000000 stages=1k,0 \
+            activations.head_groups=0 activations.head_groups=7 activations.offload_fraction=0 \
+            run.minutes=0 run.minutes=-1 run.minutes=nan checkpoint.every_steps=0 checkpoint.every_s=-1 \
+            model.init_std=nan model.rope_theta=0 model.rope_theta=-1 model.layers=0 model.layers=1000000000 \
+            model.kv_heads=3 model.kv_heads=0 model.head_dim=0 model.head_dim=7 model.hidden=0 model.kv_latent=0 \
+            model.heads=0 model.vocab=0 model.vocab=1 model.vocab=256 model.from= moe.ffn=0 moe.dense_layers=9 \
+            moe.capacity_factor=0 mesh.virtual_stages=0 mesh.cp=0 mesh.dp=0 mesh.pp=0 mesh.ep=0 mesh.etp=0 mesh.tp=0 \
+            mesh.timeout_s=0 data.held_out_share=1 data.recall_share=-1 data.max_bytes=0 data.tokenizer_bytes=0";
+        for case in cases.split_whitespace() {
+            let (key, _) = case.split_once('=').unwrap();
+            let error = check(&load(case)).expect_err(case).to_string();
+            assert!(error.contains(&format!("`{key}`")) && error.contains("command line"), "{case}: {error}");
+        }
+    }
+
+    #[test]
+    fn relations_name_the_key_that_does_not_fit() {
+        for (settings, key) in [
+            ("model.heads=3", "model.kv_heads"),
+            ("model.family=nemotron model.head_dim=6", "model.head_dim"),
+            ("stage.0.seq_tokens=1m stage.0.samples_per_micro_batch=64", "stage.0.samples_per_micro_batch"),
+            ("stage.0.seq_tokens=16m model.heads=512", "stage.0.seq_tokens"),
+            ("mesh.pp=65536 mesh.tp=65536", "mesh.dp"),
+            ("run.minutes=1 stage.0.minutes_share=0", "stage.0.minutes_share"),
+        ] {
+            let error = check(&load(settings)).expect_err(settings).to_string();
+            assert!(error.contains(&format!("`{key}`")), "{settings}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_is_not_refused() {
+        for settings in [
+            "",
+            "optimizer.lr=1e30 optimizer.clip=none checkpoint.every_s=none stages=16k,1m",
+            "model.family=deepseek_v3 model.heads=3 moe.dense_layers=6",
+            "model.from=out model.heads=3 activations.head_groups=3",
+        ] {
+            check(&load(settings)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_stage_has_an_end() {
+        check_lengths(&load("")).unwrap();
+        check_lengths(&load("stage.0.steps=none run.minutes=1")).unwrap();
+        let error = check_lengths(&load("stage.0.steps=none")).unwrap_err().to_string();
+        assert!(error.contains("stage.0.steps") && error.contains("run.minutes"), "{error}");
+    }
+}
