@@ -6,6 +6,7 @@ mod choices;
 mod commands;
 mod crew;
 mod curate_models;
+mod describe;
 mod device;
 mod folder;
 mod gpu;

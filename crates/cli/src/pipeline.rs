@@ -11,9 +11,7 @@ use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_base::{human, rss};
-use fathom_curate::{
-    CorpusSpec, Input, Phase, Progress, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir,
-};
+use fathom_curate::{CorpusSpec, Input, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir};
 use fathom_eval::Moment;
 use fathom_grad::Params;
 use fathom_model::{FolderOptions, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
@@ -30,8 +28,8 @@ use fathom_train::{
 
 use crate::crew::Crew;
 use crate::live::Live;
-use crate::measure::{Extent, Figures, Subject, measure, sample};
-use crate::{choices, commands, device, folder, ranks};
+use crate::measure::{Extent, Subject, measure, sample};
+use crate::{choices, commands, describe, device, folder, ranks};
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -115,7 +113,7 @@ impl Job<'_> {
         }
         let spec = self.corpus_spec()?;
         let live = &mut self.live;
-        let report = build(&spec, &mut |progress| live.note(&describe_progress(progress)))?;
+        let report = build(&spec, &mut |progress| live.note(&describe::progress(progress)))?;
         let event = report.to_event();
         self.live.say(&format!(
             "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
@@ -331,7 +329,7 @@ impl Job<'_> {
             let (stage_start, tensorboard) = (0, None);
             let mut watch =
                 Watch { recipe, live, tokenizer, stores, measures, measure_s, stage_start, tensorboard };
-            watch.measure(&trainer, after(self.recipe), progress.step, &mut metrics)?;
+            watch.measure(&trainer, describe::after(self.recipe), progress.step, &mut metrics)?;
         }
         let subject = Subject { trainer: &trainer, tokenizer, stores };
         if let Some(sample) = sample(&subject, progress.step)? {
@@ -442,7 +440,7 @@ impl Watch<'_> {
         if let (Some(file), Some(bits)) = (&mut self.tensorboard, &figures.bits) {
             file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
         }
-        self.live.say(&format!("{}: {}", when.replace('_', " "), describe(&figures, context)));
+        self.live.say(&format!("{}: {}", when.replace('_', " "), describe::figures(&figures, context)));
         Ok(())
     }
 }
@@ -492,52 +490,10 @@ impl Hooks for Watch<'_> {
         let before = index + 2 == self.recipe.stage.len() && self.recipe.model.from.is_none();
         match (before, last) {
             (true, _) => self.measure(trainer, "before_extension", step, metrics),
-            (_, true) => self.measure(trainer, after(self.recipe), step, metrics),
+            (_, true) => self.measure(trainer, describe::after(self.recipe), step, metrics),
             _ => Ok(()),
         }
     }
-}
-
-/// When the last measurement is: a run of one stage from nothing extends no model.
-fn after(recipe: &Recipe) -> &'static str {
-    match recipe.stage.len() > 1 || recipe.model.from.is_some() {
-        true => "after_extension",
-        false => "after_training",
-    }
-}
-
-/// What the corpus builder is doing, in words.
-fn describe_progress(progress: Progress) -> String {
-    let doing = match progress.phase {
-        Phase::Read => "reading text",
-        Phase::Tokenizer => "training the tokenizer",
-        Phase::Encode => "turning text into tokens",
-    };
-    format!("{doing}: {} of {}", human::bytes(progress.done_bytes), human::bytes(progress.total_bytes))
-}
-
-/// Figures in a line.
-fn describe(figures: &Figures, short: usize) -> String {
-    let mut parts = Vec::new();
-    if let Some(bits) = &figures.bits {
-        parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
-    }
-    if let Some(position) = &figures.position {
-        let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
-        let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
-        parts.push(format!("loss by position {}", all.join(" ")));
-    }
-    if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
-        parts.push(format!(
-            "needle {} within {} tokens",
-            human::percent(accuracy),
-            human::grouped(short as u64)
-        ));
-    }
-    if parts.is_empty() {
-        return "no held-out document to measure on; give more text, or raise data.held_out_share".into();
-    }
-    parts.join("; ")
 }
 
 /// How a run or a plan begins its log.

@@ -1,0 +1,49 @@
+//! What a run says of itself on the way, in words.
+
+use fathom_base::human;
+use fathom_curate::{Phase, Progress};
+use fathom_train::recipe::Recipe;
+
+use crate::measure::Figures;
+
+/// When the last measurement is: a run of one stage from nothing extends no model.
+pub fn after(recipe: &Recipe) -> &'static str {
+    match recipe.stage.len() > 1 || recipe.model.from.is_some() {
+        true => "after_extension",
+        false => "after_training",
+    }
+}
+
+/// What the corpus builder is doing, in words.
+pub fn progress(progress: Progress) -> String {
+    let doing = match progress.phase {
+        Phase::Read => "reading text",
+        Phase::Tokenizer => "training the tokenizer",
+        Phase::Encode => "turning text into tokens",
+    };
+    format!("{doing}: {} of {}", human::bytes(progress.done_bytes), human::bytes(progress.total_bytes))
+}
+
+/// Figures in a line.
+pub fn figures(figures: &Figures, short: usize) -> String {
+    let mut parts = Vec::new();
+    if let Some(bits) = &figures.bits {
+        parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
+    }
+    if let Some(position) = &figures.position {
+        let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
+        let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
+        parts.push(format!("loss by position {}", all.join(" ")));
+    }
+    if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
+        parts.push(format!(
+            "needle {} within {} tokens",
+            human::percent(accuracy),
+            human::grouped(short as u64)
+        ));
+    }
+    if parts.is_empty() {
+        return "no held-out document to measure on; give more text, or raise data.held_out_share".into();
+    }
+    parts.join("; ")
+}
