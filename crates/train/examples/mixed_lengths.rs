@@ -51,6 +51,7 @@ fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u6
         on_disk: OnDisk::default(),
         caps: Caps { docs: 4096, seq_tokens: tokens },
         ranks,
+        narrow: None,
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };

@@ -14,8 +14,8 @@ use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
     CpCommType, GemmName, Granularity, LinearsName, Memory, MeshTable, Method, MomentType, OffloadCodec,
-    OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType, ShardingName,
-    Stage,
+    OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType,
+    ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::source::Shape;

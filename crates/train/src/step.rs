@@ -12,7 +12,7 @@ use fathom_grad::{
 use fathom_model::{Caps, Model, NarrowLayers, Packed};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
-use fathom_tensor::{BalanceBias, Category, Clock, DType, Device, InFlight, Tensor};
+use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
 use crate::parallel::pipeline::{Lap, Loaded, Pipeline, Watch};
@@ -355,12 +355,6 @@ impl Trainer {
         };
         pipeline.run(micro_batches.len(), &load, grads);
     }
-}
-
-/// Tensors of as many bytes as tables of a micro batch, by category, for one of the same shape that will not run.
-fn stand_ins(device: &Device, bytes: [u64; Category::ALL.len()]) -> Vec<Tensor> {
-    let some = Category::ALL.into_iter().zip(bytes).filter(|(_, bytes)| *bytes > 0);
-    some.map(|(category, bytes)| device.empty(1, bytes as usize, DType::U8, category)).collect()
 }
 
 /// Tokens that are dealt to context parallel ranks together, where that divides.

@@ -112,7 +112,7 @@ fn run(
         let (counters, places) = (Counters::default(), Places::none());
         let x = upload(device, &numbers.x, dtype, Category::Data, true);
         let dy = upload(device, &numbers.dy, dtype, Category::Data, true);
-        let scope = Scope { device, params: &params, batch: &batch, counters: &counters };
+        let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();
         let y = tape.segment(0, Some(x), &|cx, x| cx.linear("y", x, ids[0], None));
         let found = download(device, &y);
