@@ -26,7 +26,7 @@ pub struct ClassifyOptions {
     pub min: Option<f64>,
     /// Texts with a higher score are dropped.
     pub max: Option<f64>,
-    /// Adds a column for each label's score.
+    /// Adds the column of this name with `_scores` behind it: a JSON object with the score of each label.
     pub scores: bool,
     /// The first so many characters of a text count.
     pub max_chars: usize,
@@ -90,12 +90,13 @@ impl Maker for Classify {
 
 impl Stage for Classify {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        if batch.rows() == 0 {
-            return Ok(batch);
-        }
-        let texts =
-            (0..batch.rows()).map(|row| beginning(batch.text(row), self.options.max_chars).to_owned());
-        let Classified { labels, scores } = self.model.ask(texts.collect())?;
+        let beginning = |row| beginning(batch.text(row), self.options.max_chars).to_owned();
+        let texts: Vec<String> = (0..batch.rows()).map(beginning).collect();
+        // Batches without documents come before the model is open, and have the same columns.
+        let Classified { labels, scores } = match texts.is_empty() {
+            true => Classified { labels: Arc::new([]), scores: Vec::new() },
+            false => self.model.ask(texts)?,
+        };
         let best: Vec<(usize, f32)> = scores.iter().map(|row| best(row)).collect();
         let mut keep = Vec::with_capacity(batch.rows());
         for (row, (label, score)) in best.iter().enumerate() {
@@ -113,10 +114,10 @@ impl Stage for Classify {
             Arc::new(StringArray::from_iter_values(best.iter().map(|best| &labels[best.0])));
         let of_best: ArrayRef = Arc::new(Float32Array::from_iter_values(best.iter().map(|best| best.1)));
         let mut batch = batch.with_column(column, names).with_column(&format!("{column}_score"), of_best);
-        for (index, label) in labels.iter().enumerate().filter(|_| self.options.scores) {
-            let values: ArrayRef =
-                Arc::new(Float32Array::from_iter_values(scores.iter().map(|row| row[index])));
-            batch = batch.with_column(&format!("{column}_{label}"), values);
+        if self.options.scores {
+            let all = scores.iter().map(|row| object(&labels, row));
+            let all: ArrayRef = Arc::new(StringArray::from_iter_values(all));
+            batch = batch.with_column(&format!("{column}_scores"), all);
         }
         Ok(batch.keep(&keep))
     }
@@ -171,6 +172,12 @@ impl Classify {
         }
         max.is_some_and(|max| score > max).then_some("class_score_high")
     }
+}
+
+/// A JSON object of labels and scores.
+fn object(labels: &[String], scores: &[f32]) -> String {
+    let entries = labels.iter().zip(scores).map(|(label, score)| (label.clone(), (*score).into()));
+    serde_json::Value::Object(entries.collect()).to_string()
 }
 
 /// The first so many characters.
