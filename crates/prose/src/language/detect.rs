@@ -1,13 +1,12 @@
 //! The language of a text.
 
 use super::codes::{iso_15924, script_of, two_letters};
-use super::{latin, model};
+use super::model;
 use crate::Error;
 use crate::filter::{Refusal, strip};
 use fasttext::FastText;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use whatlang::Script;
 
 /// How languages are found and which stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,19 +83,13 @@ impl LanguageDetector {
         let text = strip(head(text, self.options.max_bytes));
         match &self.model {
             None => {
-                let (lang, script, confidence) = match latin::detect(text) {
-                    Some((lang, confidence)) => (lang, Script::Latin, confidence),
-                    None => {
-                        let info = whatlang::detect(text)?;
-                        (info.lang(), info.script(), info.confidence())
-                    }
-                };
-                let script = match lang.code() {
+                let info = whatlang::detect(text)?;
+                let script = match info.lang().code() {
                     "jpn" => "Jpan",
-                    _ => iso_15924(script),
+                    _ => iso_15924(info.script()),
                 };
-                let code = two_letters(lang.code()).to_string();
-                Some(Language { code, script: script.to_string(), score: confidence as f32 })
+                let code = two_letters(info.lang().code()).to_string();
+                Some(Language { code, script: script.to_string(), score: info.confidence() as f32 })
             }
             Some(model) => {
                 let best = model.predict(&text.replace('\n', " "), 1, 0.0).into_iter().next()?;

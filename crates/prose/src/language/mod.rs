@@ -8,10 +8,8 @@
 
 mod codes;
 mod detect;
-mod latin;
 mod model;
 mod quality;
-mod trigrams;
 
 pub use codes::{script_of, two_letters};
 pub use detect::{Language, LanguageDetector, LanguageOptions};

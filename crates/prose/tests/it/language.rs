@@ -2,7 +2,7 @@
 
 use fathom_prose::language::{
     LanguageDetector, LanguageOptions, ParetoKeep, QualityModel, QualityOptions, QualityTraining,
-    train_quality, two_letters,
+    train_quality,
 };
 
 const ENGLISH: &str =
@@ -26,55 +26,6 @@ fn languages_and_scripts_are_found() {
     assert!(detector.check(ENGLISH).is_ok() && detector.check(GERMAN).is_ok());
     assert_eq!(detector.check(RUSSIAN).unwrap_err().reason, "language");
     assert_eq!(detector.check("...").unwrap_err().reason, "language_unknown");
-}
-
-/// The built-in detector on a text, as code of three letters and score.
-fn same_as_whatlang(text: &str) {
-    let options = LanguageOptions { max_bytes: 0, ..Default::default() };
-    let found = LanguageDetector::new(&options).unwrap().detect(text).map(|l| (l.code, l.score));
-    let text = text.trim();
-    let wanted = whatlang::detect(text)
-        .map(|info| (two_letters(info.lang().code()).to_string(), info.confidence() as f32));
-    assert_eq!(found, wanted, "{text:?}");
-}
-
-#[test]
-fn the_built_in_detector_says_what_whatlang_says() {
-    let texts = [
-        ENGLISH,
-        GERMAN,
-        RUSSIAN,
-        JAPANESE,
-        "a",
-        "A 1",
-        "aa bb aa",
-        "\u{7f}a\u{7f}b",
-        "İstanbul'da yağmurlu bir akşamda toplandılar ve şehirden çıkan yollardan söz ettiler.",
-        "Ủy ban họp vào một buổi tối mưa và nói về những con đường dẫn ra khỏi thành phố.",
-        "Le comité s'est réuni un soir de pluie et a parlé des routes qui sortent de la ville.",
-        "Komitet zebrał się w deszczowy wieczór i rozmawiał o drogach, które prowadzą z miasta.",
-        "Bizottság esős estén ülésezett, és a városból kivezető utakról beszélt. ſ K ǅ ΑΣ ß ﬁ",
-        "O‘zbekiston yo'llari haqida so‘zlashdilar",
-        "Mixed слова and letters, mostly ASCII ones, 漢字 too, and an emoji 🙂 or two 🙂",
-        "\u{a0}non\u{a0}breaking\u{a0}blanks\u{a0}",
-    ];
-    texts.iter().for_each(|text| same_as_whatlang(text));
-    same_as_whatlang(&texts.join("\n"));
-    // More signs than have symbols.
-    let many: String = (0x4e00..0x5300).filter_map(char::from_u32).collect();
-    same_as_whatlang(&format!("{many} {}", ENGLISH.repeat(60)));
-    same_as_whatlang(&ENGLISH.repeat(2000));
-}
-
-proptest::proptest! {
-    #[test]
-    fn any_text_has_whatlangs_language(
-        text in "([a-zA-Z]{1,9}[ ,.]{1,2}){0,60}",
-        other in "([a-zäöüßéèêàçñáíóúåøæłżźćńśąęčďěňřšťůýžőűğışţăâîõãđơưạảấầẩẫậ]{1,8} |[A-Z]\\PC{0,3} ){0,40}",
-    ) {
-        same_as_whatlang(&text);
-        same_as_whatlang(&format!("{other}{text}"));
-    }
 }
 
 #[test]
