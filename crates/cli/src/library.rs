@@ -97,6 +97,11 @@ pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
         Error::UnknownRecipe { name, place, .. } if CURATE.text(&name).is_some() => {
             Error::UnknownRecipe { hint: format!("it is a recipe of `fathom curate {name}`"), name, place }
         }
+        // All names are too many for a message.
+        Error::UnknownRecipe { name, place, hint } if !hint.starts_with("did you mean") => {
+            let hint = "`fathom recipes ls` lists them (a file's name ends in .toml)".to_string();
+            Error::UnknownRecipe { name, place, hint }
+        }
         error => error,
     })?;
     loaded.value.expand_stages()?;

@@ -195,7 +195,7 @@ impl Loader<'_> {
 
     fn named(&mut self, name: &str, place: &str, chain: &mut Vec<String>) -> Result<()> {
         let Some(text) = self.library.text(name) else {
-            let hint = suggest::recipe(name, &self.library.names());
+            let hint = suggest::name(name, &self.library.names(), "there are");
             let hint = format!("{hint} (a file's name ends in .toml)");
             return Err(Error::UnknownRecipe { place: place.to_string(), name: name.to_string(), hint });
         };

@@ -1,21 +1,9 @@
 //! "Did you mean": which names are near what was written.
 
-/// Names that a message can list.
-const FEW: usize = 12;
-
 /// A hint for a name that is none of `names`: the nearest ones, or the list of all of them.
 pub(crate) fn name(written: &str, names: &[&str], what: &str) -> String {
     let near = nearest(names.iter().map(|n| (n.to_string(), similarity(written, n))).collect());
     if near.is_empty() { format!("{what}: {}", list(names)) } else { did_you_mean(&near) }
-}
-
-/// A hint for a recipe's name that is none of `names`, which are too many for a message where they are more than a few.
-pub(crate) fn recipe(written: &str, names: &[&str]) -> String {
-    let near = nearest(names.iter().map(|n| (n.to_string(), similarity(written, n))).collect());
-    match near.is_empty() && names.len() > FEW {
-        true => format!("`fathom recipes ls` lists the {} there are", names.len()),
-        false => name(written, names, "there are"),
-    }
 }
 
 /// A hint for an unknown key. `table` is the path of the table it was written in (empty for the top), `names`
