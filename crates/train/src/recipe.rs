@@ -9,7 +9,7 @@ use crate::schedule::Decay;
 
 mod precision;
 
-pub use precision::{GemmName, LinearsName, PrecisionTable};
+pub use precision::{GemmName, LinearsName, MomentType, PrecisionTable};
 
 choice! {
     /// Where a run computes.
@@ -64,18 +64,6 @@ choice! {
         Bf16 = "bf16",
         /// f32 throughout.
         F32 = "f32",
-    }
-}
-
-choice! {
-    /// What moments are kept as (Megatron's `exp_avg_dtype` and `exp_avg_sq_dtype`).
-    pub enum MomentType {
-        /// bfloat16.
-        Bf16 = "bf16",
-        /// f32.
-        F32 = "f32",
-        /// e4m3 in blocks of 128 with a scale each; of second moments the roots.
-        Fp8 = "fp8",
     }
 }
 

@@ -293,7 +293,8 @@ mod tests {
             println!(
                 "pp={pp} vp={virtual_stages} {granularity}: step {step:.4}, peak {peak:.4} of the plan in full"
             );
-            assert!((step - 1.0).abs() < 0.05 && (peak - 1.0).abs() < 0.05, "pp={pp} {step} {peak}");
+            // An estimate chooses which meshes are planned in full, no more.
+            assert!((step - 1.0).abs() < 0.05 && (peak - 1.0).abs() < 0.1, "pp={pp} {step} {peak}");
         }
     }
 

@@ -1,6 +1,18 @@
-//! The keys of `precision`: what the products of linear layers are made of.
+//! What numbers are kept as and multiplied as: the keys of `precision`, and the type of moments.
 
 use fathom_base::{choice, recipe};
+
+choice! {
+    /// What moments are kept as (Megatron's `exp_avg_dtype` and `exp_avg_sq_dtype`).
+    pub enum MomentType {
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// f32.
+        F32 = "f32",
+        /// e4m3 in blocks of 128 with a scale each; of second moments the roots.
+        Fp8 = "fp8",
+    }
+}
 
 choice! {
     /// What the operands of linear layers' products become when they meet; sums are f32 throughout.

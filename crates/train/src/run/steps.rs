@@ -117,9 +117,8 @@ impl Run<'_> {
             self.trace(running.index, begun, spans)?;
         }
         running.times.push(step_s);
-        let mesh = &self.trainer.device.mesh;
+        let (mesh, progress) = (&self.trainer.device.mesh, &mut self.progress);
         let replicas = (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
-        let progress = &mut self.progress;
         progress.step += 1;
         progress.stage_step += 1;
         let tokens = result.tokens * replicas;

@@ -593,10 +593,8 @@ fn a_save_that_cannot_begin_fails_on_every_rank() {
     let place = folder.path().join("file");
     std::fs::write(&place, "not a folder").unwrap();
     let errors = every_rank(case, &|device| {
-        let trainer = trainer(device, &case);
-        let begun = Checkpoints::new(&place, 1).begin(&trainer, &Progress::default());
-        begun.err().unwrap().to_string()
+        let saves = Checkpoints::new(&place, 1);
+        saves.begin(&trainer(device, &case), &Progress::default()).err().unwrap().to_string()
     });
-    assert!(errors.iter().all(|message| message.contains("cannot")), "{errors:?}");
-    assert!(errors[1].starts_with("rank 0: "), "{errors:?}");
+    assert!(errors.iter().all(|e| e.contains("cannot")) && errors[1].starts_with("rank 0: "), "{errors:?}");
 }
