@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// `name=value` was expected on the command line.
     #[error(
-        "command line: `{text}` is not a setting; write `path.to.key=value`, for example `train.lr=3e-4`"
+        "command line: `{text}` is not a setting; write `path.to.key=value`, for example `optimizer.lr=3e-4`"
     )]
     NotASetting {
         /// What was written.

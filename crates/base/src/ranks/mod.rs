@@ -229,14 +229,15 @@ pub fn resolve(flags: &Claim, environment: &Environment) -> Resolution {
     let mut sources = vec![Source { name: SOURCES[0], claim: flags.clone(), verdict: Verdict::Absent }];
     let read = sources::read(environment);
     for (name, read) in SOURCES[1..].iter().zip(read) {
-        let claim = read.claim.unwrap_or_else(|message| {
-            if !flags.is_complete() {
-                refused.get_or_insert(message);
-            }
-            Claim::default()
-        });
+        let (claim, broken) = match read.claim {
+            Ok(claim) => (claim, None),
+            Err(message) => (Claim::default(), Some(message)),
+        };
+        if let (false, Some(message)) = (flags.is_complete(), &broken) {
+            refused.get_or_insert(message.clone());
+        }
         let overruled = (flags.is_complete() && !claim.is_empty()).then(|| "the flags decide".to_string());
-        let verdict = read.passed_over.or(overruled).map_or(Verdict::Absent, Verdict::PassedOver);
+        let verdict = read.passed_over.or(broken).or(overruled).map_or(Verdict::Absent, Verdict::PassedOver);
         sources.push(Source { name, claim, verdict });
     }
     settle(sources, refused)

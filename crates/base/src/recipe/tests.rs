@@ -236,7 +236,7 @@ fn mistakes_in_settings_name_the_setting() {
     );
     set(
         "train.lr",
-        "command line: `train.lr` is not a setting; write `path.to.key=value`, for example `train.lr=3e-4`",
+        "command line: `train.lr` is not a setting; write `path.to.key=value`, for example `optimizer.lr=3e-4`",
     );
     set(
         "train.lr.x=1",

@@ -49,12 +49,21 @@ pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
     if docs.is_empty() {
         let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
         return Err(Error::Documents(format!(
-            "{}: none of its {} documents (the longest has {longest} tokens) is in the part {part:?} and split {:?} \
-             with at least {} tokens; lower the minimum, change the held-out share or add text",
+            "{}: none of its {} documents (the longest has {longest} tokens) is {} and {} with at least {} tokens; lower \
+             the minimum, change the held-out share or add text",
             store.prefix().display(),
             store.num_documents(),
-            spec.split,
-            spec.min_doc_tokens
+            match part {
+                Part::Whole => "of the store".to_string(),
+                Part::Only(name) => format!("of the source `{name}`"),
+                Part::Without(names) => format!("of a source other than {}", names.join(", ")),
+            },
+            match spec.split {
+                Split::All => "in it".to_string(),
+                Split::Train { held_out } => format!("outside the held-out share of {held_out}"),
+                Split::HeldOut { held_out } => format!("in the held-out share of {held_out}"),
+            },
+            spec.min_doc_tokens.max(1)
         )));
     }
     Ok(docs)
