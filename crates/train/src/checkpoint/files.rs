@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,8 @@ pub(super) fn aside_name(name: &str) -> String {
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // Where the folder is a file, nothing can be either, and saves will say so.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(io("read", path)(error)),
     }
 }
@@ -139,7 +140,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<()> {
 
 pub(super) fn remove(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io("remove", path)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io("remove", path)(error)),
         _ => Ok(()),
     }
 }
