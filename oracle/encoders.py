@@ -19,6 +19,8 @@ from transformers import (
     DebertaV2Model,
     RobertaConfig,
     RobertaForSequenceClassification,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
 )
 from transformers.utils import logging
 
@@ -94,6 +96,7 @@ def cases():
     bert = BertConfig(vocab_size=of_words, num_labels=3, **SIZES)
     number = BertConfig(vocab_size=of_words, num_labels=1, problem_type="regression", **SIZES)
     roberta = RobertaConfig(vocab_size=of_words, num_labels=2, problem_type="multi_label_classification", **SIZES)
+    multilingual = XLMRobertaConfig(vocab_size=of_pieces, num_labels=5, type_vocab_size=1, layer_norm_eps=1e-5, **SIZES)
     deberta = DebertaV2Config(num_labels=4, **deberta_sizes(of_pieces))
     own = deberta_sizes(of_pieces, type_vocab_size=2, attention_head_size=8)
     own.update(share_att_key=False, pos_att_type=["c2p", "p2c"], position_buckets=-1, position_biased_input=True)
@@ -102,6 +105,7 @@ def cases():
         "bert": (BertForSequenceClassification, bert, words),
         "bert_number": (BertForSequenceClassification, number, words),
         "roberta": (RobertaForSequenceClassification, roberta, words),
+        "xlm_roberta": (XLMRobertaForSequenceClassification, multilingual, pieces),
         "deberta": (DebertaV2ForSequenceClassification, deberta, pieces),
         "deberta_own_keys": (DebertaV2ForSequenceClassification, DebertaV2Config(num_labels=2, **own), pieces),
         "deberta_custom": (lambda config: Custom(config, 5), DebertaV2Config(**deberta_sizes(of_pieces)), pieces),

@@ -18,8 +18,10 @@ usage: cargo xtask <command>
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
   gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
                          libraries fetched into target/; no device is needed
-  gpu-run [--long] [DIR] rates, ranks, every operation and training steps of a GPU against the CPU, and the figures that have
-                         bars, in eight minutes; --long: then the longest step too; DIR has `gpu` and `fathom` built";
+  gpu-run [--long] [--stage NAMES] [DIR]
+                         rates, ranks, every operation and training steps of a GPU against the CPU, and the figures that have
+                         bars, in eight minutes; --long: then the longest steps too; --stage: these stages alone, with commas
+                         between them; DIR has `gpu` and `fathom` built";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -28,10 +30,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
         ["gpu-check"] => gpu_check::run().and_then(|kernels| Ok([kernels, gpu_plans::run()?].concat())),
-        ["gpu-run"] => gpu_run::run(None, false),
-        ["gpu-run", "--long"] => gpu_run::run(None, true),
-        ["gpu-run", "--long", folder] => gpu_run::run(Some(folder.as_ref()), true),
-        ["gpu-run", folder] => gpu_run::run(Some(folder.as_ref()), false),
+        ["gpu-run", ref words @ ..] => gpu_run::Asked::parse(words).and_then(|asked| gpu_run::run(&asked)),
         ["kill-test", kills] => kills.parse().map_err(|_| USAGE.to_string()).and_then(kill_test::run),
         _ => Err(USAGE.to_string()),
     };

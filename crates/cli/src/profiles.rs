@@ -72,11 +72,13 @@ fn read(name: &str) -> Result<Profile> {
         "cpu" => {
             let isa = Isa::from_name(&sheet.isa)
                 .with_context(|| format!("{name}: isa `{}` is not one of this program's", sheet.isa))?;
-            let workspace = profile(sheet.threads, isa).workspace;
-            Ok(sheet.profile(workspace))
+            let of = profile(sheet.threads, isa);
+            Ok(sheet.profile(&of))
         }
-        gpu if gpu::NAMES.contains(&gpu) => Ok(sheet.profile(gpu::workspace)),
-        other => bail!("{name}: a profile of `{other}`; known are cpu, {known}"),
+        other => match gpu::named(other) {
+            Some(of) => Ok(sheet.profile(&of)),
+            None => bail!("{name}: a profile of `{other}`; known are cpu, {known}"),
+        },
     }
 }
 

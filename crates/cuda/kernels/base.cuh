@@ -125,6 +125,25 @@ FN void store_wide(Mat m, i64 at, float x) {
 FN float load_at(Mat m, i64 row, i64 col) { return load_wide(m, row * m.stride + col); }
 FN void store_at(Mat m, i64 row, i64 col, float x) { store_wide(m, row * m.stride + col, x); }
 
+// As load_at, of four elements of which `left` exist; zeros for the others. One access where they lie for it.
+struct __align__(8) Two { u32 w[2]; };
+FN void load_at4(float (&v)[4], Mat m, i64 row, i64 col, i64 left) {
+  const i64 at = row * m.stride + col;
+  const char* p = m.ptr + at * (m.type == F32 ? 4 : 2);
+  if (left >= 4 && m.type == F32 && ((u64)p & 15u) == 0) {
+    const Quad a = *(const Quad*)p;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = as_float(a.w[i]);
+  } else if (left >= 4 && m.type != F32 && ((u64)p & 7u) == 0) {
+    const Two a = *(const Two*)p;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = wide16(m.type, a.w[i / 2] >> (i % 2 * 16) & 0xffffu);
+  } else {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = i < left ? load_wide(m, at + i) : 0.f;
+  }
+}
+
 // Eight elements of a row from `col` on, of which `left` exist; zeros for the others. Where all exist, have 16 or 32 bits, and
 // lie where one access may reach them, it is that access, in line; anything else is a call, so that kernels stay small.
 struct Eight { float x[8]; };

@@ -96,28 +96,36 @@ ENTRY(256) norm_backward_input(Mat x, Mat weight, Mat stats, Mat dy, Mat dx, i64
 }
 
 // Sums of `dy x'`, and of `dy` for the bias, over each chunk of 128 rows from `first_row` on: f32 [chunks, 2 width]. A block
-// of 256 has 32 columns of a chunk; its eight lines of rows are added in a fixed order. Columns of blocks lie on x, chunks on y.
+// of 256 has 128 columns of a chunk, four a thread; its eight lines of rows are added in a fixed order. Columns of blocks lie on
+// x, chunks on y.
 ENTRY(256) norm_weight_chunks(Mat x, Mat stats, Mat dy, float* sums, i64 first_row, i64 rows, i32 groups, i32 width, i32 flags) {
-  __shared__ float part[2][8][32];
-  const int lane = threadIdx.x & 31, line = threadIdx.x >> 5, col = blockIdx.x * 32 + lane;
+  __shared__ float part[2][8][128];
+  const int lane = threadIdx.x & 31, line = threadIdx.x >> 5, first = blockIdx.x * 128 + lane * 4;
   const i64 start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
-  float weight = 0.f, bias = 0.f;
-  if (col < width)
+  float weight[4] = {}, bias[4] = {};
+  if (first < width)
     for (i64 row = start + line; row < end; row += 8)
       for (int group = 0; group < groups; group++) {
-        float mean, inverse;
+        float mean, inverse, d[4], v[4];
         stats_of(stats, row, group, flags, mean, inverse);
-        const float d = load_at(dy, row, (i64)group * width + col);
-        const float y = normalised(flags, x.type, load_at(x, row, (i64)group * width + col), mean, inverse);
-        weight = fmaf(d, y, weight);
-        bias += d;
+        load_at4(d, dy, row, (i64)group * width + first, width - first);
+        load_at4(v, x, row, (i64)group * width + first, width - first);
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+          weight[i] = fmaf(d[i], normalised(flags, x.type, v[i], mean, inverse), weight[i]);
+          bias[i] += d[i];
+        }
       }
-  part[0][line][lane] = weight;
-  part[1][line][lane] = bias;
+  #pragma unroll
+  for (int i = 0; i < 4; i++) {
+    part[0][line][lane * 4 + i] = weight[i];
+    part[1][line][lane * 4 + i] = bias[i];
+  }
   __syncthreads();
-  if (line < 2 && col < width) {
-    float sum = part[line][0][lane];
-    for (int i = 1; i < 8; i++) sum += part[line][i][lane];
-    sums[((i64)blockIdx.y * 2 + line) * width + col] = sum;
+  const int which = threadIdx.x >> 7, at = threadIdx.x & 127, col = blockIdx.x * 128 + at;
+  if (col < width) {
+    float sum = part[which][0][at];
+    for (int i = 1; i < 8; i++) sum += part[which][i][at];
+    sums[((i64)blockIdx.y * 2 + which) * width + col] = sum;
   }
 }

@@ -64,6 +64,99 @@ ENTRY(256) narrow(Mat x, Mat out, const float* largest, i64 rows, i64 cols, i32 
   }
 }
 
+// The 8 bits of the nearest element to x over its scale; what is not finite becomes no number, so that it is seen.
+FN u32 code(float x, int e, Small s) {
+  if (!is_finite(x)) return 0x7fu;
+  const float near = element(x, e, s);
+  return (as_bits(near) >> 24 & 128u) | small_bits(near, s.mant, s.low);
+}
+
+// Where cuBLAS reads the scale of a block of a line (its manual, "Scaling factors layouts"): one for all of the operand; f32 of
+// lines of 128, those of one block of all `pitch` lines after another's; f32 of tiles of 128 x 128, `pitch` for 128 lines; bytes
+// of lines of 32, in tiles of 128 lines by 4 blocks, `pitch` blocks for a line.
+enum { WHOLE = 0, LINES = 1, TILES = 2, BYTES = 3 };
+FN void store_scale(float* scales, i32 layout, i64 pitch, i64 line, i64 block, int e) {
+  if (layout == BYTES) {
+    const i64 tile = line / 128 * (pitch / 4) + block / 4;
+    ((u8*)scales)[tile * 512 + line % 32 * 16 + line % 128 / 32 * 4 + block % 4] = (u8)(e + 127);
+  } else {
+    scales[layout == WHOLE ? 0 : layout == LINES ? block * pitch + line : line / 128 * pitch + block] = power(e);
+  }
+}
+
+// An operand as units for 8-bit elements take it: lines of `pitch` bytes (a multiple of 16) along the summed index, zeros behind
+// its end, and scales. Lines are x's rows, or its columns if it is `turned`. Blocks of `high` x `wide` inside of patches of
+// 128 x 128 as in `narrow`; with `largest` given, one scale made from that for all, and then *now = max(*now, |x|) if it is there.
+ENTRY(256) encode(Mat x, u8* codes, i64 pitch, float* scales, i64 scales_pitch, const float* largest, u32* now, i64 rows, i64 cols, i32 across, i32 turned, i32 layout, i32 high, i32 wide, Small s) {
+  __shared__ u32 tops[512], words[4096];
+  const i64 row0 = (i64)(blockIdx.x / across) * 128, col0 = (i64)(blockIdx.x % across) * 128;
+  const int c = threadIdx.x % 16 * 8, r0 = threadIdx.x / 16, in_row = 128 / wide, blocks = 128 / high * in_row;
+  const i64 col = col0 + c;
+  for (int i = threadIdx.x; i < 512; i += 256) tops[i] = 0;
+  __syncthreads();
+  float v[8];
+  if (!largest || now) for (int r = r0; r < 128 && row0 + r < rows && col < cols; r += 16) {
+    load8(v, x, row0 + r, col, cols - col);
+    u32* mine = tops + r / high * in_row;
+    if (wide == 1) {
+      #pragma unroll
+      for (int i = 0; i < 8; i++) atomicMax(&mine[c + i], finite_bits(v[i]));
+    } else {
+      u32 top = 0;
+      #pragma unroll
+      for (int i = 0; i < 8; i++) top = max(top, finite_bits(v[i]));
+      atomicMax(&mine[c / wide], top);
+    }
+  }
+  __syncthreads();
+  // The blocks' exponents in place of their largest. A maximum does not depend on the order of its parts.
+  if (now && threadIdx.x == 0) atomicMax(now, tops[0]);
+  int* exponents = (int*)tops;
+  for (int i = threadIdx.x; i < blocks; i += 256) {
+    const int e = scale_exponent(largest ? as_bits(*largest) : tops[i], s);
+    const i64 row = row0 + i / in_row * high, beside = col0 + i % in_row * wide;
+    exponents[i] = e;
+    if (row >= rows || beside >= cols || (layout == WHOLE && blockIdx.x)) continue;
+    store_scale(scales, layout, scales_pitch, turned ? beside : row, turned ? row / high : beside / wide, e);
+  }
+  __syncthreads();
+  if (!turned) {
+    for (int r = r0; r < 128 && row0 + r < rows && col < pitch; r += 16) {
+      load8(v, x, row0 + r, col, cols - col);
+      const int e = exponents[r / high * in_row + c / wide];
+      u32 low = 0, high4 = 0;
+      #pragma unroll
+      for (int i = 0; i < 4; i++) {
+        low |= code(v[i], e, s) << 8 * i;
+        high4 |= code(v[4 + i], e, s) << 8 * i;
+      }
+      u32* out = (u32*)(codes + (row0 + r) * pitch + col);
+      out[0] = low;
+      out[1] = high4;
+    }
+    return;
+  }
+  // Words of four rows, where a warp finds and leaves each in a bank of its own.
+  for (int q = r0; q < 32; q += 16) {
+    u32 word[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int j = 0; j < 4; j++) {
+      const int r = 4 * q + j;
+      if (row0 + r >= rows || col >= cols) break;
+      load8(v, x, row0 + r, col, cols - col);
+      #pragma unroll
+      for (int i = 0; i < 8; i++) word[i] |= code(v[i], exponents[r / high * in_row + (c + i) / wide], s) << 8 * j;
+    }
+    #pragma unroll
+    for (int i = 0; i < 8; i++) words[(c + i) * 32 + ((q + c / 4) & 31)] = word[i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 4096; i += 256) {
+    const int line = i / 32, w = i % 32;
+    if (col0 + line < cols && row0 + 4 * w < pitch)
+      *(u32*)(codes + (col0 + line) * pitch + row0 + 4 * w) = words[line * 32 + ((w + line / 8 * 2) & 31)];
+  }
+}
+
 // *out = max(*out, sizes). One thread.
 ENTRY(32) largest_of_sizes(const float* sizes, float* out, i32 count) {
   if (threadIdx.x) return;

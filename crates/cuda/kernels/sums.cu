@@ -4,17 +4,25 @@
 
 // Sums of the columns of dy over each chunk of 128 rows from `first_row` on: f32 [chunks, cols]. As norm_weight_chunks.
 ENTRY(256) column_chunks(Mat dy, float* sums, i64 first_row, i64 rows, i64 cols) {
-  __shared__ float part[8][32];
+  __shared__ float part[8][128];
   const int lane = threadIdx.x & 31, line = threadIdx.x >> 5;
-  const i64 col = (i64)blockIdx.x * 32 + lane, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
-  float sum = 0.f;
-  if (col < cols)
-    for (i64 row = start + line; row < end; row += 8) sum += load_at(dy, row, col);
-  part[line][lane] = sum;
+  const i64 first = (i64)blockIdx.x * 128 + lane * 4, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
+  float sum[4] = {};
+  if (first < cols)
+    for (i64 row = start + line; row < end; row += 8) {
+      float d[4];
+      load_at4(d, dy, row, first, cols - first);
+      #pragma unroll
+      for (int i = 0; i < 4; i++) sum[i] += d[i];
+    }
+  #pragma unroll
+  for (int i = 0; i < 4; i++) part[line][lane * 4 + i] = sum[i];
   __syncthreads();
-  if (line == 0 && col < cols) {
-    for (int i = 1; i < 8; i++) sum += part[i][lane];
-    sums[(i64)blockIdx.y * cols + col] = sum;
+  const i64 col = (i64)blockIdx.x * 128 + threadIdx.x;
+  if (threadIdx.x < 128 && col < cols) {
+    float all = part[0][threadIdx.x];
+    for (int i = 1; i < 8; i++) all += part[i][threadIdx.x];
+    sums[(i64)blockIdx.y * cols + col] = all;
   }
 }
 
@@ -52,14 +60,14 @@ ENTRY(1024) sum(const float* x, float* out, i64 n) {
   if (threadIdx.x == 0) *out = total;
 }
 
-// Sums of squares of `part` elements for each block, in f32 over 2048 elements and in f64 over those: f64 [blocks].
-ENTRY(256) squares(const float* x, double* sums, i64 n, i64 part) {
-  __shared__ double total[8];
-  const int warp = threadIdx.x >> 5;
+// out[i] += the sum of the squares of at most `slot` elements from i slot on: a block for each, of 1024 threads, as many blocks
+// as a weight has slots do not fill a chip. A thread adds eight in f32 and those in f64; warps and then the block add in order.
+ENTRY(1024) squares(const float* x, float* out, i64 n, i64 slot) {
+  __shared__ double total[32];
   Mat m; m.ptr = (char*)x; m.stride = 0; m.type = F32;
-  const i64 end = min((i64)(blockIdx.x + 1) * part, n);
+  const i64 start = (i64)blockIdx.x * slot, end = min(start + slot, n);
   double mine = 0.0;
-  for (i64 at = (i64)blockIdx.x * part + threadIdx.x * 8; at < end; at += 2048) {
+  for (i64 at = start + threadIdx.x * 8; at < end; at += 8192) {
     float v[8], s = 0.f;
     load8(v, m, 0, at, end - at);
     #pragma unroll
@@ -67,19 +75,11 @@ ENTRY(256) squares(const float* x, double* sums, i64 n, i64 part) {
     mine += (double)s;
   }
   for (int o = 16; o; o >>= 1) mine += __shfl_xor_sync(~0u, mine, o);
-  if ((threadIdx.x & 31) == 0) total[warp] = mine;
+  if ((threadIdx.x & 31) == 0) total[threadIdx.x >> 5] = mine;
   __syncthreads();
   if (threadIdx.x) return;
-  for (int i = 1; i < 8; i++) mine += total[i];
-  sums[blockIdx.x] = mine;
-}
-
-// out += the sums, ascending; one thread.
-ENTRY(32) add_doubles(const double* sums, float* out, i32 count) {
-  if (threadIdx.x) return;
-  double total = 0.0;
-  for (int i = 0; i < count; i++) total += sums[i];
-  *out = (float)((double)*out + total);
+  for (int i = 1; i < 32; i++) mine += total[i];
+  out[blockIdx.x] = (float)((double)out[blockIdx.x] + mine);
 }
 
 // From the gradient's sum of squares to the factor of an update; one thread.

@@ -85,6 +85,16 @@ pub enum Error {
         /// What the network says, or who has not come.
         message: String,
     },
+    /// A variable of the environment says what it cannot say.
+    #[error("{name}={value}: it can be {wanted}")]
+    Variable {
+        /// Which.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it can say.
+        wanted: &'static str,
+    },
     /// A call of NCCL failed.
     #[error("{call}: {message}")]
     Nccl {

@@ -17,4 +17,4 @@ mod programs;
 pub mod sdpa;
 
 pub use error::{Error, Result};
-pub use machine::{Cuda, Graphs, profile};
+pub use machine::{Calls, Cuda, Graphs, profile};

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, CrossEntropy, DType, MatMul, Spread as Vocabulary, Tensor};
+use fathom_tensor::{Category, CrossEntropy, DType, Machine, MatMul, Spread as Vocabulary, Tensor};
 
 use crate::grads::Grads;
 use crate::graph::Spread;
@@ -56,24 +56,20 @@ pub struct Head {
     pub first: usize,
 }
 
-/// Bytes that a tile of f32 logits should not exceed.
-const TILE_BYTES: usize = 32 << 20;
-/// Bytes that the gradients of some tiles should not exceed where they are narrower than f32: the more tokens they
-/// cover, the less often the head's main gradient is read and written.
-const GRADIENT_BYTES: usize = 64 << 20;
-
 impl Head {
-    /// Tokens of a tile: a multiple of 128 whose f32 logits stay within 32 MiB, and at least 128.
-    pub fn tile_rows(vocab: usize) -> usize {
-        (TILE_BYTES / (4 * vocab) / 128 * 128).max(128)
+    /// Tokens of a tile: a multiple of 128 whose f32 logits stay within the machine's portion, and at least 128.
+    pub fn tile_rows(machine: &dyn Machine, vocab: usize) -> usize {
+        let bytes = machine.profile().portions.logits_bytes;
+        (bytes / (4 * vocab) / 128 * 128).max(128)
     }
 
     /// Tokens whose gradients are kept together: whole tiles.
-    fn gradient_rows(vocab: usize, dtype: DType) -> usize {
-        let tile = Head::tile_rows(vocab);
+    fn gradient_rows(machine: &dyn Machine, vocab: usize, dtype: DType) -> usize {
+        let tile = Head::tile_rows(machine, vocab);
+        let bytes = machine.profile().portions.logit_grads_bytes;
         match dtype {
             DType::F32 => tile,
-            narrow => (GRADIENT_BYTES / (narrow.bytes() * vocab) / tile * tile).max(tile),
+            narrow => (bytes / (narrow.bytes() * vocab) / tile * tile).max(tile),
         }
     }
 
@@ -85,6 +81,7 @@ impl Head {
     /// If the ranks cannot share the tokens of a tile.
     #[track_caller]
     pub fn order(
+        machine: &dyn Machine,
         vocab: usize,
         dtype: DType,
         tokens: usize,
@@ -102,7 +99,7 @@ impl Head {
             index * block + rank * here + at
         };
         let rows = tokens / share;
-        let tile = Head::gradient_rows(vocab, dtype) / share;
+        let tile = Head::gradient_rows(machine, vocab, dtype) / share;
         let tiles = Head::tiles(rows, tile.max(1));
         tiles
             .flat_map(|tile| {
@@ -181,11 +178,16 @@ impl Head {
         let vocab = scope.params.shape(self.weight)[0];
         let share = scope.spread().share();
         let _weights = self.weight(scope);
+        let inner = Head::tile_rows(scope.device.machine.as_ref(), vocab);
         // Where rows are shared the order of tokens is that of the gradients' tiles.
-        let outer = if share > 1 { Head::gradient_rows(vocab, x.dtype()) } else { Head::tile_rows(vocab) };
+        let outer = if share > 1 {
+            Head::gradient_rows(scope.device.machine.as_ref(), vocab, x.dtype())
+        } else {
+            inner
+        };
         for rows in Head::tiles(x.rows(), (outer / share).max(1)) {
             let x = self.collect(scope, &x.view_rows(rows.clone()));
-            for tile in Head::tiles(x.rows(), Head::tile_rows(vocab)) {
+            for tile in Head::tiles(x.rows(), inner) {
                 let tokens = rows.start * share + tile.start..rows.start * share + tile.end;
                 let logits = self.project(scope, &x.view_rows(tile));
                 self.cross_entropy(scope, labels, losses, tokens, &logits, None);
@@ -211,7 +213,8 @@ impl Head {
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
         let share = scope.spread().share();
-        let rows = (Head::gradient_rows(weight.rows(), x.dtype()) / share).max(1);
+        let rows =
+            (Head::gradient_rows(scope.device.machine.as_ref(), weight.rows(), x.dtype()) / share).max(1);
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
             let x = self.collect(scope, &x.view_rows(rows.clone()));
@@ -267,7 +270,8 @@ impl Head {
         }
         device.pool.enter("head", -1);
         let dlogits = device.empty(rows.len(), vocab, x.dtype(), Category::Activations);
-        tiles::each(device, scope.counters, rows.len(), Head::tile_rows(vocab), |tile| {
+        let tile_rows = Head::tile_rows(scope.device.machine.as_ref(), vocab);
+        tiles::each(device, scope.counters, rows.len(), tile_rows, |tile| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             let logits = self.project(scope, &x.view_rows(tile.clone()));
             self.cross_entropy(scope, labels, losses, tokens, &logits, Some(&dlogits.view_rows(tile)));

@@ -339,10 +339,10 @@ impl AdamW {
                 continue;
             };
             let own = self.shares.own(id);
-            for start in own.clone().step_by(SLOT) {
-                let slot = first + start / SLOT;
-                let part = grad.view_cols(start - own.start..own.end.min(start + SLOT) - own.start);
-                machine.sum_squares(&part, &self.slots.view_cols(slot..slot + 1));
+            if !own.is_empty() {
+                // Ranks part weights where slots begin.
+                let slots = first + own.start / SLOT..first + own.end.div_ceil(SLOT);
+                machine.sum_squares_slots(&grad, SLOT, &self.slots.view_cols(slots));
             }
         }
         self.shares.squares.all_reduce(device, &self.slots);

@@ -1,18 +1,17 @@
 //! Random initialisation: normal with a given deviation, divided by `sqrt(2 layers)` where a sub-layer ends (GPT-2), norms
 //! at the identity, biases zero.
 //!
-//! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads or chunks.
+//! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads, chunks or ranks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use fathom_grad::{ParamId, Params};
-use fathom_tensor::{DType, Device};
+use fathom_grad::{Param, ParamId, Params};
+use fathom_tensor::{DType, Device, Tensor};
 
 use crate::block::{FfnParams, QkvParams};
-use crate::files::convert;
+use crate::files::convert_into;
 use crate::model::Model;
-use crate::portion::Shard;
 
 /// How weights begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,10 +29,12 @@ impl Init {
     }
 }
 
-/// Elements made and written at once; even, because normals come in pairs.
+/// Elements that one thread makes in one go.
 const CHUNK: usize = 1 << 20;
+/// Of those, made in f32 before they are converted: they stay in the first cache.
+const BLOCK: usize = 1 << 12;
 
-/// Fills all weights.
+/// Fills all weights, by as many threads as the machine has for it, each straight into its memory.
 ///
 /// # Panics
 /// If `params` are not this model's.
@@ -41,38 +42,75 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
     if !device.machine.has_data() {
         return;
     }
+    let begins = begins(model, params, init);
+    let (mut jobs, mut targets) = (Vec::new(), Vec::new());
+    for (begin, (_, param)) in begins.iter().zip(params.iter()) {
+        match param.value.resident() {
+            Some(weight) => cut(begin, weight, 0, &mut jobs, &mut targets),
+            // Chunk by chunk, on its way to where it stays.
+            None => param.value.fill(|range, weight| {
+                let (mut jobs, mut targets) = (Vec::new(), Vec::new());
+                cut(begin, weight, range.start, &mut jobs, &mut targets);
+                fill(device, &jobs, &targets);
+            }),
+        }
+    }
+    fill(device, &jobs, &targets);
+}
+
+/// How each weight of this rank begins.
+fn begins(model: &Model, params: &Params, init: Init) -> Vec<Begin> {
     let ends: BTreeSet<ParamId> =
         model.blocks.iter().flat_map(|block| ends(&block.ffn).chain([block.attn_out.weight])).collect();
     let norms = norm_weights(model);
-    let threads = device.machine.profile().threads.max(1);
-    let (mut raw, mut bytes) = (Vec::new(), Vec::new());
-    for (id, param) in params.iter() {
-        let fill = if norms.contains(&id) {
-            Fill::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 })
+    let begin = |(id, param): (ParamId, &Param)| {
+        let held = &model.holdings[id.index()];
+        let values = if norms.contains(&id) {
+            Values::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 })
         } else if !param.decays {
-            Fill::Constant(0.0)
+            Values::Constant(0.0)
         } else {
             let ends = if ends.contains(&id) { (2.0 * model.spec.layers.len() as f64).sqrt() } else { 1.0 };
-            Fill::Normal {
-                deviation: init.deviation / ends,
-                key: mix(mix(init.seed) ^ u64::from(model.holdings[id.index()].number)),
-            }
+            let key = mix(mix(init.seed) ^ u64::from(held.number));
+            Values::Normal { deviation: init.deviation / ends, key }
         };
-        param.value.fill(|range, weight| {
-            for start in (0..range.len()).step_by(CHUNK) {
-                let end = range.len().min(start + CHUNK);
-                let values = fill.part(
-                    &model.holdings[id.index()].shard,
-                    range.start + start..range.start + end,
-                    threads,
-                );
-                raw.clear();
-                raw.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-                convert(DType::F32, &raw, weight.dtype(), &mut bytes);
-                device.machine.write(&weight.view_cols(start..end), &bytes);
-            }
-        });
+        let runs = match held.shard.is_parted() {
+            true => held.shard.runs(),
+            false => vec![(0, 0, param.value.len())],
+        };
+        Begin { values, runs }
+    };
+    params.iter().map(begin).collect()
+}
+
+/// Some elements of a weight.
+struct Job<'a> {
+    begin: &'a Begin,
+    range: Range<usize>,
+    dtype: DType,
+}
+
+/// Cuts a tensor that holds a weight's elements from `first` on into what one thread makes in one go.
+fn cut<'a>(
+    begin: &'a Begin,
+    weight: &Tensor,
+    first: usize,
+    jobs: &mut Vec<Job<'a>>,
+    targets: &mut Vec<Vec<Tensor>>,
+) {
+    let weight = weight.reshape(1, weight.len());
+    for start in (0..weight.len()).step_by(CHUNK) {
+        let end = weight.len().min(start + CHUNK);
+        jobs.push(Job { begin, range: first + start..first + end, dtype: weight.dtype() });
+        targets.push(vec![weight.view_cols(start..end)]);
     }
+}
+
+fn fill(device: &Device, jobs: &[Job<'_>], targets: &[Vec<Tensor>]) {
+    device.machine.fill(targets, &|index, elements| {
+        let Job { begin, range, dtype } = &jobs[index];
+        elements.iter_mut().for_each(|out| begin.write(range.clone(), *dtype, out));
+    });
 }
 
 /// Weights at the end of a feed-forward network.
@@ -97,61 +135,70 @@ fn norm_weights(model: &Model) -> BTreeSet<ParamId> {
     model.blocks.iter().flat_map(of_block).chain(model.last.map(|last| last.norm.weight)).collect()
 }
 
-enum Fill {
+/// The first values of a weight.
+struct Begin {
+    values: Values,
+    /// Runs of elements: where they begin in this rank's part, and in the whole weight, and how many.
+    runs: Vec<(usize, usize, usize)>,
+}
+
+#[derive(Clone, Copy)]
+enum Values {
     Constant(f32),
     Normal { deviation: f64, key: u64 },
 }
 
-impl Fill {
-    /// The elements of a rank's part of a weight.
-    fn part(&self, shard: &Shard, range: Range<usize>, threads: usize) -> Vec<f32> {
-        if !shard.is_parted() {
-            return self.values(range, threads);
+impl Begin {
+    /// Elements of this rank's part, as the machine stores them.
+    fn write(&self, range: Range<usize>, dtype: DType, out: &mut [u8]) {
+        let (mut values, mut raw) = (vec![0.0; BLOCK.min(range.len())], Vec::new());
+        for (start, out) in range.clone().step_by(BLOCK).zip(out.chunks_mut(BLOCK * dtype.bytes())) {
+            let values = &mut values[..BLOCK.min(range.end - start)];
+            self.part(start, values);
+            raw.clear();
+            raw.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            convert_into(DType::F32, &raw, dtype, out);
         }
-        let mut values = Vec::with_capacity(range.len());
-        for (here, at, len) in shard.runs() {
-            let (from, to) = (here.max(range.start), (here + len).min(range.end));
-            if from < to {
-                // Normals come in pairs.
-                let first = at + from - here;
-                let odd = first % 2;
-                values.extend(&self.values(first - odd..first + to - from, 1)[odd..]);
-            }
-        }
-        values
     }
 
-    /// The elements of a range that starts at an even position.
-    fn values(&self, range: Range<usize>, threads: usize) -> Vec<f32> {
-        let Fill::Normal { deviation, key } = *self else {
-            let Fill::Constant(value) = *self else { return Vec::new() };
-            return vec![value; range.len()];
-        };
-        let mut values = vec![0.0; range.len()];
-        let share = range.len().div_ceil(threads).next_multiple_of(2);
-        std::thread::scope(|scope| {
-            for (index, part) in values.chunks_mut(share).enumerate() {
-                let first = range.start + index * share;
-                scope.spawn(move || normals(key, first as u64 / 2, deviation, part));
-            }
-        });
-        values
+    /// Elements of this rank's part from `first` on.
+    fn part(&self, first: usize, out: &mut [f32]) {
+        let end = first + out.len();
+        let from = self.runs.partition_point(|(here, _, len)| here + len <= first);
+        for &(here, at, len) in self.runs[from..].iter().take_while(|(here, ..)| *here < end) {
+            let (start, stop) = (here.max(first), (here + len).min(end));
+            self.values.part(at + start - here, &mut out[start - first..stop - first]);
+        }
     }
 }
 
-/// Box and Muller's pairs number `first`, `first + 1`, ...
-fn normals(key: u64, first: u64, deviation: f64, out: &mut [f32]) {
-    for (pair, out) in out.chunks_mut(2).enumerate() {
-        let bits = mix(key ^ mix(first + pair as u64));
-        // Two uniforms of 32 bits, the first never zero.
-        let u = ((bits >> 32) as f64 + 1.0) / 4_294_967_296.0;
-        let angle = (bits & 0xffff_ffff) as f64 / 4_294_967_296.0 * std::f64::consts::TAU;
-        let radius = deviation * (-2.0 * u.ln()).sqrt();
-        out[0] = (radius * angle.cos()) as f32;
-        if let Some(second) = out.get_mut(1) {
-            *second = (radius * angle.sin()) as f32;
+impl Values {
+    /// Elements of the whole weight from `first` on.
+    fn part(self, first: usize, out: &mut [f32]) {
+        match self {
+            Values::Constant(value) => out.fill(value),
+            Values::Normal { deviation, key } => normals(key, first, deviation, out),
         }
     }
+}
+
+/// Of Box and Muller's pairs the elements from `first` on.
+fn normals(key: u64, first: usize, deviation: f64, out: &mut [f32]) {
+    let (second, pairs) = out.split_at_mut((first % 2).min(out.len()));
+    second.iter_mut().for_each(|out| *out = pair(key, first / 2, deviation)[1]);
+    for (index, out) in pairs.chunks_mut(2).enumerate() {
+        let pair = pair(key, first.div_ceil(2) + index, deviation);
+        out.copy_from_slice(&pair[..out.len()]);
+    }
+}
+
+fn pair(key: u64, index: usize, deviation: f64) -> [f32; 2] {
+    let bits = mix(key ^ mix(index as u64));
+    // Two uniforms of 32 bits, the first never zero.
+    let u = ((bits >> 32) as f64 + 1.0) / 4_294_967_296.0;
+    let angle = (bits & 0xffff_ffff) as f64 / 4_294_967_296.0 * std::f64::consts::TAU;
+    let radius = deviation * (-2.0 * u.ln()).sqrt();
+    [(radius * angle.cos()) as f32, (radius * angle.sin()) as f32]
 }
 
 /// The finaliser of SplitMix64 (Steele et al., 2014).
@@ -166,15 +213,47 @@ fn mix(x: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn normal(runs: Vec<(usize, usize, usize)>) -> Begin {
+        Begin { values: Values::Normal { deviation: 0.02, key: mix(7) }, runs }
+    }
+
+    fn floats(begin: &Begin, range: Range<usize>) -> Vec<f32> {
+        let mut bytes = vec![0; 4 * range.len()];
+        begin.write(range, DType::F32, &mut bytes);
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    }
+
     #[test]
-    fn normals_are_normal_whatever_the_threads() {
-        let fill = Fill::Normal { deviation: 0.02, key: mix(7) };
-        let [one, three] = [1, 3].map(|threads| fill.values(0..100_001, threads));
-        assert_eq!(one, three);
-        assert_eq!(fill.values(4096..5000, 2), one[4096..5000]);
+    fn normals_are_normal_however_they_are_cut() {
+        let begin = normal(vec![(0, 0, 100_001)]);
+        let one = floats(&begin, 0..100_001);
+        for range in [4096..5000, 4097..4098, 7777..60_001, 100_000..100_001] {
+            assert_eq!(floats(&begin, range.clone()), one[range]);
+        }
         let mean = one.iter().map(|x| f64::from(*x)).sum::<f64>() / one.len() as f64;
         let square = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / one.len() as f64;
         assert!(mean.abs() < 3e-4 && (square.sqrt() - 0.02).abs() < 2e-4, "{mean} {square}");
         assert!(one.iter().any(|x| x.abs() > 0.07));
+        // By the definition, in Python's doubles.
+        let expected = [
+            (0, -0.029_939_397_555_438_65),
+            (1, -0.005_380_975_344_947_98),
+            (4097, 0.044_650_008_807_294_05),
+            (99_999, 0.022_992_759_316_868_55),
+            (100_000, 0.017_841_036_162_727_66),
+        ];
+        for (at, value) in expected {
+            assert!((f64::from(one[at]) - value).abs() < 4e-9, "{at}: {}, not {value}", one[at]);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_weight_have_the_values_of_the_whole() {
+        let all = floats(&normal(vec![(0, 0, 40)]), 0..40);
+        let part = normal(vec![(0, 3, 5), (5, 13, 5), (10, 23, 5)]);
+        let expected = [&all[3..8], &all[13..18], &all[23..28]].concat();
+        for range in [0..15, 2..11, 5..10, 9..10] {
+            assert_eq!(floats(&part, range.clone()), expected[range]);
+        }
     }
 }

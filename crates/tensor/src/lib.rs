@@ -43,6 +43,6 @@ pub use mask::{Extent, Mask, Packed, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
-pub use profile::{OpDesc, Profile, Rates, Sheet};
+pub use profile::{OpDesc, Portions, Profile, Rates, Sheet};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

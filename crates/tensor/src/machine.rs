@@ -532,6 +532,14 @@ pub trait Machine: Send + Sync {
     fn sum(&self, x: &Tensor, out: &Tensor);
     /// `out += sum(x^2)`; f32 to [1, 1].
     fn sum_squares(&self, x: &Tensor, out: &Tensor);
+    /// `out[i] += sum(x^2)` of at most `slot` elements from `i slot` on; f32 [1, n] to [1, ceil(n / slot)]. The order of
+    /// addition within a sum depends on how many elements it has, and on nothing else.
+    fn sum_squares_slots(&self, x: &Tensor, slot: usize, out: &Tensor) {
+        for (index, start) in (0..x.cols()).step_by(slot).enumerate() {
+            let part = x.view_cols(start..x.cols().min(start + slot));
+            self.sum_squares(&part, &out.view_cols(index..index + 1));
+        }
+    }
     /// The factor of an update.
     fn step_scale(&self, op: &StepScale<'_>);
     /// The update.

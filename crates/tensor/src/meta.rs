@@ -212,6 +212,12 @@ impl Machine for Meta {
     fn sum_squares(&self, x: &Tensor, _: &Tensor) {
         self.maps(&[x]);
     }
+    fn sum_squares_slots(&self, x: &Tensor, slot: usize, _: &Tensor) {
+        let part = if self.profile.portions.squares_at_once { x.cols().max(1) } else { slot };
+        for start in (0..x.cols()).step_by(part) {
+            self.maps(&[&x.view_cols(start..x.cols().min(start + part))]);
+        }
+    }
     fn step_scale(&self, _: &StepScale<'_>) {}
     fn adamw(&self, op: &AdamW<'_>) {
         let scales = op.scales.map(|scales| [Some(scales.m), scales.v]).into_iter().flatten();

@@ -294,6 +294,14 @@ impl Pool {
         state.usage.peak_by_category = state.usage.by_category;
     }
 
+    /// Has the machine get the memory for so many bytes of reservations now, not as they are made. Charges nothing.
+    ///
+    /// # Panics
+    /// If the machine has not that much.
+    pub fn prepare(&self, bytes: u64) {
+        self.0.arena.grow(bytes.min(self.0.budget));
+    }
+
     /// Starts recording a timeline.
     pub fn record(&self) {
         self.0.state.borrow_mut().timeline = Some(Vec::new());

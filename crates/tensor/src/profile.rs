@@ -138,6 +138,24 @@ pub enum OpDesc {
     },
 }
 
+/// What a machine takes at a time: the more of it works at once, the larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portions {
+    /// Bytes that a tile of f32 logits should not exceed.
+    pub logits_bytes: usize,
+    /// Bytes that the gradients of some tiles of logits should not exceed where they are narrower than f32: the more tokens
+    /// they cover, the less often the head's main gradient is read and written.
+    pub logit_grads_bytes: usize,
+    /// The squares of a weight's gradient are added in one call, not in one for each of their sums.
+    pub squares_at_once: bool,
+}
+
+impl Portions {
+    /// Of a processor.
+    pub const CPU: Portions =
+        Portions { logits_bytes: 32 << 20, logit_grads_bytes: 64 << 20, squares_at_once: false };
+}
+
 /// A machine's data sheet.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -157,6 +175,8 @@ pub struct Profile {
     pub rates: Option<Rates>,
     /// What connects such machines, for predicted times of a mesh; `None` if nobody said.
     pub fabric: Option<Fabric>,
+    /// What it takes at a time.
+    pub portions: Portions,
     /// Scratch bytes an operation needs; the kernels ask the same function.
     pub workspace: fn(&Profile, &OpDesc) -> u64,
 }
@@ -174,6 +194,7 @@ impl Profile {
             host_bytes: None,
             rates: None,
             fabric: None,
+            portions: Portions::CPU,
             workspace: |_, _| 0,
         }
     }
@@ -205,7 +226,7 @@ impl Profile {
     }
 }
 
-/// A profile as a file has it: everything but the scratch function, which the name stands for.
+/// A profile as a file has it: everything but its portions and the scratch function, which the name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
     /// [`Profile::name`].
@@ -231,9 +252,10 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// The profile, with the scratch function of the machine that the name stands for.
-    pub fn profile(self, workspace: fn(&Profile, &OpDesc) -> u64) -> Profile {
+    /// The profile, with what no file holds of the machine that the name stands for.
+    pub fn profile(self, of: &Profile) -> Profile {
         let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates, fabric } = self;
-        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, fabric, workspace }
+        let Profile { portions, workspace, .. } = *of;
+        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, fabric, portions, workspace }
     }
 }

@@ -378,7 +378,8 @@ fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how
         Some(last) => {
             let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
             let vocab = params.shape(last.head)[0];
-            let order = Head::order(vocab, model.dtype(params), batch.tokens, spread, how.places.tile_rows);
+            let (machine, dtype) = (device.machine.as_ref(), model.dtype(params));
+            let order = Head::order(machine, vocab, dtype, batch.tokens, spread, how.places.tile_rows);
             let labels: Vec<i32> = order.into_iter().map(|token| labels[token]).collect();
             device.from_i32(&labels, Category::Data)
         }

@@ -14,6 +14,8 @@ pub struct Ran {
     pub lines: Vec<String>,
     /// How it failed, if it did.
     pub failed: Option<String>,
+    /// It took longer than it may.
+    pub ended: bool,
     /// How long it took.
     pub seconds: f64,
 }
@@ -22,8 +24,8 @@ pub struct Ran {
 pub fn run(command: &mut Command, limit: Duration) -> Ran {
     let begun = Instant::now();
     let lines = Arc::new(Mutex::new(Vec::new()));
-    let failed = match command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn() {
-        Err(error) => Some(format!("{}: {error}", command.get_program().display())),
+    let (failed, ended) = match command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn() {
+        Err(error) => (Some(format!("{}: {error}", command.get_program().display())), false),
         Ok(mut child) => {
             let reader = child.stdout.take().map(|out| {
                 let lines = lines.clone();
@@ -35,28 +37,29 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
                     }
                 })
             });
-            let failed = wait(&mut child, begun, limit);
+            let (failed, ended) = wait(&mut child, begun, limit);
             let until = Instant::now() + Duration::from_secs(2);
             while reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
                 std::thread::sleep(LOOK);
             }
-            failed
+            (failed, ended)
         }
     };
     let lines = lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ran { lines, failed, seconds: begun.elapsed().as_secs_f64() }
+    Ran { lines, failed, ended, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn wait(child: &mut Child, begun: Instant, limit: Duration) -> Option<String> {
+/// How a program failed, if it did, and whether it was ended.
+fn wait(child: &mut Child, begun: Instant, limit: Duration) -> (Option<String>, bool) {
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return (!status.success()).then(|| status.to_string()),
-            Err(error) => return Some(error.to_string()),
+            Ok(Some(status)) => return ((!status.success()).then(|| status.to_string()), false),
+            Err(error) => return (Some(error.to_string()), false),
             Ok(None) if begun.elapsed() > limit => {
                 // One that has just ended by itself is no failure of this.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Some(format!("ended after its limit of {} s", limit.as_secs()));
+                return (Some(format!("ended after its limit of {} s", limit.as_secs())), true);
             }
             Ok(None) => std::thread::sleep(LOOK),
         }
@@ -71,9 +74,9 @@ mod tests {
     fn programs_are_listened_to_and_ended() {
         let ran = run(Command::new("sh").args(["-c", "echo a; echo b; exit 3"]), Duration::from_secs(60));
         assert_eq!(ran.lines, ["a", "b"]);
-        assert!(ran.failed.unwrap().contains('3'));
+        assert!(ran.failed.unwrap().contains('3') && !ran.ended);
         let ran = run(Command::new("sleep").arg("600"), Duration::from_millis(1));
-        assert!(ran.failed.unwrap().contains("limit") && ran.seconds < 300.0);
+        assert!(ran.failed.unwrap().contains("limit") && ran.ended && ran.seconds < 300.0);
         assert!(run(&mut Command::new("no-such-program"), Duration::from_secs(1)).failed.is_some());
     }
 }

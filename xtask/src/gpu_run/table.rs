@@ -10,6 +10,8 @@ const STEP_BAR: f64 = 1.1;
 const RATE_BAR: f64 = 0.55;
 /// Least ratio of our attention to PyTorch's.
 const ATTENTION_BAR: f64 = 0.97;
+/// Least ratio of a step with FP8 products to one without.
+const FP8_BAR: f64 = 1.2;
 /// Tokens of the lengths that have these bars.
 const LONG: u64 = 131_072;
 const ATTENTION_TOKENS: u64 = 32_768;
@@ -109,6 +111,9 @@ impl Results {
                 row["tokens"], row["model_tflops"], row["peak_pool_bytes"], row["planned_peak_bytes"]
             );
         }
+        for line in self.fp8(&mut judge) {
+            out += &format!("\n{line}\n");
+        }
         for what in [
             "host to device",
             "device to host",
@@ -119,6 +124,23 @@ impl Results {
             out += &format!("{what}: {}. ", self.found(what).unwrap_or("-"));
         }
         (out.trim_end().to_string(), missed)
+    }
+
+    /// Steps and losses of number formats against bf16.
+    fn fp8(&self, judge: &mut impl FnMut(String, Option<f64>, f64) -> String) -> Vec<String> {
+        let rate = |format: &str| {
+            self.rows
+                .iter()
+                .find(|row| row["bench"] == super::fp8::SHAPE_NAME && row["gemm"] == format)
+                .and_then(|row| row["model_tflops"].as_f64())
+        };
+        let line = |format: &&str| {
+            let ratio = rate(format).zip(rate("bf16")).map(|(ours, bf16)| ours / bf16);
+            let ratio = judge(format!("step in {format} against bf16"), ratio, FP8_BAR);
+            let loss = self.found(&super::fp8::loss_of(format)).unwrap_or("-");
+            format!("{format}, step of the {} against bf16: {ratio}; loss {loss}.", super::fp8::SHAPE_NAME)
+        };
+        super::fp8::FORMATS.iter().map(line).collect()
     }
 
     fn where_it_ran(&self) -> String {
@@ -156,5 +178,23 @@ mod tests {
         assert!(table.contains("| 131072 tokens | 420 | - | - | 0.60 (bar 0.55) | - |"), "{table}");
         assert!(table.contains("8B shape, 262144 tokens: 400.0 TFLOP/s"), "{table}");
         assert_eq!(missed.len(), 1);
+    }
+
+    #[test]
+    fn number_formats_are_judged_against_bf16() {
+        let mut results = Results::default();
+        for (format, rate) in [("bf16", 400.0), ("fp8_delayed", 520.0), ("fp8_block", 440.0)] {
+            let row = format!(r#"{{"bench":"step","gemm":"{format}","tokens":8192,"model_tflops":{rate}}}"#);
+            results.add(&[row], Some(super::super::fp8::SHAPE_NAME));
+        }
+        let loss = super::super::fp8::loss_of("fp8_block");
+        results.add(&[format!(r#"{{"what":"{loss}","ok":false,"found":"1.02 of bf16's"}}"#)], None);
+        let (table, missed) = results.table("2026-01-01");
+        assert!(
+            table.contains("fp8_delayed, step of the") && table.contains("1.30 (bar 1.2); loss -."),
+            "{table}"
+        );
+        assert!(table.contains("**1.10** (bar 1.2); loss 1.02 of bf16's."), "{table}");
+        assert!(missed.len() == 1 && missed[0].contains("fp8_block"), "{missed:?}");
     }
 }

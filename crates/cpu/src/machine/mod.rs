@@ -20,8 +20,8 @@ use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight,
-    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Profile, Rates, Reader, Rope,
-    RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Portions, Profile, Rates,
+    Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -55,6 +55,7 @@ pub fn profile(threads: usize, isa: Isa) -> Profile {
         host_bytes: None,
         rates: None,
         fabric: None,
+        portions: Portions::CPU,
         workspace,
     }
 }

@@ -29,23 +29,34 @@ fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
         causal: true,
         window: None,
         packed: false,
-        strides: Strides::packed(heads, kv_heads, head_dim),
+        strides: Strides::plain(heads, kv_heads, head_dim),
     }
 }
 
-/// As attention has it in a block: q, k and v beside each other in one tensor, and their gradients in another.
+/// As attention has it in a block: q, k and v beside each other in one tensor, and their gradients in another, but for packed
+/// ones, which have their own.
 fn fused(mut case: Case) -> Case {
     let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
-    for number in [uid::Q, uid::K, uid::V, uid::DQ, uid::DK, uid::DV] {
-        case.strides.set(number, stride as usize);
+    let gradients = if case.packed { &[][..] } else { &[uid::DQ, uid::DK, uid::DV] };
+    for number in [uid::Q, uid::K, uid::V].iter().chain(gradients) {
+        case.strides.set(*number, stride as usize);
     }
     case
 }
 
-/// Some heads of more: rows' logarithms lie between those of others.
+/// Documents end to end: rows' logarithms have rows of all heads.
+fn packed(case: Case, sequences: i64) -> Case {
+    let mut case = Case { sequences, packed: true, ..case };
+    case.strides.set(uid::LSE, case.heads as usize);
+    case
+}
+
+/// Some heads of more.
 fn of_more(mut case: Case, heads: i64) -> Case {
-    case.strides.set(uid::LSE, heads as usize);
-    for number in [uid::Q, uid::OUT, uid::DOUT, uid::DQ] {
+    if case.packed {
+        case.strides.set(uid::LSE, heads as usize);
+    }
+    for number in [uid::Q, uid::OUT, uid::DOUT] {
         case.strides.set(number, (heads * case.head_dim) as usize);
     }
     case
@@ -53,7 +64,7 @@ fn of_more(mut case: Case, heads: i64) -> Case {
 
 fn cases() -> Vec<(&'static str, Case)> {
     let gqa = plain([4096, 32, 8, 128]);
-    let packed = Case { sequences: 4, packed: true, q_tokens: 8192, k_tokens: 8192, ..gqa };
+    let documents = packed(Case { q_tokens: 8192, k_tokens: 8192, ..gqa }, 4);
     let narrow = plain([4096, 32, 8, 64]);
     vec![
         ("causal, 32 and 8 heads", gqa),
@@ -62,12 +73,15 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("everybody to everybody", Case { causal: false, ..gqa }),
         ("16 heads that share nothing", plain([4096, 16, 16, 128])),
         ("window of 1024", fused(Case { window: Some(1024), ..gqa })),
-        ("4 sequences in 8192 tokens", packed),
-        ("the same in one tensor", fused(packed)),
-        ("the same with a window", fused(Case { window: Some(1024), ..packed })),
-        ("64 sequences", fused(Case { sequences: 64, ..packed })),
+        ("4 sequences in 8192 tokens", documents),
+        ("the same in one tensor", fused(documents)),
+        ("the same with a window", fused(Case { window: Some(1024), ..documents })),
+        ("64 sequences", fused(Case { sequences: 64, ..documents })),
         ("heads of 64 columns", fused(narrow)),
-        ("heads of 64, packed", fused(Case { sequences: 4, packed: true, ..narrow })),
+        ("heads of 64, packed", fused(packed(narrow, 4))),
+        ("16 heads that share nothing, packed", fused(packed(plain([4096, 16, 16, 128]), 4))),
+        ("131072 tokens in 8 sequences, some heads", of_more(packed(plain([131_072, 8, 2, 128]), 8), 32)),
+        ("a prompt of at most 512 tokens", fused(packed(plain([512, 32, 8, 64]), 1))),
         ("heads of 96 columns", fused(plain([4096, 32, 32, 96]))),
         ("heads of 256 columns", fused(plain([4096, 16, 2, 256]))),
         ("131072 tokens, one key head of 8", of_more(plain([131_072, 8, 1, 128]), 64)),
@@ -89,13 +103,13 @@ fn allowed(case: &Case, backward: bool) -> u64 {
         slices: case.sequences as usize,
         backward,
     };
-    let full = |scratch: AttentionScratch| {
-        // A case is some heads already.
+    let allowed = |scratch: AttentionScratch| {
+        // A case is some heads already, and what its graph does not name is the engine's.
         let shared = (case.k_tokens * case.heads * case.head_dim * 2) as u64;
         let own = if case.packed || !backward || case.heads == case.kv_heads { 0 } else { 2 * shared };
         scratch.own + own
     };
-    AttentionScratch::of(&op).map_or(0, full)
+    AttentionScratch::of(&op).map_or(0, allowed)
 }
 
 /// NCCL has every function that is called, and gives a name for a communicator; no device is needed for that.

@@ -3,19 +3,22 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fathom_cuda::Cuda;
-use fathom_cuda::driver::{Driver, Event, Stream};
-use fathom_cuda::libs::{Search, probe};
+use fathom_cuda::driver::{Driver, Event, Real, Stream};
+use fathom_cuda::libs::{Library, Search, mapped, probe};
 use fathom_cuda::sdpa::Cudnn;
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Device, Extent, Machine, Mask, MatMul, Packed, Slice,
-    Tensor,
+    Attention, AttentionBackward, Blocks, Category, DType, Device, Element, Extent, Machine, Mask, MatMul,
+    Narrow, NarrowMatMul, NarrowOperand, Packed, Rule, Slice, Tensor,
 };
 
 use super::{Lines, memory};
 
 const REPEATS: usize = 5;
+/// A driver takes some seconds to clear what a process held.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A device to measure.
 pub struct Bench {
@@ -31,22 +34,15 @@ impl Bench {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
-    /// Zeros would be multiplied at less power than numbers.
+    /// Between -1 and 1, each its own: zeros, and rows that repeat, would be multiplied at less power.
     pub fn numbers(&self, rows: usize, cols: usize) -> Tensor {
-        let (wide, narrow) = (self.empty(1, 4096, DType::F32), self.empty(rows, cols, DType::Bf16));
-        let values: Vec<u8> = (0..4096u32)
-            .flat_map(|at| ((at.wrapping_mul(2_654_435_761) >> 9) as f32 / 4e6 - 1.0).to_le_bytes())
-            .collect();
-        self.cuda.write(&wide, &values);
-        let flat = narrow.reshape(rows * cols / 4096, 4096);
-        for row in 0..flat.rows().min(64) {
-            self.cuda.copy(&wide, &flat.view_rows(row..row + 1));
-        }
-        for start in (64..flat.rows()).step_by(64) {
-            let end = flat.rows().min(start + 64);
-            self.cuda.copy(&flat.view_rows(0..end - start), &flat.view_rows(start..end));
-        }
-        narrow
+        let out = self.empty(rows, cols, DType::Bf16);
+        let below = self.device.from_f32(1, cols, &vec![-1.0; cols], Category::Data);
+        // No two tensors that live begin at one address.
+        self.cuda.random(&out, out.address());
+        self.cuda.scale(&out, 2.0, &out);
+        self.cuda.add_bias(&out, &below);
+        out
     }
 
     /// For an operation.
@@ -101,9 +97,40 @@ pub fn device(lines: &mut Lines) {
         // Attention and several devices can do without theirs.
         lines.say(library.library.name(), library.problem.is_none() || !library.library.is_needed(), version);
     }
+    for library in Library::ALL {
+        let files = mapped(library.file());
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        lines.say(format!("{}, the file in use", library.name()), files.len() < 2, names.join(", "));
+    }
     match &found.why_not {
         Some(why) => lines.say("device", false, why),
         None => lines.say("device", true, found.devices.join(", ")),
+    }
+}
+
+/// Waits until nearly all of the device's memory is free, as after a process that was ended.
+pub fn free(lines: &mut Lines) {
+    let begun = Instant::now();
+    let wait = || -> fathom_cuda::Result<(u64, u64)> {
+        let driver = Real::open(0)?;
+        loop {
+            let (free, total) = driver.memory()?;
+            if free >= total / 20 * 19 || begun.elapsed() > LONGEST_WAIT {
+                return Ok((free, total));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let found = probe(&Search::from_environment(), false);
+    let waited = match found.why_not {
+        Some(why) => Err(why),
+        None => wait().map_err(|error| error.to_string()),
+    };
+    match waited {
+        Ok((free, total)) => {
+            lines.say("free memory", free >= total / 20 * 19, format!("{free} of {total} bytes"));
+        }
+        Err(why) => lines.say("free memory", false, why),
     }
 }
 
@@ -114,12 +141,11 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     let (before, total) = cuda.driver().memory()?;
     lines.say("taken without a tensor", true, format!("{} of {total} bytes", total - before));
     describe(lines);
-    memory::copies(lines, &cuda)?;
-    memory::pinned(lines, &cuda)?;
     let device = Device::new(cuda.clone(), before / 10 * 9);
     let bench = Bench { device, cuda };
+    // What has bars comes first, what may take its time last.
     products(lines, &bench)?;
-    memory::beside(lines, &bench)?;
+    narrow_products(lines, &bench)?;
     for (tokens, docs) in [(8192, 1), (32_768, 1), (131_072, 1), (131_072, 8)] {
         attention(lines, &bench, tokens, docs)?;
     }
@@ -127,7 +153,9 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     let (reserved, taken) = (bench.device.pool.usage().peak_reserved, before - after);
     let beside = taken as i64 - reserved as i64;
     lines.say("taken beside the pool", true, format!("{beside} bytes beside {reserved}"));
-    Ok(())
+    memory::copies(lines, &bench.cuda)?;
+    memory::beside(lines, &bench)?;
+    memory::pinned(lines, &bench.cuda)
 }
 
 fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
@@ -141,9 +169,38 @@ fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
         let accumulate = dtype == DType::F32;
         let op = MatMul { a: &a, a_trans: false, b: &b, b_trans: true, c: &c, accumulate };
         let ws = bench.scratch(&op.desc());
+        let [before, _] = bench.cuda.calls();
         let seconds = bench.seconds(|| bench.cuda.matmul(&op, &ws))?;
+        let by = bench.cuda.calls()[0].since(before, "cuBLASLt");
         let rate = 2.0 * m as f64 * n as f64 * k as f64 / seconds / 1e12;
-        lines.say(format!("product, {name}"), true, format!("{rate:.0} TFLOP/s"));
+        lines.say(format!("product, {name}"), true, format!("{rate:.0} TFLOP/s by {by}"));
+    }
+    Ok(())
+}
+
+/// Products of narrow operands, which are made narrow each time.
+fn narrow_products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
+    let size = 8192;
+    let (a, b) = (bench.numbers(size, size), bench.numbers(size, size));
+    let c = bench.empty(size, size, DType::Bf16);
+    for (name, blocks, of_weight) in [
+        ("FP8 by tensor", Blocks::Tensor, Blocks::Tensor),
+        ("FP8 by blocks of 128", Blocks::Line(128), Blocks::Tile(128)),
+    ] {
+        let product = MatMul { a: &a, a_trans: false, b: &b, b_trans: true, c: &c, accumulate: false };
+        let [a, b] = [blocks, of_weight].map(|blocks| NarrowOperand {
+            how: Narrow { element: Element::E4M3, blocks, rule: Rule::Covers },
+            delayed: None,
+        });
+        let op = NarrowMatMul { product, a, b };
+        let ws = bench.scratch(&op.desc());
+        let seconds = bench.seconds(|| bench.cuda.narrow_matmul(&op, &ws))?;
+        let rate = 2.0 * (size as f64).powi(3) / seconds / 1e12;
+        lines.say(
+            format!("product, 8192 cubed, {name}"),
+            true,
+            format!("{rate:.0} TFLOP/s with conversions"),
+        );
     }
     Ok(())
 }
@@ -190,8 +247,10 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fa
         sinks: None,
         resume: false,
     };
+    let [_, begun] = bench.cuda.calls();
     let ws = bench.scratch(&op.desc(false));
     let forward = bench.seconds(|| bench.cuda.attention(&op, &ws))?;
+    let [_, between] = bench.cuda.calls();
     let dout = bench.numbers(tokens, heads * dim);
     let [dq, dk, dv] = [&q, &k, &v].map(|x| bench.empty(x.rows(), x.cols(), DType::Bf16));
     let call = AttentionBackward {
@@ -208,7 +267,9 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fa
     let pairs = docs as f64 * each as f64 * (each as f64 + 1.0) / 2.0;
     let rate = |per_pair: f64, seconds: f64| per_pair * pairs * (heads * dim) as f64 / seconds / 1e12;
     let (forward, backward) = (rate(4.0, forward), rate(10.0, backward));
-    let text = format!("{forward:.0} TFLOP/s forward, {backward:.0} backward");
+    let [_, ended] = bench.cuda.calls();
+    let by = [between.since(begun, "cuDNN"), ended.since(between, "cuDNN")];
+    let text = format!("{forward:.0} TFLOP/s forward by {}, {backward:.0} backward by {}", by[0], by[1]);
     let packed = if docs > 1 { format!(" in {docs} documents") } else { String::new() };
     lines.say(format!("causal attention, {tokens} tokens{packed}"), true, text);
     Ok(())

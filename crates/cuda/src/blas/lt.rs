@@ -10,7 +10,7 @@ use cudarc::cublaslt::sys::{
     cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
 };
 
-use super::{Element, Layout, Operands, Products, Shape};
+use super::{Element, Layout, Operands, Products, Scales, Shape};
 use crate::driver::Stream;
 use crate::{Error, Result};
 
@@ -58,6 +58,8 @@ fn data_type(element: Element) -> cudaDataType {
         Element::F32 => cudaDataType::CUDA_R_32F,
         Element::Bf16 => cudaDataType::CUDA_R_16BF,
         Element::F16 => cudaDataType::CUDA_R_16F,
+        Element::E4M3 => cudaDataType::CUDA_R_8F_E4M3,
+        Element::E5M2 => cudaDataType::CUDA_R_8F_E5M2,
     }
 }
 
@@ -93,37 +95,34 @@ impl CublasLt {
         Ok(CublasLt { handle: handle.expose_provenance(), workspace_bytes, plans: Mutex::default() })
     }
 
-    fn plan(&self, shape: &Shape) -> Result<Option<Plan>> {
+    fn plan(&self, shape: &Shape, scales: [u64; 2]) -> Result<Option<Plan>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.get(shape) {
             return Ok(*plan);
         }
-        let plan = self.make(shape)?;
+        let plan = self.make(shape, scales)?;
         plans.insert(*shape, plan);
         Ok(plan)
     }
 
-    fn make(&self, shape: &Shape) -> Result<Option<Plan>> {
+    fn make(&self, shape: &Shape, scales: [u64; 2]) -> Result<Option<Plan>> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let mut desc: cublasLtMatmulDesc_t = std::ptr::null_mut();
         // f32 operands are multiplied in f32, not in TF32.
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        // SAFETY: the library makes a descriptor and copies each attribute, whose size is given.
+        // SAFETY: the library makes a descriptor.
         unsafe {
             let made = sys::cublasLtMatmulDescCreate(&mut desc, compute, cudaDataType::CUDA_R_32F);
             check("cublasLtMatmulDescCreate", shape, made)?;
-            for (attribute, trans) in [
-                (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, shape.first_trans),
-                (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, shape.second_trans),
-            ] {
-                let value = operation(trans);
-                let (value, size) = ((&raw const value).cast(), size_of_val(&value));
-                let set = sys::cublasLtMatmulDescSetAttribute(desc, attribute, value, size);
-                check("cublasLtMatmulDescSetAttribute", shape, set)?;
-            }
+        }
+        set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.first_trans))?;
+        set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.second_trans))?;
+        if let Some(modes) = shape.scales {
+            set_modes(shape, desc, modes)?;
+            set_scales(shape, desc, scales)?;
         }
         let first = layout(shape, &shape.first, shape.input)?;
-        let second = layout(shape, &shape.second, shape.input)?;
+        let second = layout(shape, &shape.second, shape.second_input)?;
         let result = layout(shape, &shape.result, shape.output)?;
         let Some((algo, workspace_bytes)) = self.ask(shape, desc, [first, second, result])? else {
             return Ok(None);
@@ -182,9 +181,15 @@ impl CublasLt {
                 &mut count,
             );
             sys::cublasLtMatmulPreferenceDestroy(preference);
-            if status == Status::CUBLAS_STATUS_NOT_SUPPORTED
-                || (status == Status::CUBLAS_STATUS_SUCCESS && count == 0)
-            {
+            let refused = match status {
+                Status::CUBLAS_STATUS_NOT_SUPPORTED => true,
+                // What it answers to scales that it does not know is not written down.
+                Status::CUBLAS_STATUS_INVALID_VALUE | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
+                    shape.scales.is_some()
+                }
+                _ => status == Status::CUBLAS_STATUS_SUCCESS && count == 0,
+            };
+            if refused {
                 return Ok(None);
             }
             check("cublasLtMatmulAlgoGetHeuristic", shape, status)?;
@@ -192,6 +197,41 @@ impl CublasLt {
             Ok(fits.then_some((found.algo, found.workspaceSize)))
         }
     }
+}
+
+/// Sets an attribute of a product.
+fn set<T>(
+    shape: &Shape,
+    desc: cublasLtMatmulDesc_t,
+    attribute: sys::cublasLtMatmulDescAttributes_t,
+    value: T,
+) -> Result<()> {
+    let (from, size) = ((&raw const value).cast(), size_of::<T>());
+    // SAFETY: the descriptor lives as long as the process; the value is copied, with its size.
+    let status = unsafe { sys::cublasLtMatmulDescSetAttribute(desc, attribute, from, size) };
+    check("cublasLtMatmulDescSetAttribute", shape, status)
+}
+
+/// How scales are meant, and how sums are made.
+fn set_modes(shape: &Shape, desc: cublasLtMatmulDesc_t, modes: [Scales; 2]) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    use sys::cublasLtMatmulMatrixScale_t as Mode;
+    let [first, second] = modes.map(|mode| match mode {
+        Scales::Tensor => Mode::CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+        Scales::Lines32 => Mode::CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+        Scales::Lines128 => Mode::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+        Scales::Tiles128 => Mode::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+    });
+    set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, first as i32)?;
+    set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, second as i32)?;
+    set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, i8::from(shape.fast))
+}
+
+/// Where the scales of A and B are: on the device, what elements are multiplied by.
+fn set_scales(shape: &Shape, desc: cublasLtMatmulDesc_t, [a, b]: [u64; 2]) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b)?;
+    set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a)
 }
 
 fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<cublasLtMatrixLayout_t> {
@@ -212,16 +252,23 @@ fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<cublasLtMa
 
 // SAFETY: the layouts are those of the shape, and the workspace is no larger than what the operands say.
 unsafe impl Products for CublasLt {
-    fn takes(&self, shape: &Shape, workspace_bytes: u64) -> Result<bool> {
-        Ok(self.plan(shape)?.is_some_and(|plan| plan.workspace_bytes as u64 <= workspace_bytes))
+    fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool> {
+        let plan = self.plan(shape, operands.scales)?;
+        Ok(plan.is_some_and(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes))
     }
 
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()> {
-        let plan = self.plan(shape)?.filter(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes);
+        let plan = self.plan(shape, operands.scales)?;
+        let plan = plan.filter(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes);
         let Some(plan) = plan else {
             let (what, status) = (format!("{shape:?}"), "no plan with so little scratch".to_string());
             return Err(Error::Blas { call: "cublasLtMatmul", what, status });
         };
+        // The descriptor is of the shape, the scales are of the call: nobody else may call meanwhile.
+        let turn = shape.scales.map(|_| self.plans.lock().unwrap_or_else(PoisonError::into_inner));
+        if turn.is_some() {
+            set_scales(shape, at(plan.desc), operands.scales)?;
+        }
         let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
         // SAFETY: descriptors live as long as the process; the addresses are the caller's promise; both factors are read
         // before the call returns.

@@ -5,9 +5,11 @@
 //! of additions; another number of rows may have another, which the library does not promise to avoid.
 #![allow(unsafe_code)]
 
+mod fp8;
 mod lt;
 mod shape;
 
+pub use fp8::{Scales, fp8_units};
 pub use lt::CublasLt;
 pub use shape::{Element, Layout, Shape};
 
@@ -23,6 +25,8 @@ pub struct Operands {
     pub b: u64,
     /// Of C.
     pub c: u64,
+    /// Of what elements of A and of B are multiplied by, where the shape says that they are.
+    pub scales: [u64; 2],
     /// Adds to C.
     pub accumulate: bool,
     /// Scratch.
@@ -36,11 +40,11 @@ pub struct Operands {
 /// # Safety
 /// It reads and writes what the shape and the addresses say, and the workspace.
 pub unsafe trait Products: Send + Sync {
-    /// Whether the library has something for a shape that needs no more scratch than this.
+    /// Whether the library has something for a shape that needs no more scratch than there is.
     ///
     /// # Errors
     /// If the library fails.
-    fn takes(&self, shape: &Shape, workspace_bytes: u64) -> Result<bool>;
+    fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool>;
     /// Issues a product that [`Products::takes`].
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! What cuBLASLt is told of a product: three matrices by columns, and how their bytes are aligned.
 
-use fathom_tensor::{DType, MatMul};
+use fathom_tensor::{DType, MatMul, Narrow, Tensor};
+
+use super::Scales;
 
 /// Element types that cuBLASLt takes here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,15 +13,28 @@ pub enum Element {
     Bf16,
     /// IEEE half.
     F16,
+    /// 8 bits, 3 of them of the mantissa.
+    E4M3,
+    /// 8 bits, 2 of them of the mantissa.
+    E5M2,
 }
 
 impl Element {
-    /// The type, if it is one of these.
+    /// The type, if it is one that products take without scales.
     pub fn of(dtype: DType) -> Option<Element> {
         match dtype {
             DType::F32 => Some(Element::F32),
             DType::Bf16 => Some(Element::Bf16),
             DType::F16 => Some(Element::F16),
+            _ => None,
+        }
+    }
+
+    /// The type, if it is one that products take with scales.
+    fn coded(dtype: DType) -> Option<Element> {
+        match dtype {
+            DType::F8E4M3 => Some(Element::E4M3),
+            DType::F8E5M2 => Some(Element::E5M2),
             _ => None,
         }
     }
@@ -41,8 +56,14 @@ pub struct Layout {
 /// A product as cuBLASLt sees it: `D = op(first) op(second)`, all by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shape {
-    /// Type of both operands.
+    /// Type of B.
     pub input: Element,
+    /// Type of A.
+    pub second_input: Element,
+    /// The scales of B and of A, if they have some.
+    pub scales: Option<[Scales; 2]>,
+    /// Sums may keep fewer bits than f32 has while they are made.
+    pub fast: bool,
     /// Type of the result.
     pub output: Element,
     /// B's bytes.
@@ -64,7 +85,45 @@ fn align(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
+/// A tensor's bytes by columns.
+fn stored(tensor: &Tensor) -> Layout {
+    let [rows, cols] = tensor.shape();
+    // One row has no stride of its own.
+    let stride = if rows <= 1 { cols } else { tensor.stride() };
+    Layout { rows: cols as u64, cols: rows as u64, stride: stride as i64, align: align(tensor.address()) }
+}
+
 impl Shape {
+    /// What cuBLASLt is told of `C = A B^T`, A [m, k] and B [n, k] of 8 bits with scales, k a multiple of 16. `None` if it has no
+    /// such sizes or types (its manual, "cublasLtMatmul()" and "Tensor Core Usage").
+    ///
+    /// Sums are fast where both operands are E4M3 with one scale each, as of a forward pass; gradients, whose sums go on over
+    /// many tokens, and blocks are summed in f32 (Transformer Engine's `use_split_accumulator`).
+    pub fn fp8([a, b]: [&Tensor; 2], [a_how, b_how]: [Narrow; 2], c: &Tensor) -> Option<Shape> {
+        let ([m, k], n) = (a.shape(), b.rows());
+        let (input, second_input) = (Element::coded(b.dtype())?, Element::coded(a.dtype())?);
+        let (output, scales) = (Element::of(c.dtype())?, [Scales::of(b_how)?, Scales::of(a_how)?]);
+        // Lines of every matrix are whole pieces of 16 bytes that begin at such.
+        let bytes = c.dtype().bytes();
+        let whole = [k, n * bytes, c.stride() * bytes].iter().all(|size| size.is_multiple_of(16))
+            && [a, b, c].iter().all(|x| align(x.address()) >= 16);
+        let blocks = scales.iter().any(|scales| matches!(scales, Scales::Lines128 | Scales::Tiles128));
+        let fits = b.cols() == k && c.shape() == [m, n] && (!blocks || m.is_multiple_of(4));
+        (fits && whole).then_some(Shape {
+            input,
+            second_input,
+            scales: Some(scales),
+            fast: scales == [Scales::Tensor; 2] && input == second_input,
+            output,
+            first: stored(b),
+            first_trans: true,
+            second: stored(a),
+            second_trans: false,
+            result: stored(c),
+            inner: k as u64,
+        })
+    }
+
     /// What cuBLASLt is told of an operation; `None` if it has no such types.
     ///
     /// # Panics
@@ -77,19 +136,11 @@ impl Shape {
         if output != Element::F32 && output != input {
             return None;
         }
-        let stored = |tensor: &fathom_tensor::Tensor| {
-            let [rows, cols] = tensor.shape();
-            // One row has no stride of its own.
-            let stride = if rows <= 1 { cols } else { tensor.stride() };
-            Layout {
-                rows: cols as u64,
-                cols: rows as u64,
-                stride: stride as i64,
-                align: align(tensor.address()),
-            }
-        };
         let shape = Shape {
             input,
+            second_input: input,
+            scales: None,
+            fast: false,
             output,
             first: stored(op.b),
             first_trans: op.b_trans,

@@ -37,7 +37,7 @@ pub use gemm::matmul;
 pub use launch::{Args, Grid, Launch, Scratch};
 pub use lists::{MOST_EXPERTS, balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
 pub use loss::cross_entropy;
-pub use narrow::{largest, narrow, narrow_matmul, narrowed};
+pub use narrow::{Coded, coded, largest, narrow, narrow_matmul, narrowed};
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
@@ -47,7 +47,7 @@ pub use quantise::{
 };
 pub use rope::{rope, rope_table};
 pub use sample::{argmax, draw, random_uniform};
-pub use sums::{bias_backward, not_finite, sum, sum_squares};
+pub use sums::{bias_backward, not_finite, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 
 /// Scratch that a machine keeps for launches that add partial sums, whatever their shapes.

@@ -1,8 +1,9 @@
-//! What elements become when they are narrow, as the contract's [`Narrow`] says, and largest magnitudes.
+//! What elements become when they are narrow, as the contract's [`Narrow`] says, and largest magnitudes: as rounded numbers for
+//! products without a matrix unit of their own ([`narrowed`]), as codes and scales for one ([`coded`]).
 
-use fathom_tensor::{DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
+use fathom_tensor::{Blocks, DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
 
-use super::launch::{Args, Launch, Scratch, expect};
+use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::table::quantise as entries;
 
 /// Rows and columns of a patch that a block of threads takes: whole blocks of every shape.
@@ -79,6 +80,107 @@ fn operand(
     }
     launches.push(narrow(x, operand.how, along_columns, most.as_ref(), out));
     launches
+}
+
+/// An operand as a unit for 8-bit elements takes it.
+#[derive(Clone, Debug)]
+pub struct Coded {
+    /// Elements [lines, summed], their summed index along the columns and filled up to 16 with zeros.
+    pub codes: Tensor,
+    /// What they are multiplied by, as cuBLAS reads it: f32 of all, of lines or of tiles of 128, bytes of lines of 32.
+    pub scales: Tensor,
+}
+
+/// Number of a layout of scales in `encode`, elements from one line (or block of lines) to the next, and how many there are.
+///
+/// # Panics
+/// If no unit has such blocks.
+#[track_caller]
+fn scales_layout(how: Narrow, [lines, summed]: [usize; 2]) -> (usize, usize, usize) {
+    let blocks = |of: usize| summed.div_ceil(of);
+    match how.blocks {
+        Blocks::Tensor => (0, 0, 1),
+        Blocks::Line(128) => (1, lines, lines * blocks(128)),
+        Blocks::Tile(128) => {
+            let pitch = blocks(128).next_multiple_of(4);
+            (2, pitch, lines.div_ceil(128) * pitch)
+        }
+        Blocks::Line(32) => {
+            let pitch = blocks(32).next_multiple_of(4);
+            (3, pitch, lines.next_multiple_of(128) * pitch)
+        }
+        other => panic!("narrow: no unit has scales of {other:?}"),
+    }
+}
+
+/// Where an operand's codes and scales will be, at two places in scratch.
+#[track_caller]
+fn place(how: Narrow, x: &Tensor, along_columns: bool, ws: &Tensor, [at, cells]: [u64; 2]) -> Coded {
+    let Some(dtype) = how.element.dtype() else { panic!("narrow: {how:?} has no 8-bit type") };
+    let [lines, summed] = if along_columns { x.shape() } else { [x.cols(), x.rows()] };
+    let (layout, _, count) = scales_layout(how, [lines, summed]);
+    let kind = if layout == 3 { DType::U8 } else { DType::F32 };
+    let codes = ws.part(at, lines, summed.next_multiple_of(16), dtype);
+    Coded { codes, scales: ws.part(cells + CELL, 1, count, kind) }
+}
+
+/// The scales of an operand begin behind the cell that its own largest element has.
+const CELL: u64 = 256;
+
+/// Makes an operand's codes and scales; `cell` f32 [1, 1] is for its own largest element.
+fn encode(
+    operand: &NarrowOperand<'_>,
+    [x, cell]: [&Tensor; 2],
+    along_columns: bool,
+    to: &Coded,
+    scratch: Scratch,
+) -> Vec<Launch> {
+    let [rows, cols] = x.shape();
+    let [lines, summed] = if along_columns { [rows, cols] } else { [cols, rows] };
+    let (layout, pitch, _) = scales_layout(operand.how, [lines, summed]);
+    let (mut launches, mut now, mut most) = (Vec::new(), 0, None);
+    match (&operand.delayed, layout) {
+        (Some(delayed), 0) => {
+            now = delayed.now.map_or(0, start_mut);
+            most = Some(delayed.before);
+        }
+        (None, 0) => {
+            launches.push(super::zero(cell));
+            launches.extend(largest(x, cell, scratch));
+            most = Some(cell);
+        }
+        (_, 1) => {}
+        // Places of blocks that do not exist.
+        _ => launches.push(super::zero(&to.scales)),
+    }
+    let [high, wide] = operand.how.block(along_columns).unwrap_or([PATCH; 2]);
+    let (down, across) = (rows.div_ceil(PATCH), cols.div_ceil(PATCH));
+    let args = Args::new().mat(x).address(start_mut(&to.codes)).long(to.codes.cols());
+    let args = args.address(start_mut(&to.scales)).long(pitch).plain_if(most, DType::F32).address(now);
+    let args = args.long(rows).long(cols).int(across).flag(!along_columns).int(layout).int(high).int(wide);
+    launches.push(Launch::new(entries::encode, down * across, small(args, operand.how)));
+    launches
+}
+
+/// A product for a matrix unit: launches that make A [m, k] and B [n, k] in scratch, the two of them, and scratch for their product.
+///
+/// # Panics
+/// If no unit takes such operands.
+#[track_caller]
+pub fn coded(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Coded; 2], Tensor) {
+    let Some(parts) = gpu::NarrowScratch::of(&op.desc()) else { panic!("narrow matmul: {op:?}") };
+    let MatMul { a, a_trans, b, b_trans, .. } = op.product;
+    let [at_a, at_b, cells_a, cells_b, own] = parts.offsets();
+    let mut launches = Vec::new();
+    let operands = [(&op.a, a, !a_trans, [at_a, cells_a]), (&op.b, b, b_trans, [at_b, cells_b])];
+    let coded = operands.map(|(operand, x, along_columns, places)| {
+        let to = place(operand.how, x, along_columns, ws, places);
+        let cell = ws.part(places[1], 1, 1, DType::F32);
+        launches.extend(encode(operand, [x, &cell], along_columns, &to, scratch));
+        to
+    });
+    let own = ws.part(own, 1, (ws.bytes() - own) as usize, DType::U8);
+    (launches, coded, own)
 }
 
 /// A product of narrow operands without a matrix unit for them: launches that make both narrow in scratch, the two of them there,

@@ -3,7 +3,7 @@
 use fathom_tensor::{DType, Norm, NormBackward, NormKind, Tensor};
 
 use super::launch::{Args, Launch, Scratch, expect, start_mut, team, teams};
-use super::sums::{add_chunks, rounds};
+use super::sums::{COLUMNS, add_chunks, rounds};
 use super::table::norm as entries;
 
 fn flags(kind: NormKind) -> usize {
@@ -75,7 +75,7 @@ pub fn norm_backward_weight(
     for (first, chunks) in rounds(rows, 2 * width) {
         let args = Args::new().mat(op.x).mat(op.stats).mat(op.dy).address(scratch.0).long(first).long(rows);
         let args = args.int(groups).int(width).int(flags(op.kind));
-        launches.push(Launch::on(entries::norm_weight_chunks, [width.div_ceil(32), chunks], 0, args));
+        launches.push(Launch::on(entries::norm_weight_chunks, [width.div_ceil(COLUMNS), chunks], 0, args));
         launches.extend(sums.iter().map(|&(to, from)| add_chunks(to, from, width, chunks, 2 * width)));
     }
     launches

@@ -4,10 +4,12 @@ use fathom_tensor::{DType, Tensor};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect};
-use super::table::{Entry, sums};
+use super::table::sums;
 
 /// Rows of a chunk.
 pub(super) const CHUNK: usize = 128;
+/// Columns of a chunk that one block adds.
+pub(super) const COLUMNS: usize = 128;
 
 /// Cuts rows into rounds of as many chunks as scratch has room for, `width` f32 a chunk: first row and chunks of each.
 pub(super) fn rounds(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
@@ -32,7 +34,7 @@ pub fn bias_backward(dy: &Tensor, dbias: &Tensor, scratch: Scratch) -> Vec<Launc
     let to = super::launch::start_mut(dbias);
     let round = |(first, chunks): (usize, usize)| {
         let args = Args::new().mat(dy).address(scratch.0).long(first).long(rows).long(cols);
-        let part = Launch::on(sums::column_chunks, [cols.div_ceil(32), chunks], 0, args);
+        let part = Launch::on(sums::column_chunks, [cols.div_ceil(COLUMNS), chunks], 0, args);
         [part, add_chunks(to, scratch.0, cols, chunks, cols)]
     };
     rounds(rows, cols).flat_map(round).collect()
@@ -45,19 +47,24 @@ pub fn sum(x: &Tensor, out: &Tensor) -> Launch {
     Launch::new(sums::sum, usize::from(!x.is_empty()), args)
 }
 
-/// Blocks that add squares, whatever the chip: the order of addition depends on the length alone.
-const PARTS: usize = 512;
-
-/// `out += sum(x^2)`.
+/// `out += sum(x^2)`, by one block.
 #[track_caller]
-pub fn sum_squares(x: &Tensor, out: &Tensor, scratch: Scratch) -> [Launch; 2] {
-    let n = x.len();
-    let part = n.div_ceil(PARTS).next_multiple_of(2048).max(2048);
-    let blocks = n.div_ceil(part);
-    let parts = Args::new().plain(x, DType::F32).address(scratch.0).long(n).long(part);
-    let all = Args::new().address(scratch.0).plain_out(out, DType::F32).int(blocks);
-    let one: Entry = sums::add_doubles;
-    [Launch::new(sums::squares, blocks, parts), Launch::new(one, blocks.min(1), all)]
+pub fn sum_squares(x: &Tensor, out: &Tensor) -> Launch {
+    expect("sum_squares", "out", out, [1, 1]);
+    squares(x, x.len().max(1), out)
+}
+
+/// `out[i] += sum(x^2)` of at most `slot` elements from `i slot` on, by a block each.
+#[track_caller]
+pub fn sum_squares_slots(x: &Tensor, slot: usize, out: &Tensor) -> Launch {
+    expect("sum_squares_slots", "out", out, [1, x.len().div_ceil(slot)]);
+    squares(x, slot, out)
+}
+
+#[track_caller]
+fn squares(x: &Tensor, slot: usize, out: &Tensor) -> Launch {
+    let args = Args::new().plain(x, DType::F32).plain_out(out, DType::F32).long(x.len()).long(slot);
+    Launch::new(sums::squares, x.len().div_ceil(slot), args)
 }
 
 /// Marks blocks of rows that have an element which is not finite: i32 [1, n] of ones and zeros, n of the caller's choice.

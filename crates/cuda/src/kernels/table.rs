@@ -60,7 +60,7 @@ macro_rules! kernels {
 kernels! {
     plain { copy 256, copy_bytes 256, zero_bytes 256, add 256, scale 256, softcap 256, transpose 256 }
     sums {
-        column_chunks 256, add_chunks 256, sum 1024, squares 256, add_doubles 32, step_scale 32, not_finite 256,
+        column_chunks 256, add_chunks 256, sum 1024, squares 1024, step_scale 32, not_finite 256,
     }
     norm { norm_forward 256, norm_backward_input 256, norm_weight_chunks 256 }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
@@ -78,7 +78,7 @@ kernels! {
     gemm_bf16 { gemm_bf16 256, grouped_bf16 256, grouped_weight_bf16 256 }
     gemm_f16 { gemm_f16 256, grouped_f16 256, grouped_weight_f16 256 }
     quantise {
-        narrow 256, largest_of_sizes 32, largest_by_column 256, sizes 256, scale_of_sizes 32, quantise 256, quantise_rows 256, quantise_tiles 256, dequantise 256, micro_scale 256,
+        narrow 256, encode 256, largest_of_sizes 32, largest_by_column 256, sizes 256, scale_of_sizes 32, quantise 256, quantise_rows 256, quantise_tiles 256, dequantise 256, micro_scale 256,
     }
     sample { random_uniform 256, argmax 512, draw 512 }
     flash_bf16_64 { flash_bf16_64 128, flash_dq_bf16_64 128, flash_dkv_bf16_64 128 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Folders to look in, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct Search {
     pub python: Vec<PathBuf>,
     /// Of the system.
     pub system: Vec<PathBuf>,
+    /// A Python that is asked where its packages are, as no wheel lies beside it.
+    pub interpreter: Option<PathBuf>,
 }
 
 /// Where the system keeps libraries, and where CUDA's own installer and containers put them.
@@ -35,16 +38,32 @@ impl Search {
         };
         let named = list("FATHOM_CUDA_LIBS").into_iter().filter(|path| !path.as_os_str().is_empty());
         let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-        let interpreter = list("PATH").into_iter().map(|folder| folder.join("python3"));
-        let interpreter = interpreter.filter(|path| path.is_file()).take(1);
-        let prefixes =
-            prefixes.chain(interpreter.filter_map(|path| Some(path.parent()?.parent()?.to_path_buf())));
+        let mut interpreter = list("PATH").into_iter().map(|folder| folder.join("python3"));
+        let interpreter = interpreter.find(|path| path.is_file());
+        let beside = interpreter.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_path_buf()));
+        let python: Vec<PathBuf> = prefixes.chain(beside).flat_map(|prefix| wheels(&prefix)).collect();
         let system = list("LD_LIBRARY_PATH").into_iter().chain(SYSTEM.iter().map(PathBuf::from));
         Search {
             named: named.collect(),
-            python: prefixes.flat_map(|prefix| wheels(&prefix)).collect(),
+            interpreter: interpreter.filter(|_| python.is_empty()),
+            python,
             system: system.filter(|path| path.is_dir()).collect(),
         }
+    }
+
+    /// The same with the folders of the interpreter's own packages, where it is to be asked: it may be a link to elsewhere, or have
+    /// packages of the user's. Starts it, so only who needs libraries asks.
+    pub fn asked(&self) -> Search {
+        let mut search = self.clone();
+        let Some(interpreter) = search.interpreter.take() else { return search };
+        let paths =
+            Command::new(interpreter).args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+        // A Python that does not start has no wheels.
+        let paths =
+            paths.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let absolute = paths.lines().map(Path::new).filter(|path| path.is_absolute());
+        search.python = absolute.flat_map(libraries).collect();
+        search
     }
 
     /// All folders, the first first.
@@ -91,26 +110,50 @@ pub fn in_folder(folder: &Path, name: &str) -> Option<PathBuf> {
     files.into_iter().next()
 }
 
+/// What a folder has, sorted.
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// `nvidia/*/lib` of a folder of packages.
+fn libraries(packages: &Path) -> Vec<PathBuf> {
+    let libs = children(&packages.join("nvidia")).into_iter().map(|wheel| wheel.join("lib"));
+    libs.filter(|lib| lib.is_dir()).collect()
+}
+
 /// `lib/python3*/site-packages/nvidia/*/lib` of a prefix, sorted.
 fn wheels(prefix: &Path) -> Vec<PathBuf> {
-    let children = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        paths.sort();
-        paths
-    };
     let is_python = |path: &PathBuf| {
         path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python3"))
     };
     let pythons = children(&prefix.join("lib")).into_iter().filter(is_python);
-    pythons
-        .flat_map(|python| {
-            ["site-packages", "dist-packages"].map(|packages| python.join(packages).join("nvidia"))
-        })
-        .flat_map(|nvidia| children(&nvidia))
-        .map(|wheel| wheel.join("lib"))
-        .filter(|lib| lib.is_dir())
-        .collect()
+    let packages =
+        pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|packages| python.join(packages)));
+    packages.flat_map(|packages| libraries(&packages)).collect()
+}
+
+/// The files of a library that this process has mapped, by the name that it is looked for with: more than one are two copies, of
+/// which somebody uses the wrong one.
+pub fn mapped(name: &str) -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    among(&maps, name)
+}
+
+/// In the words of `/proc/self/maps`: a library `libx.so.9` may be a file `libx.so`, `libx.so.9` or `libx.so.9.1`.
+fn among(maps: &str, name: &str) -> Vec<PathBuf> {
+    let stem = name.split(".so").next().unwrap_or(name);
+    let is_it = |path: &Path| {
+        let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        file.strip_prefix(stem).is_some_and(|rest| rest == ".so" || rest.starts_with(".so."))
+    };
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
+    let mut found: Vec<PathBuf> = paths.filter(|path| is_it(path)).collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 #[cfg(test)]
@@ -132,7 +175,9 @@ mod tests {
         touch(&wheel.join("liba.so.13.alt"));
         touch(&system.join("libb.so.9"));
         touch(&named.join("libc.so"));
-        let search = Search { named: vec![named], python: wheels(dir.path()), system: vec![system.clone()] };
+        let (named, system_folders) = (vec![named], vec![system.clone()]);
+        let python = wheels(dir.path());
+        let search = Search { named, python, system: system_folders, ..Search::default() };
         assert_eq!(search.python, std::slice::from_ref(&wheel));
         for (name, expected) in [
             ("liba.so.13", Some(wheel.join("liba.so.13.2.1"))),
@@ -145,5 +190,29 @@ mod tests {
             search.said(),
             "1 folder of FATHOM_CUDA_LIBS, 1 wheel of the active Python, 1 folder of the system"
         );
+    }
+
+    #[test]
+    fn a_python_without_wheels_beside_it_is_asked() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let packages = dir.path().join("elsewhere/packages");
+        touch(&packages.join("nvidia/cu13/lib/liba.so.13"));
+        let python = dir.path().join("python3");
+        std::fs::write(&python, format!("#!/bin/sh\necho\necho {}\n", packages.display())).unwrap();
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let search = Search { interpreter: Some(python), ..Search::default() };
+        assert_eq!(search.file("liba.so.13"), None);
+        assert_eq!(search.asked().file("liba.so.13"), Some(packages.join("nvidia/cu13/lib/liba.so.13")));
+        let nowhere = Search { interpreter: Some(dir.path().join("nothing")), ..Search::default() };
+        assert_eq!(nowhere.asked(), Search::default());
+    }
+
+    #[test]
+    fn mapped_files_are_found_by_name() {
+        let maps = "7f00-7f01 r-xp 00000000 08:01 12 /a/libx.so.9.1\n7f01-7f02 r--p 00000000 08:01 12 /a/libx.so.9.1\n\
+                    7f02-7f03 r-xp 00000000 08:01 13 /b c/libx.so\n7f03-7f04 r-xp 00000000 08:01 14 /a/libxy.so.9\n\
+                    7f04-7f05 rw-p 00000000 00:00 0 [heap]\n";
+        assert_eq!(among(maps, "libx.so.9"), ["/a/libx.so.9.1", "/b c/libx.so"].map(PathBuf::from));
     }
 }

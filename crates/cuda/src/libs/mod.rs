@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use find::Search;
+pub use find::{Search, mapped};
 
 use crate::driver::Real;
 use crate::{Error, Result};
@@ -131,7 +131,8 @@ pub fn probe(search: &Search, all: bool) -> Probe {
     let mut why_not = counted.as_ref().err().cloned();
     let mut libraries = vec![driver];
     if all || why_not.is_none() {
-        libraries.extend(Library::ALL[1..].iter().map(|library| look(search, *library)));
+        let search = search.asked();
+        libraries.extend(Library::ALL[1..].iter().map(|library| look(&search, *library)));
     }
     let missing = libraries.iter().find(|found| found.library.is_needed() && found.problem.is_some());
     if let (None, Some(Found { library, problem: Some(problem), remedy, .. })) = (&why_not, missing) {

@@ -2,18 +2,24 @@
 //!
 //! It takes masks that the host knows in plain words ([`fathom_tensor::Packed`]), 16-bit operands, and results that are
 //! overwritten. Everything else is for kernels: other masks, sinks, capped scores, results that go on.
+//!
+//! What goes through scratch ([`AttentionScratch`]): the logarithms of a single sequence, which the library has head after head
+//! and everybody else in rows of tokens; the gradients of packed sequences.
 #![allow(unsafe_code)]
 
-use fathom_tensor::gpu::AttentionScratch;
-use fathom_tensor::{Attention, AttentionBackward, Packed, Tensor};
+use std::sync::Arc;
+
+use fathom_tensor::gpu::{self, AttentionScratch};
+use fathom_tensor::{Attention, AttentionBackward, DType, Packed, Tensor};
 
 use super::Cuda;
 use crate::Result;
 use crate::blas::Element;
-use crate::driver::{Rows, Way};
+use crate::driver::Rows;
+use crate::kernels;
 use crate::memory::{Attended, Work};
 use crate::operand::{input, output};
-use crate::sdpa::{Case, Strides, uid};
+use crate::sdpa::{Attend, Case, Strides, uid};
 
 /// Operands of all heads, by number; the first head of each is where the tensor begins.
 struct Operands<'a> {
@@ -49,158 +55,285 @@ impl<'a> Operands<'a> {
         fits.then_some(element)
     }
 
-    fn strides(&self) -> Strides {
+    /// Of one sequence rows may have any stride; of packed ones logarithms have no gaps and begin where graphs promise.
+    fn are_even(&self, heads: usize) -> bool {
+        let fits = |tensor: &Tensor, address: u64| tensor.stride() == heads && address.is_multiple_of(16);
+        self.tensors.iter().all(|(number, tensor, address)| *number != uid::LSE || fits(tensor, *address))
+    }
+
+    /// Strides of a case: what is written in scratch has its own.
+    fn strides(&self, packed: bool, [heads, kv_heads, head_dim]: [i64; 3]) -> Strides {
         let mut strides = Strides::default();
-        self.tensors.iter().for_each(|(number, tensor, _)| strides.set(*number, tensor.stride()));
+        for (number, tensor, _) in &self.tensors {
+            let stride = match *number {
+                uid::LSE if !packed => 0,
+                uid::DQ if packed => (heads * head_dim) as usize,
+                uid::DK | uid::DV if packed => (kv_heads * head_dim) as usize,
+                _ => tensor.stride(),
+            };
+            strides.set(*number, stride);
+        }
         strides
+    }
+
+    /// Where a group of heads begins: its first query head, its first key head.
+    fn addresses(&self, firsts: [usize; 2], head_dim: usize) -> Vec<(i64, u64)> {
+        let address = |(number, tensor, address): &(i64, &Tensor, u64)| {
+            let first = firsts[usize::from(of_keys(*number))];
+            let columns = if *number == uid::LSE { first } else { first * head_dim };
+            (*number, address + (columns * tensor.dtype().bytes()) as u64)
+        };
+        self.tensors.iter().map(address).collect()
     }
 }
 
 /// Tensors that have a row for each key.
 fn of_keys(number: i64) -> bool {
-    [uid::K, uid::V, uid::DK, uid::DV, uid::DK_FULL, uid::DV_FULL].contains(&number)
+    [uid::K, uid::V, uid::DK, uid::DV].contains(&number)
+}
+
+/// Below so many tokens, lengths of one document that are none of a few are told as packed ones of the next such length: each
+/// length has a plan of its own, which takes up to two seconds to make, and prompts come in every length.
+const EXACT_FROM: usize = 8192;
+/// Lengths of which every multiple has a plan of its own.
+const EXACT_STEP: usize = 1024;
+/// The shortest length of a plan of that kind.
+const LEAST: usize = 128;
+
+/// The length that a plan for one document is made for, if not its own.
+fn rounded(tokens: usize) -> Option<usize> {
+    let exact = tokens >= EXACT_FROM
+        || tokens.is_multiple_of(EXACT_STEP)
+        || tokens.is_power_of_two() && tokens >= LEAST;
+    (!exact).then(|| tokens.next_power_of_two().max(LEAST))
 }
 
 /// What is the same for forward and backward.
 #[track_caller]
-fn case(op: &Attention<'_>, operands: &Operands<'_>, scratch: &AttentionScratch) -> Option<Case> {
+fn case(
+    op: &Attention<'_>,
+    operands: &Operands<'_>,
+    scratch: &AttentionScratch,
+    backward: bool,
+) -> Option<Case> {
     let packed: &Packed = op.mask.packed.as_ref()?;
     let plain = op.softcap == 0.0 && op.sinks.is_none() && !op.resume && op.q.rows() == op.k.rows();
     if !plain || op.q.is_empty() || !op.head_dim.is_multiple_of(8) {
         return None;
     }
-    let (tokens, docs) = (op.q.rows() as i64, packed.ends.len());
-    let element = operands.element()?;
-    let mut strides = operands.strides();
-    let kv_heads = scratch.kv_heads as i64;
-    let heads = kv_heads * (op.q.cols() / op.k.cols()) as i64;
-    for (number, stride) in [
-        (uid::SUMS, heads),
-        (uid::DQ_WIDE, heads * op.head_dim as i64),
-        (uid::DK_FULL, heads * op.head_dim as i64),
-        (uid::DV_FULL, heads * op.head_dim as i64),
-    ] {
-        strides.set(number, stride as usize);
+    let (docs, element) = (packed.ends.len(), operands.element()?);
+    let kv_heads = scratch.kv_heads;
+    let heads = kv_heads * (op.q.cols() / op.k.cols());
+    let longer = if docs == 1 && !backward { rounded(op.q.rows()) } else { None };
+    let (is_packed, tokens) = (docs > 1 || longer.is_some(), longer.unwrap_or(op.q.rows()) as i64);
+    if is_packed && !operands.are_even(op.q.cols() / op.head_dim) {
+        return None;
     }
+    let [heads, kv_heads, head_dim] = [heads, kv_heads, op.head_dim].map(|count| count as i64);
     Some(Case {
         sequences: if docs == 1 { 1 } else { docs.next_power_of_two().min(scratch.sequences) as i64 },
         heads,
         kv_heads,
         q_tokens: tokens,
         k_tokens: tokens,
-        head_dim: op.head_dim as i64,
+        head_dim,
         element,
         causal: true,
         window: packed.window.filter(|window| *window < packed.longest()).map(|window| window as i64),
-        packed: docs > 1,
-        strides,
+        packed: is_packed,
+        strides: operands.strides(is_packed, [heads, kv_heads, head_dim]),
     })
 }
 
 /// Beginnings of the packed sequences in each tensor that has a plan's node for them, and their lengths: bytes for the device,
-/// and where in them each list begins.
+/// and where in them each list begins ([`gpu::attention_list`]).
 fn lists(case: &Case, packed: &Packed, numbers: &[i64]) -> (Vec<u8>, Vec<(i64, u64)>) {
-    let (sequences, mut bytes, mut places) = (case.sequences as usize, Vec::new(), Vec::new());
-    let ends =
-        |count: usize| (0..count).map(|at| packed.ends.get(at).copied().unwrap_or(case.q_tokens as usize));
-    for number in numbers {
-        places.push((uid::start_of(*number), bytes.len() as u64));
-        let stride = case.strides.of(*number);
-        let starts = std::iter::once(0).chain(ends(sequences));
-        bytes.extend(starts.flat_map(|start| (start as i64 * stride).to_le_bytes()));
-    }
-    let starts = std::iter::once(0).chain(ends(sequences));
-    let lengths: Vec<u8> =
-        ends(sequences).zip(starts).flat_map(|(end, start)| ((end - start) as i32).to_le_bytes()).collect();
-    for number in [uid::Q_LEN, uid::K_LEN] {
+    let (sequences, last) = (case.sequences as usize, packed.ends.last().copied().unwrap_or(0));
+    let ends: Vec<usize> = (0..sequences).map(|at| packed.ends.get(at).copied().unwrap_or(last)).collect();
+    let starts: Vec<usize> = std::iter::once(0).chain(ends.iter().copied()).collect();
+    let (mut bytes, mut places) = (Vec::new(), Vec::new());
+    let mut add = |number: i64, list: Vec<u8>, list_bytes: u64| {
         places.push((number, bytes.len() as u64));
-        bytes.extend(&lengths);
+        bytes.extend(list);
+        bytes.resize((places[places.len() - 1].1 + list_bytes) as usize, 0);
+    };
+    for number in numbers {
+        let stride = case.strides.of(*number);
+        let list = starts.iter().flat_map(|start| (*start as i64 * stride).to_le_bytes()).collect();
+        add(uid::start_of(*number), list, gpu::attention_list(sequences + 1, 8));
+    }
+    let lengths: Vec<u8> =
+        ends.iter().zip(&starts).flat_map(|(end, start)| ((end - start) as i32).to_le_bytes()).collect();
+    for number in [uid::Q_LEN, uid::K_LEN] {
+        add(number, lengths.clone(), gpu::attention_list(sequences, 4));
     }
     (bytes, places)
+}
+
+/// One call of attention or of its gradient, as the library takes it.
+struct Told<'a> {
+    op: &'a Attention<'a>,
+    /// For the gradient: where it goes.
+    gradients: Option<[&'a Tensor; 3]>,
+    operands: Operands<'a>,
+    case: Case,
+    scratch: AttentionScratch,
+    ws: &'a Tensor,
+}
+
+impl Told<'_> {
+    /// Columns of `heads` heads from the first of a group.
+    fn columns(&self, group: usize, heads: i64) -> std::ops::Range<usize> {
+        let wide = (heads * self.case.head_dim) as usize;
+        group * wide..(group + 1) * wide
+    }
+
+    /// The logarithms of a group's query heads, where the caller has them and head after head in scratch.
+    fn logarithms(&self, group: usize) -> [Tensor; 2] {
+        let heads = self.case.heads as usize;
+        let theirs = self.op.lse.view_cols(group * heads..(group + 1) * heads);
+        let ours = self.ws.part(self.scratch.parts().lse, heads, self.op.q.rows(), DType::F32);
+        [theirs, ours]
+    }
+
+    /// Scratch that the graph names, and the engine's own with its bytes.
+    fn in_scratch(&self) -> (Vec<(i64, u64)>, [u64; 2]) {
+        let (start, parts) = (output(self.ws), self.scratch.parts());
+        let mut named = Vec::new();
+        if self.gradients.is_some() {
+            named.extend([(uid::SUMS, parts.sums), (uid::DQ_WIDE, parts.wide)]);
+            if self.case.packed {
+                let [dq, dk, dv] = parts.gradients;
+                named.extend([(uid::DQ, dq), (uid::DK, dk), (uid::DV, dv)]);
+                let [dk, dv] = parts.full;
+                let shared = self.case.heads != self.case.kv_heads;
+                named.extend([(uid::DK_FULL, dk), (uid::DV_FULL, dv)].into_iter().filter(|_| shared));
+            }
+        }
+        if !self.case.packed {
+            named.push((uid::LSE, parts.lse));
+        }
+        // Without packed sequences the room for full gradients is the engine's own.
+        let own = if self.case.packed { parts.own } else { parts.full[0] };
+        let named = named.into_iter().map(|(number, at)| (number, start + at)).collect();
+        (named, [start + own, parts.own + self.scratch.own - own])
+    }
 }
 
 impl Cuda {
     /// Issues attention if the library takes it.
     #[track_caller]
     pub(super) fn attended(&self, op: &Attention<'_>, ws: &Tensor) -> bool {
-        let scratch = AttentionScratch::of(&op.desc(false));
-        let (Some(library), Some(scratch)) = (&self.attend, scratch) else { return false };
-        let operands = Operands::forward(op, true);
-        let Some(case) = case(op, &operands, &scratch) else { return false };
-        let numbers = [uid::Q, uid::K, uid::V, uid::OUT, uid::LSE];
-        library.takes(&case, false, scratch.own)
-            && self.must("attention", self.by_heads(op, &operands, (&case, false), &numbers, (&scratch, ws)))
+        let Some(scratch) = AttentionScratch::of(&op.desc(false)) else { return false };
+        self.told(op, None, Operands::forward(op, true), (scratch, ws))
     }
 
     /// Issues its gradient if the library takes it.
     #[track_caller]
     pub(super) fn attended_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) -> bool {
         let forward = &op.forward;
-        let scratch = AttentionScratch::of(&forward.desc(true));
-        let (Some(library), Some(scratch)) = (&self.attend, scratch) else { return false };
-        if op.accumulate || op.dsinks.is_some() {
+        let Some(scratch) = AttentionScratch::of(&forward.desc(true)) else { return false };
+        let plain = !op.accumulate && op.dsinks.is_none();
+        let gradients = [op.dq, op.dk, op.dv];
+        plain && self.told(forward, Some(gradients), Operands::backward(op), (scratch, ws))
+    }
+
+    /// Tells the library, if there is one and it takes the case.
+    #[track_caller]
+    fn told(
+        &self,
+        op: &Attention<'_>,
+        gradients: Option<[&Tensor; 3]>,
+        operands: Operands<'_>,
+        (scratch, ws): (AttentionScratch, &Tensor),
+    ) -> bool {
+        let (Some(library), Some(packed)) = (&self.attend, &op.mask.packed) else { return false };
+        let backward = gradients.is_some();
+        let Some(case) = case(op, &operands, &scratch, backward) else { return false };
+        let told = Told { op, gradients, operands, case, scratch, ws };
+        let (named, workspace) = told.in_scratch();
+        if !library.takes(&told.case, backward, workspace[1]) {
             return false;
         }
-        let operands = Operands::backward(op);
-        let Some(case) = case(forward, &operands, &scratch) else { return false };
-        let mut numbers: Vec<i64> = (uid::Q..=uid::DQ_WIDE).collect();
-        if case.heads != case.kv_heads {
-            numbers.push(uid::DK_FULL);
-        }
-        // An engine for one sequence keeps the gradients of every query head in its own scratch.
-        let own = if case.packed { scratch.own } else { scratch.own + 2 * scratch.full };
-        library.takes(&case, true, own)
-            && self
-                .must("attention", self.by_heads(forward, &operands, (&case, true), &numbers, (&scratch, ws)))
+        self.must("attention", self.by_heads(library, packed, &told, (named, workspace)));
+        true
     }
 
     /// Calls the library for some key heads after the other.
     fn by_heads(
         &self,
-        op: &Attention<'_>,
-        operands: &Operands<'_>,
-        (case, backward): (&Case, bool),
-        numbers: &[i64],
-        (scratch, ws): (&AttentionScratch, &Tensor),
-    ) -> Result<bool> {
-        let (Some(library), Some(packed)) = (&self.attend, &op.mask.packed) else { return Ok(false) };
-        let start = output(ws);
-        let [lists_at, sums, wide, dk_full, dv_full, own] = scratch.offsets().map(|offset| start + offset);
-        let mut fixed = Vec::new();
+        library: &Arc<dyn Attend>,
+        packed: &Packed,
+        told: &Told<'_>,
+        (mut named, workspace): (Vec<(i64, u64)>, [u64; 2]),
+    ) -> Result<()> {
+        let (case, backward) = (told.case, told.gradients.is_some());
         if case.packed {
-            let (bytes, places) = lists(case, packed, numbers);
-            let from = Rows::flat(bytes.as_ptr().expose_provenance() as u64, bytes.len());
+            let of_gradients = if backward { uid::DV } else { uid::LSE };
+            let (bytes, places) = lists(&case, packed, &(uid::Q..=of_gradients).collect::<Vec<_>>());
+            let lists_at = output(told.ws) + told.scratch.parts().lists;
             let to = Rows::flat(lists_at, bytes.len());
-            let compute = self.streams.compute("lists of packed documents")?;
-            // SAFETY: the lists fit (`AttentionScratch`); memory of the host that is not pinned is read before the call
-            // returns.
-            unsafe { self.streams.driver.copy(Way::Up, from, to, compute)? };
-            fixed.extend(places.iter().map(|(number, at)| (*number, lists_at + at)));
+            self.writes.write("lists of packed documents", &bytes, to)?;
+            named.extend(places.iter().map(|(number, at)| (*number, lists_at + at)));
         }
-        if backward {
-            fixed.extend([(uid::SUMS, sums), (uid::DQ_WIDE, wide)]);
-            if case.packed && case.heads != case.kv_heads {
-                fixed.extend([(uid::DK_FULL, dk_full), (uid::DV_FULL, dv_full)]);
-            }
-        }
-        // Without packed sequences the room for full gradients is the engine's own.
-        let (workspace, workspace_bytes) = match case.packed {
-            true => (own, scratch.own),
-            false => (dk_full, own + scratch.own - dk_full),
-        };
-        let groups = op.k.cols() / op.head_dim / scratch.kv_heads;
+        let groups = told.op.k.cols() / told.op.head_dim / told.scratch.kv_heads;
         for group in 0..groups {
-            let mut tensors = fixed.clone();
-            tensors.extend(operands.tensors.iter().map(|(number, tensor, address)| {
-                let heads = group as i64 * if of_keys(*number) { case.kv_heads } else { case.heads };
-                let columns = if *number == uid::LSE { heads } else { heads * case.head_dim };
-                (*number, address + columns as u64 * tensor.dtype().bytes() as u64)
-            }));
-            let workspace = [workspace, workspace_bytes];
-            let call = Attended { case: *case, backward, tensors, workspace, scale: op.scale };
+            let firsts = [case.heads, case.kv_heads].map(|heads| group * heads as usize);
+            let mut tensors = named.clone();
+            let elsewhere = told.operands.addresses(firsts, told.op.head_dim);
+            tensors
+                .extend(elsewhere.into_iter().filter(|(number, _)| named.iter().all(|(of, _)| of != number)));
+            if backward && !case.packed {
+                let [theirs, ours] = told.logarithms(group);
+                self.run(&kernels::transpose(&theirs, &ours));
+            }
+            let call = Attended { case, backward, tensors, workspace, scale: told.op.scale };
             // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
             unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
+            if !backward && !case.packed {
+                let [theirs, ours] = told.logarithms(group);
+                self.run(&kernels::transpose(&ours, &theirs));
+            }
+            self.place_gradients(told, group);
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Copies packed gradients of a group of heads to where they belong.
+    fn place_gradients(&self, told: &Told<'_>, group: usize) {
+        let (Some([dq, dk, dv]), true) = (told.gradients, told.case.packed) else { return };
+        let Case { heads, kv_heads, .. } = told.case;
+        for ((to, heads), at) in
+            [(dq, heads), (dk, kv_heads), (dv, kv_heads)].into_iter().zip(told.scratch.parts().gradients)
+        {
+            let to = to.view_cols(told.columns(group, heads));
+            let made = told.ws.part(at, to.rows(), to.cols(), to.dtype());
+            self.run(&kernels::copy(&made, &to));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn few_lengths_of_one_document_have_plans() {
+        for (tokens, expected) in [
+            (1, Some(128)),
+            (100, Some(128)),
+            (128, None),
+            (300, Some(512)),
+            (1024, None),
+            (3072, None),
+            (3073, Some(4096)),
+            (8191, Some(8192)),
+            (8193, None),
+        ] {
+            assert_eq!(rounded(tokens), expected, "{tokens} tokens");
+        }
+        let plans: std::collections::BTreeSet<usize> =
+            (1..8192).map(|at| rounded(at).unwrap_or(at)).collect();
+        assert_eq!(plans.len(), 11);
     }
 }

@@ -1,15 +1,16 @@
 //! From what was found to a machine.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{Profile, gpu};
 
 use super::Cuda;
+use super::taken::Taken;
 use crate::blas::{CublasLt, Products};
 use crate::driver::{Driver, Facts, Real};
 use crate::kernels::SCRATCH_BYTES;
-use crate::libs::{Library, Probe};
-use crate::memory::{Reads, Stamps, Streams};
+use crate::libs::{Library, Probe, mapped};
+use crate::memory::{Reads, Stamps, Streams, Writes};
 use crate::programs::{Compiler, Programs, RunTime, cache_folder};
 use crate::sdpa::{Attend, Cudnn};
 use crate::{Error, Result};
@@ -24,6 +25,7 @@ pub fn profile(facts: &Facts) -> Profile {
         granule: gpu::GRANULE,
         host_bytes: None,
         rates: None,
+        portions: gpu::portions(facts.memory_bytes),
         workspace: gpu::workspace,
         ..Profile::portable(facts.multiprocessors)
     };
@@ -42,6 +44,32 @@ pub(crate) struct Parts {
     pub attend: Option<Arc<dyn Attend>>,
 }
 
+/// Says what attends: `cudnn`, as where it says nothing, or `kernels`.
+const ATTENTION: &str = "FATHOM_CUDA_ATTENTION";
+
+fn by_cudnn(said: Option<String>) -> Result<bool> {
+    match said.as_deref() {
+        None | Some("" | "cudnn") => Ok(true),
+        Some("kernels") => Ok(false),
+        Some(other) => Err(Error::Variable {
+            name: ATTENTION,
+            value: other.into(),
+            wanted: "cudnn, or kernels to do without cuDNN",
+        }),
+    }
+}
+
+/// cuDNN, unless it does not start: attention is then slower, and all else as it is.
+fn cudnn() -> Option<Arc<dyn Attend>> {
+    match Cudnn::new() {
+        Ok(cudnn) => Some(Arc::new(cudnn)),
+        Err(error) => {
+            eprintln!("cuDNN does not start, kernels of our own attend: {error}");
+            None
+        }
+    }
+}
+
 impl Cuda {
     /// Opens a device with the libraries that were found.
     ///
@@ -57,9 +85,20 @@ impl Cuda {
         let driver: Arc<dyn Driver> = Arc::new(Real::open(ordinal)?);
         let profile = profile(driver.facts());
         let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH)?);
-        let mut parts = Parts { products: Some(products), attend: None };
-        if probe.has(Library::Cudnn) {
-            parts.attend = Some(Arc::new(Cudnn::new()?));
+        let attend = if probe.has(Library::Cudnn) && by_cudnn(std::env::var(ATTENTION).ok())? {
+            cudnn()
+        } else {
+            None
+        };
+        let parts = Parts { products: Some(products), attend };
+        for library in [Library::CublasLt, Library::Cudnn] {
+            if let copies @ [_, _, ..] = &*mapped(library.file()) {
+                eprintln!(
+                    "{} is open {} times, and only one was checked: {copies:?}",
+                    library.name(),
+                    copies.len()
+                );
+            }
         }
         Cuda::with(driver, profile, Box::new(RunTime::open(&path)?), parts)
     }
@@ -78,9 +117,11 @@ impl Cuda {
         let scratch = driver.allocate(SCRATCH_BYTES)?;
         let streams = Arc::new(Streams::new(driver.clone())?);
         let reads = Arc::new(Reads::new(streams.clone())?);
+        let writes = Writes::new(streams.clone())?;
         let cache = if cfg!(test) { None } else { cache_folder() };
         let programs = Programs::new(driver, compiler, cache);
-        Ok(Cuda { profile, streams, reads, programs, products, attend, scratch, stamps: Stamps::default() })
+        let (stamps, taken, said) = (Stamps::default(), Taken::default(), Mutex::default());
+        Ok(Cuda { profile, streams, reads, writes, programs, products, attend, scratch, stamps, taken, said })
     }
 }
 
@@ -90,6 +131,14 @@ mod tests {
 
     use super::*;
     use crate::kernels;
+
+    #[test]
+    fn attention_goes_where_the_environment_says() {
+        let by = |said: &str| by_cudnn(Some(said.to_string()));
+        assert!(by_cudnn(None).unwrap() && by("cudnn").unwrap() && !by("kernels").unwrap());
+        let error = by("Kernels").unwrap_err().to_string();
+        assert!(error.contains("FATHOM_CUDA_ATTENTION") && error.contains("Kernels"), "{error}");
+    }
 
     #[test]
     fn a_device_has_the_sheet_of_its_chip() {

@@ -12,7 +12,7 @@ use fathom_tensor::{
 };
 
 use super::Cuda;
-use crate::driver::{Rows, Way};
+use crate::driver::Rows;
 use crate::kernels;
 use crate::memory::{self, DeviceCopies, Growing, Work};
 use crate::operand::output;
@@ -37,10 +37,7 @@ impl Machine for Cuda {
     fn write(&self, dst: &Tensor, bytes: &[u8]) {
         assert_eq!(bytes.len() as u64, dst.bytes(), "write to {dst:?}");
         let to = Rows::of(dst, output(dst));
-        let from = to.packed_at(bytes.as_ptr().expose_provenance() as u64);
-        let compute = self.must("write", self.streams.compute("the host writes"));
-        // SAFETY: both sides are as long as each other; the host's is read before the call returns, as it is not pinned.
-        self.must("write", unsafe { self.streams.driver.copy(Way::Up, from, to, compute) });
+        self.must("write", self.writes.write("the host writes", bytes, to));
     }
 
     fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync)) {
@@ -110,15 +107,15 @@ impl Machine for Cuda {
     }
 
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
-        if !self.product(op, ws) {
+        let taken = self.product(op, ws);
+        self.taken.product(taken);
+        if !taken {
             self.run(&kernels::matmul(op));
         }
     }
 
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
-        let (launches, [a, b, ws]) = kernels::narrowed(op, ws, self.scratch());
-        self.run_all(&launches);
-        self.matmul(&MatMul { a: &a, b: &b, ..op.product }, &ws);
+        self.narrow_product(op, ws);
     }
 
     fn largest(&self, x: &Tensor, out: &Tensor) {
@@ -208,13 +205,17 @@ impl Machine for Cuda {
     }
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
-        if !self.attended(op, ws) {
+        let taken = self.attended(op, ws);
+        self.taken.attention(taken);
+        if !taken {
             self.run(&kernels::attention(op));
         }
     }
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
-        if !self.attended_backward(op, ws) {
+        let taken = self.attended_backward(op, ws);
+        self.taken.attention(taken);
+        if !taken {
             self.run_all(&kernels::attention_backward(op, ws, self.scratch()));
         }
     }
@@ -228,7 +229,11 @@ impl Machine for Cuda {
     }
 
     fn sum_squares(&self, x: &Tensor, out: &Tensor) {
-        self.run_all(&kernels::sum_squares(x, out, self.scratch()));
+        self.run(&kernels::sum_squares(x, out));
+    }
+
+    fn sum_squares_slots(&self, x: &Tensor, slot: usize, out: &Tensor) {
+        self.run(&kernels::sum_squares_slots(x, slot, out));
     }
 
     fn step_scale(&self, op: &StepScale<'_>) {

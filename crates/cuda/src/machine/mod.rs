@@ -9,12 +9,17 @@ mod attention;
 mod blocks_tests;
 mod build;
 mod contract;
+mod narrow;
+#[cfg(test)]
+mod narrow_tests;
 #[cfg(test)]
 mod ranks_tests;
+mod taken;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use fathom_tensor::Profile;
 
@@ -22,7 +27,7 @@ use crate::Result;
 use crate::blas::{Operands, Products, Shape};
 use crate::driver::{Driver, Stream};
 use crate::kernels::{Launch, Scratch};
-use crate::memory::{Reads, Stamps, Streams, Work};
+use crate::memory::{Reads, Stamps, Streams, Work, Writes};
 use crate::operand::{input, output};
 use crate::programs::Programs;
 use crate::sdpa::Attend;
@@ -31,12 +36,14 @@ pub use crate::memory::Counts as Graphs;
 #[cfg(test)]
 pub(crate) use build::Parts;
 pub use build::profile;
+pub use taken::Calls;
 
 /// One device, as one rank uses it.
 pub struct Cuda {
     profile: Profile,
     streams: Arc<Streams>,
     reads: Arc<Reads>,
+    writes: Writes,
     programs: Programs,
     /// What computes products, if anything but kernels does.
     products: Option<Arc<dyn Products>>,
@@ -45,6 +52,9 @@ pub struct Cuda {
     /// Of [`crate::kernels::SCRATCH_BYTES`], for sums in chunks.
     scratch: u64,
     stamps: Stamps,
+    taken: taken::Taken,
+    /// Lines that were said.
+    said: Mutex<BTreeSet<String>>,
 }
 
 impl Cuda {
@@ -70,6 +80,17 @@ impl Cuda {
     /// What became of blocks so far.
     pub fn graphs(&self) -> Graphs {
         self.streams.counts()
+    }
+
+    /// Numbers in [0, 1), each a function of the seed and its place: operands of measurements.
+    #[track_caller]
+    pub fn random(&self, out: &fathom_tensor::Tensor, seed: u64) {
+        self.run(&crate::kernels::random_uniform(out, seed, 0));
+    }
+
+    /// Who did the products so far, and who attention with its gradients.
+    pub fn calls(&self) -> [Calls; 2] {
+        self.taken.calls()
     }
 
     /// Waits until all work issued so far is done.
@@ -129,11 +150,13 @@ impl Cuda {
             a: input(op.a),
             b: input(op.b),
             c: output(op.c),
+            scales: [0; 2],
             accumulate: op.accumulate,
             workspace: output(ws),
             workspace_bytes: ws.bytes(),
         };
-        if !self.must("matmul", products.takes(&shape, operands.workspace_bytes)) {
+        if !self.must("matmul", products.takes(&shape, &operands)) {
+            self.taken.refused(&shape, operands.workspace_bytes);
             return false;
         }
         // SAFETY: the shape is that of the operands, whose tensors live; see `run` for their storage.

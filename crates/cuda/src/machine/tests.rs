@@ -23,7 +23,7 @@ fn sheet() -> Profile {
     gpu::named("h200").unwrap()
 }
 
-fn machine(fake: &Arc<Fake>, parts: Parts) -> Arc<Cuda> {
+pub(super) fn machine(fake: &Arc<Fake>, parts: Parts) -> Arc<Cuda> {
     let compiler = Box::new(Writer(Arc::default(), "1"));
     Arc::new(Cuda::with(fake.clone(), sheet(), compiler, parts).unwrap())
 }
@@ -172,8 +172,8 @@ struct Even(Arc<Mutex<Vec<(Shape, bool)>>>);
 
 // SAFETY: it touches nothing.
 unsafe impl Products for Even {
-    fn takes(&self, shape: &Shape, workspace_bytes: u64) -> Result<bool> {
-        assert!(workspace_bytes >= gpu::MATMUL_SCRATCH);
+    fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool> {
+        assert!(operands.workspace_bytes >= gpu::MATMUL_SCRATCH);
         Ok(shape.inner.is_multiple_of(2))
     }
     unsafe fn product(&self, shape: &Shape, operands: &Operands, _: Stream) -> Result<()> {
@@ -247,7 +247,7 @@ impl Problem {
         let positions = device.empty(1, tokens, DType::I32, Category::Data);
         let mask = Mask {
             table: device.empty(8, 6, DType::I64, Category::Data),
-            slices: Extent::Fixed(8),
+            slices: Extent::Fixed(if ends.len() == 1 { 1 } else { 8 }),
             pos_q: positions.clone(),
             pos_k: positions,
             pairs: 0,
@@ -336,13 +336,17 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         unsafe { std::slice::from_raw_parts(start, 4) }.to_vec()
     };
     // Forward's scratch is gone; that of backward was the last to be written.
-    for (number, stride) in
-        [(uid::Q, 512), (uid::OUT, 256), (uid::LSE, 4), (uid::DQ_WIDE, 256), (uid::SUMS, 4)]
-    {
-        let starts = list(address(backward, uid::start_of(number)), 5);
-        assert_eq!(starts, [0, 40, 70, 128, 128].map(|row| row * stride), "tensor {number}");
+    for (number, stride) in [(uid::Q, 512), (uid::OUT, 256), (uid::LSE, 4), (uid::DQ, 256), (uid::DK, 128)] {
+        let at = address(backward, uid::start_of(number));
+        assert!(at.is_multiple_of(16), "graphs promise that");
+        assert_eq!(list(at, 5), [0, 40, 70, 128, 128].map(|row| row * stride), "tensor {number}");
+        assert!(number == uid::LSE || backward.case.strides.of(number) == stride);
     }
     assert_eq!(lengths(address(backward, uid::Q_LEN)), [40, 30, 58, 0]);
+    // Packed gradients are made in scratch, and copied from there.
+    assert_eq!(address(backward, uid::LSE), problem.lse.address());
+    let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
+    assert_eq!(launched, ["copy_bytes"; 3]);
     let scratch = gpu::AttentionScratch::of(&OpDesc::Attention {
         q_tokens: 128,
         k_tokens: 128,
@@ -360,20 +364,39 @@ fn attention_of_packed_documents_tells_where_they_lie() {
 fn long_gradients_take_some_heads_at_a_time() {
     // Two key heads of 2^20 queries are more than the bound, one is not.
     let tokens = 1 << 20;
-    let (_fake, seen, device) = watched(7 << 30);
+    let (fake, seen, device) = watched(7 << 30);
     let problem = Problem::new(device, tokens, &[tokens], None);
     problem.run(0.0);
+    fake.synchronise(Stream(1)).unwrap();
     let seen = seen.lock().unwrap();
     let calls: Vec<&Seen> = seen.iter().filter(|call| call.backward).collect();
     assert_eq!((seen.len(), calls.len()), (3, 2));
     let address = |call: &Seen, number| call.tensors.iter().find(|(n, _)| *n == number).unwrap().1;
-    for (number, bytes) in [(uid::Q, 2 * 2 * 64), (uid::DK, 2 * 64), (uid::LSE, 2 * 4), (uid::SUMS, 0)] {
+    for (number, bytes) in [(uid::Q, 2 * 2 * 64), (uid::DK, 2 * 64), (uid::LSE, 0), (uid::SUMS, 0)] {
         assert_eq!(address(calls[1], number) - address(calls[0], number), bytes, "tensor {number}");
     }
     let case = &calls[0].case;
     assert!(!case.packed && case.window.is_none() && (case.heads, case.kv_heads) == (2, 1));
+    // The library has logarithms head after head.
+    let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
+    assert_eq!(launched, ["transpose"; 3]);
     // The room that packed sequences use for full gradients is the engine's here.
     assert!(calls[0].workspace.1 > 2 * (tokens * 2 * 64 * 2) as u64);
+}
+
+#[test]
+fn prompts_of_many_lengths_have_few_plans() {
+    let (fake, seen, device) = watched(64 << 20);
+    let problem = Problem::new(device, 100, &[100], None);
+    problem.run(0.0);
+    let seen = seen.lock().unwrap();
+    let [forward, backward] = &seen[..] else { panic!("{} calls", seen.len()) };
+    let told = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
+    assert_eq!((told(forward), told(backward)), ((true, 1, 128), (false, 1, 100)));
+    let address = |call: &Seen, number| call.tensors.iter().find(|(n, _)| *n == number).unwrap().1;
+    assert_eq!(address(forward, uid::LSE), problem.lse.address());
+    assert_ne!(address(backward, uid::LSE), problem.lse.address());
+    drop(fake);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Tensors filled by several threads of the host at once, each group in a buffer of its own that is then copied.
 #![allow(unsafe_code)]
 
+use std::num::NonZero;
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +14,9 @@ use crate::driver::{Rows, Way};
 use crate::operand::output;
 use crate::{Error, Result};
 
-/// Threads: they wait for disks and for the link more than they compute.
-const THREADS: usize = 4;
+/// Threads at least, as they wait for disks and for the link, and at most, as each has a buffer; between those as many as the
+/// host has cores, as they also convert and draw random numbers.
+const THREADS: RangeInclusive<usize> = 4..=16;
 
 /// Calls `fill(index, elements)` once for each group of tensors.
 ///
@@ -50,8 +53,10 @@ pub fn fill(
             }
         }
     };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.clamp(*THREADS.start(), *THREADS.end());
     std::thread::scope(|scope| {
-        for _ in 1..THREADS.min(groups.len()) {
+        for _ in 1..threads.min(groups.len()) {
             scope.spawn(work);
         }
         work();

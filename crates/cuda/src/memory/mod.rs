@@ -9,6 +9,7 @@ mod read;
 mod share;
 mod stamps;
 mod streams;
+mod write;
 
 pub use arena::Growing;
 pub use blocks::{Attended, Counts, Work};
@@ -18,3 +19,4 @@ pub use read::{Reads, read};
 pub use share::{share, take};
 pub use stamps::Stamps;
 pub use streams::Streams;
+pub use write::Writes;

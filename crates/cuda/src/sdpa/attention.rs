@@ -3,6 +3,10 @@
 //!
 //! Tensors in memory are rows of tokens with heads beside each other; cuDNN is told (sequences, heads, tokens, columns) with
 //! the strides that follow. Keys and values are told transposed where a product wants them so.
+//!
+//! What lies in memory between two kernels is told as cuDNN's own frontend tells it (cudnn-frontend,
+//! `scaled_dot_product_flash_attention.h`), as engines rely on that and say nothing: of one sequence head after head, without
+//! gaps; of packed ones like the tensor that it becomes, with the list of that tensor.
 
 use cudarc::cudnn::sys::{
     cudnnDataType_t as Data, cudnnPointwiseMode_t as Mode, cudnnReduceTensorOp_t as Reduce,
@@ -33,6 +37,8 @@ fn data(element: Element) -> Data {
         Element::F32 => Data::CUDNN_DATA_FLOAT,
         Element::Bf16 => Data::CUDNN_DATA_BFLOAT16,
         Element::F16 => Data::CUDNN_DATA_HALF,
+        Element::E4M3 => Data::CUDNN_DATA_FP8_E4M3,
+        Element::E5M2 => Data::CUDNN_DATA_FP8_E5M2,
     }
 }
 
@@ -75,12 +81,13 @@ impl Case {
         (heads, tokens, self.head_dim)
     }
 
-    /// An f32 for each query row of each head.
+    /// An f32 for each query row of each head: of packed sequences in rows of tokens, like the logarithms; else head after head,
+    /// the one order that every engine reads (those for chips before Hopper take no note of strides here until 9.26).
     fn row_values(&self, packing: &Packing, number: i64) -> Result<Node> {
-        let stride = self.strides.of(number);
-        let (dim, strides) =
-            ([self.sequences, self.heads, self.q_tokens, 1], [self.q_tokens * stride, 1, stride, 1]);
-        Graph::real(number, Data::CUDNN_DATA_FLOAT, dim, strides, packing.start(number))
+        let dim = [self.sequences, self.heads, self.q_tokens, 1];
+        let stride = self.strides.of(uid::LSE);
+        let strides = if self.packed { [self.q_tokens * stride, 1, stride, 1] } else { packed(dim) };
+        Graph::real(number, Data::CUDNN_DATA_FLOAT, dim, strides, packing.start(uid::LSE))
     }
 
     fn scores(&self) -> Four {
@@ -156,20 +163,7 @@ impl Case {
     /// If cuDNN refuses a descriptor.
     pub fn backward(&self) -> Result<Graph> {
         let mut graph = Graph::default();
-        let packing = self.packing(&[
-            uid::Q,
-            uid::K,
-            uid::V,
-            uid::OUT,
-            uid::LSE,
-            uid::DOUT,
-            uid::DQ,
-            uid::DK,
-            uid::DV,
-            uid::SUMS,
-            uid::DQ_WIDE,
-            uid::DK_FULL,
-        ])?;
+        let packing = self.packing(&(uid::Q..=uid::DV).collect::<Vec<_>>())?;
         let (q_len, k_len) = (packing.q_len.as_ref(), packing.k_len.as_ref());
         let (q, keys, values) =
             (self.rows(&packing, uid::Q)?, self.columns(&packing, uid::K)?, self.columns(&packing, uid::V)?);
@@ -231,10 +225,11 @@ impl Case {
         }
         let dim = [self.sequences, self.heads, self.k_tokens, self.head_dim];
         let whole = if self.packed {
-            // With packed sequences the engine wants memory for it.
-            let stride = self.strides.of(full);
+            // With packed sequences the engine wants memory for it. It takes the list of the result, and multiplies what it
+            // reads there by the heads that share a key head.
+            let stride = self.group() * self.strides.of(number);
             let strides = [self.k_tokens * stride, self.head_dim, stride, 1];
-            Graph::real(full, data(self.element), dim, strides, packing.start(uid::DK_FULL))?
+            Graph::real(full, data(self.element), dim, strides, packing.start(number))?
         } else {
             graph.between(data(self.element), dim)?
         };
@@ -251,12 +246,12 @@ impl Case {
         let k = graph.reshape(keys, Data::CUDNN_DATA_FLOAT, dim, strides, packing.start(uid::K))?;
         let dim = [sequences, heads, q_tokens, head_dim];
         let strides = if self.packed {
-            let stride = self.strides.of(uid::DQ_WIDE);
+            let stride = self.strides.of(uid::DQ);
             [q_tokens * stride, head_dim, stride, 1]
         } else {
             packed(dim)
         };
-        let start = packing.start(uid::DQ_WIDE);
+        let start = packing.start(uid::DQ);
         let wide = Graph::real(uid::DQ_WIDE, Data::CUDNN_DATA_FLOAT, dim, strides, start)?;
         graph.product(ds, &k, &wide, [packing.q_len.as_ref(), None, packing.k_len.as_ref()])?;
         let dq = self.rows(packing, uid::DQ)?;

@@ -44,8 +44,8 @@ pub mod uid {
 /// Elements from one token to the next, by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Strides {
-    /// Of the tensors from [`uid::Q`] on.
-    pub rows: [i64; 13],
+    /// Of the tensors from [`uid::Q`] to [`uid::DV`]; that of [`uid::LSE`] is nothing where sequences are not packed.
+    pub rows: [i64; 9],
 }
 
 impl Strides {
@@ -60,16 +60,13 @@ impl Strides {
     }
 
     /// Tensors without gaps between rows.
-    pub fn packed(heads: i64, kv_heads: i64, head_dim: i64) -> Strides {
+    pub fn plain(heads: i64, kv_heads: i64, head_dim: i64) -> Strides {
         let mut strides = Strides::default();
-        for number in [uid::Q, uid::OUT, uid::DOUT, uid::DQ, uid::DQ_WIDE, uid::DK_FULL, uid::DV_FULL] {
+        for number in [uid::Q, uid::OUT, uid::DOUT, uid::DQ] {
             strides.set(number, (heads * head_dim) as usize);
         }
         for number in [uid::K, uid::V, uid::DK, uid::DV] {
             strides.set(number, (kv_heads * head_dim) as usize);
-        }
-        for number in [uid::LSE, uid::SUMS] {
-            strides.set(number, heads as usize);
         }
         strides
     }
@@ -103,16 +100,22 @@ pub struct Case {
 }
 
 impl Case {
-    /// Bytes of the memory that the backward pass wants beside the engine's own: row sums, gradients in f32, and, where
-    /// sequences are packed and heads share keys, gradients of every query head. Each on its own, in the order of
-    /// [`uid::SUMS`], [`uid::DQ_WIDE`], [`uid::DK_FULL`], [`uid::DV_FULL`].
-    pub fn scratch(&self) -> [u64; 4] {
-        let rows = (self.heads * self.q_tokens) as u64 * if self.packed { 1 } else { self.sequences as u64 };
-        let full = if self.packed && self.heads != self.kv_heads {
-            (self.heads * self.k_tokens * self.head_dim) as u64 * 2
-        } else {
-            0
-        };
-        [rows * 4, rows * self.head_dim as u64 * 4, full, full]
+    /// Query heads that share a key head.
+    pub fn group(&self) -> i64 {
+        self.heads / self.kv_heads
+    }
+
+    /// What it is, in few words for a line of a log.
+    pub fn said(&self, backward: bool) -> String {
+        let Case { sequences, heads, kv_heads, q_tokens, k_tokens, head_dim, element, .. } = *self;
+        let direction = if backward { "gradient of attention" } else { "attention" };
+        let packed =
+            if self.packed { format!(", packed, at most {sequences} sequences") } else { String::new() };
+        let window = self.window.map_or(String::new(), |window| format!(", window {window}"));
+        let causal = if self.causal { ", causal" } else { "" };
+        format!(
+            "{direction} of {q_tokens} queries to {k_tokens} keys, {heads} and {kv_heads} heads of {head_dim} columns, \
+             {element:?}{causal}{window}{packed}"
+        )
     }
 }

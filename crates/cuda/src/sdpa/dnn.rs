@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::cudnn::sys::{
     self, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
@@ -44,13 +44,35 @@ pub unsafe trait Attend: Send + Sync {
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()>;
 }
 
-/// By case and direction; none where no engine takes it.
-type Plans = BTreeMap<(Case, bool), Option<Arc<Plan>>>;
+/// What is known of a case in a direction.
+struct Known {
+    /// The plan, or why there is none.
+    plan: std::result::Result<Arc<Plan>, String>,
+    /// A refusal was reported.
+    said: bool,
+}
+
+/// By case and direction.
+type Plans = BTreeMap<(Case, bool), Known>;
 
 /// cuDNN.
 pub struct Cudnn {
     handle: usize,
+    /// As cuDNN numbers itself: 91 900 for 9.19.0.
+    version: usize,
     plans: Mutex<Plans>,
+}
+
+/// Why a case is not even asked about, for a version of the library. The rules are those of cuDNN's own frontend
+/// (`scaled_dot_product_flash_attention.h`).
+fn known_to_fail(case: &Case, backward: bool, version: usize) -> Option<&'static str> {
+    if backward && !case.packed && case.k_tokens % 128 != 0 && version <= 91_500 {
+        return Some(
+            "gradients for keys that are no multiple of 128 are wrong until cuDNN 9.15.0, 9.16 is needed",
+        );
+    }
+    let single = case.q_tokens == 1 && case.k_tokens == 1;
+    (backward && single).then_some("one token is too few")
 }
 
 impl Cudnn {
@@ -62,7 +84,9 @@ impl Cudnn {
         let mut handle: cudnnHandle_t = std::ptr::null_mut();
         // SAFETY: the library writes a handle.
         check(unsafe { sys::cudnnCreate(&mut handle) }, || "create a handle".into())?;
-        Ok(Cudnn { handle: handle.expose_provenance(), plans: Mutex::default() })
+        // SAFETY: it takes nothing and returns a number.
+        let version = unsafe { sys::cudnnGetVersion() };
+        Ok(Cudnn { handle: handle.expose_provenance(), version, plans: Mutex::default() })
     }
 
     /// The device in the library's words, as [`super::Target::described`] takes them.
@@ -80,34 +104,53 @@ impl Cudnn {
         std::ptr::with_exposed_provenance_mut(self.handle)
     }
 
-    fn plan(&self, case: &Case, backward: bool) -> Option<Arc<Plan>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+    fn make(&self, case: &Case, backward: bool) -> Known {
         let make = || {
             let graph = if backward { case.backward() } else { case.forward() };
-            let plan = graph.and_then(|graph| Plan::new(graph, &Target::Handle(self.handle())));
-            plan.ok().map(Arc::new)
+            graph.and_then(|graph| Plan::new(graph, &Target::Handle(self.handle())))
         };
-        plans.entry((*case, backward)).or_insert_with(make).clone()
+        let plan = match known_to_fail(case, backward, self.version) {
+            Some(why) => Err(why.to_string()),
+            None => make().map(Arc::new).map_err(|error| error.to_string()),
+        };
+        Known { plan, said: false }
+    }
+
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // SAFETY: the tensors of a plan are those of its case; the engine has no more scratch than was asked about.
 unsafe impl Attend for Cudnn {
     fn takes(&self, case: &Case, backward: bool, workspace_bytes: u64) -> bool {
-        self.plan(case, backward).is_some_and(|plan| plan.workspace_bytes <= workspace_bytes)
+        let mut plans = self.plans();
+        let known = plans.entry((*case, backward)).or_insert_with(|| self.make(case, backward));
+        let why = match &known.plan {
+            Ok(plan) if plan.workspace_bytes <= workspace_bytes => return true,
+            Ok(plan) => {
+                format!("{} bytes of scratch wanted, {workspace_bytes} offered", plan.workspace_bytes)
+            }
+            Err(why) => why.clone(),
+        };
+        if !known.said {
+            known.said = true;
+            eprintln!("cuDNN does not take the {}; kernels of our own do: {why}", case.said(backward));
+        }
+        false
     }
 
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
-        let Some(plan) = self.plan(case, backward) else {
+        // One plan at a time: the stream is the handle's.
+        let plans = self.plans();
+        let Some(Ok(plan)) = plans.get(&(*case, backward)).map(|known| &known.plan) else {
             return Err(crate::Error::Dnn {
                 call: "attend".into(),
                 status: "none".into(),
-                message: format!("no plan for {case:?}"),
+                message: format!("no plan for the {}", case.said(backward)),
             });
         };
         let queue: *mut std::ffi::c_void = std::ptr::with_exposed_provenance_mut(stream.0 as usize);
-        // One plan at a time: the stream is the handle's.
-        let _one = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: a handle and a stream that live; the tensors are the caller's promise.
         unsafe {
             check(sys::cudnnSetStream(self.handle(), queue.cast()), || "set the stream".into())?;
@@ -122,5 +165,39 @@ impl Drop for Cudnn {
         self.plans.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         // SAFETY: the handle is of `new`, and is not used again.
         unsafe { sys::cudnnDestroy(self.handle()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sdpa::{Element, Strides};
+
+    #[test]
+    fn what_old_versions_get_wrong_is_for_kernels() {
+        let case = |tokens, packed| Case {
+            sequences: 1,
+            heads: 8,
+            kv_heads: 2,
+            q_tokens: tokens,
+            k_tokens: tokens,
+            head_dim: 64,
+            element: Element::Bf16,
+            causal: true,
+            window: None,
+            packed,
+            strides: Strides::plain(8, 2, 64),
+        };
+        for (case, backward, version, taken) in [
+            (case(1000, false), true, 91_500, false),
+            (case(1000, false), true, 91_501, true),
+            (case(1000, false), false, 91_100, true),
+            (case(1024, false), true, 91_100, true),
+            (case(1000, true), true, 91_100, true),
+            (case(1, false), true, 92_600, false),
+        ] {
+            let found = known_to_fail(&case, backward, version);
+            assert_eq!(found.is_none(), taken, "{} with {version}", case.said(backward));
+        }
     }
 }

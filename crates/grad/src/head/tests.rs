@@ -207,7 +207,8 @@ fn inspected_logits_are_those_of_the_loss() {
 #[test]
 fn tiles_change_nothing() {
     let vocab = 100_000;
-    assert_eq!((Head::tile_rows(vocab), Head::tile_rows(61)), (128, 137_472));
+    let cpu = Cpu::new(1, None);
+    assert_eq!([vocab, 61].map(|vocab| Head::tile_rows(&cpu, vocab)), [128, 137_472]);
     let case = Case { tokens: 200, hidden: 4, vocab, ..PLAIN };
     let numbers = case.numbers(DType::F32);
     let half = |range: Range<usize>| Numbers {
@@ -224,4 +225,14 @@ fn tiles_change_nothing() {
     assert_eq!(whole.dx.data, dx);
     let losses: Vec<f64> = parts.iter().flat_map(|part| part.losses.data.iter().copied()).collect();
     assert_eq!(whole.losses.data, losses);
+}
+
+/// A GPU's tiles are thousands of tokens.
+#[test]
+fn tiles_are_the_machine_s() {
+    let h200 = Meta::new(fathom_tensor::gpu::named("h200").unwrap());
+    for (vocab, tile, gradient) in [(128_256, 2048, 4096), (32_000, 8320, 16_640)] {
+        let rows = [DType::F32, DType::Bf16].map(|dtype| Head::gradient_rows(&h200, vocab, dtype));
+        assert_eq!((Head::tile_rows(&h200, vocab), rows), (tile, [tile, gradient]));
+    }
 }

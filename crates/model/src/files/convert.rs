@@ -8,7 +8,7 @@ use half::{bf16, f16};
 /// # Panics
 /// If a type is none of the three.
 #[track_caller]
-pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
+pub(super) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
     out.resize(bytes.len() / from.bytes() * to.bytes(), 0);
     convert_into(from, bytes, to, out);
 }
@@ -18,7 +18,7 @@ pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
 /// # Panics
 /// If a type is none of the three, or the counts differ.
 #[track_caller]
-pub(super) fn convert_into(from: DType, bytes: &[u8], to: DType, out: &mut [u8]) {
+pub(crate) fn convert_into(from: DType, bytes: &[u8], to: DType, out: &mut [u8]) {
     use DType::{Bf16, F16, F32};
     assert_eq!(
         bytes.len() / from.bytes(),

@@ -28,10 +28,11 @@ fn device() -> Device {
 }
 
 /// Each case with its task and the number of its labels.
-const CASES: [(&str, Task, usize); 6] = [
+const CASES: [(&str, Task, usize); 7] = [
     ("bert", Task::OneOf, 3),
     ("bert_number", Task::Number, 1),
     ("roberta", Task::EachOf, 2),
+    ("xlm_roberta", Task::OneOf, 5),
     ("deberta", Task::OneOf, 4),
     ("deberta_own_keys", Task::OneOf, 2),
     ("deberta_custom", Task::OneOf, 5),

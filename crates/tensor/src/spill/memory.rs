@@ -1,10 +1,11 @@
 //! Memory of the host in place of a file.
 //!
 //! Where the machine has memory of the host that it copies from and to by itself ([`Copies::staging`]), blocks are of that, and
-//! transfers go straight there.
+//! transfers go straight there. Such memory is slow to get, so all of it is there before the first transfer.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::copies::{Copies, HostBuffer};
@@ -13,6 +14,8 @@ use super::file::{Backing, Step};
 /// Bytes that one lock guards, and of one request to the machine: such requests are slow.
 const BLOCK: usize = 1 << 20;
 const PINNED_BLOCK: usize = 64 << 20;
+/// Threads that make those requests: each has pages to clear.
+const PINNING: usize = 4;
 
 /// Some bytes, once they are written.
 enum Block {
@@ -21,7 +24,7 @@ enum Block {
     Pinned(Box<dyn HostBuffer>),
 }
 
-/// A range of bytes, allocated block by block when first written.
+/// A range of bytes, plain ones allocated block by block when first written.
 pub(super) struct Memory {
     blocks: Vec<Mutex<Block>>,
     block_bytes: usize,
@@ -37,9 +40,30 @@ impl Memory {
     /// The machine's, if it has any.
     pub fn of(bytes: u64, copies: &Arc<dyn Copies>) -> Memory {
         match copies.staging(1) {
-            Some(_) => Memory::of_blocks(bytes, PINNED_BLOCK, Some(copies.clone())),
+            Some(_) => {
+                let memory = Memory::of_blocks(bytes, PINNED_BLOCK, Some(copies.clone()));
+                memory.allocate();
+                memory
+            }
             None => Memory::new(bytes),
         }
+    }
+
+    /// Allocates all blocks.
+    fn allocate(&self) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let offset = next.fetch_add(1, Ordering::Relaxed) as u64 * self.block_bytes as u64;
+                if self.at(offset, |_, _, _| ()).is_none() {
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..PINNING.min(self.blocks.len())).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
     }
 
     fn of_blocks(bytes: u64, block_bytes: usize, copies: Option<Arc<dyn Copies>>) -> Memory {

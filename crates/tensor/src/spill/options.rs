@@ -89,7 +89,7 @@ impl Options {
         }
     }
 
-    /// Memory of the host, allocated as it is first written.
+    /// Memory of the host: allocated as it is first written, or at once where a machine pins it.
     pub fn in_memory(capacity_bytes: u64) -> Options {
         Options { in_memory: true, direct: false, ..Options::new("", capacity_bytes) }
     }

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
+use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
-use fathom_model::{Caps, Init, Model, Spec, initialise};
+use fathom_model::{Caps, Init, Model, NarrowLayers, Spec, initialise};
 use fathom_tensor::spill::{Codec, free_bytes};
 use fathom_tensor::{DType, Device, Profile};
 use fathom_train::offload::{self, Room};
-use fathom_train::recipe::{Machine, MachineKind};
-use fathom_train::{Budgets, InStep, MicroBatch, Trainer, Workload, open_state_disk, plan};
+use fathom_train::recipe::{Machine, MachineKind, Recipe, Stage};
+use fathom_train::{Budgets, InStep, MicroBatch, Plan, Trainer, Workload, open_state_disk, plan, stage};
 use serde_json::Value;
 
 use super::mesh;
@@ -48,7 +49,7 @@ pub fn run(args: &Bench) -> Result<()> {
             },
             caps,
             ranks: mesh::mesh(args, tokens)?,
-            narrow: None,
+            narrow: narrow(args, tokens)?,
             z_loss: 0.0,
             adamw: AdamWSettings::default(),
         };
@@ -56,6 +57,9 @@ pub fn run(args: &Bench) -> Result<()> {
             how.places = solved(args, &spec, &how, tokens)?;
         }
         match args.machine.as_str() {
+            "cpu" if !args.mesh.is_empty() && how.narrow.is_some() => {
+                bail!("--gemm {}: with --mesh use `fathom train`", args.gemm)
+            }
             "cpu" if !args.mesh.is_empty() => mesh::run(args, &spec, &how, tokens, row(args, tokens))?,
             "cpu" | "cuda" => on_machine(args, &spec, &how, tokens)?,
             "meta" => on_meta(args, &spec, &how, tokens)?,
@@ -87,6 +91,15 @@ fn places(args: &Bench) -> Result<Places> {
     };
     let places = places.with_codec(codec).with_fraction(args.fraction);
     Ok(places.with_tiles(args.tile_rows).with_head_groups(args.head_groups))
+}
+
+/// The number formats of products.
+fn narrow(args: &Bench, tokens: usize) -> Result<Option<NarrowLayers>> {
+    let set = format!("precision.gemm={}", args.gemm);
+    let loaded: Loaded<Recipe> = Loaded::load(Layers::new().sets(&[set])).context("--gemm")?;
+    let mut recipe = loaded.value;
+    recipe.stage = vec![Stage { seq_tokens: tokens, tile_rows: args.tile_rows, ..Stage::default() }];
+    Ok(stage::narrow(&recipe, 0)?)
 }
 
 fn machine_profile(args: &Bench) -> Result<Profile> {
@@ -122,7 +135,10 @@ fn solved(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<Plac
     let profile = match &stand {
         // What leaves a GPU goes to the host.
         Some(device) => {
-            Profile { host_bytes: Some(device::default_budget()), ..device.machine.profile().clone() }
+            let host = args.host_memory.as_deref().map(human::parse_bytes).transpose();
+            let host = host.map_err(anyhow::Error::msg).context("--host-memory")?;
+            let host_bytes = Some(host.unwrap_or_else(device::default_budget));
+            Profile { host_bytes, ..device.machine.profile().clone() }
         }
         None => machine_profile(args)?,
     };
@@ -147,6 +163,7 @@ fn row(args: &Bench, tokens: usize) -> Row {
         .with("tokens", tokens)
         .with("docs", args.docs)
         .with("places", args.places.as_str())
+        .with("gemm", args.gemm.as_str())
         .with("machine", args.machine.as_str())
 }
 
@@ -171,20 +188,51 @@ fn on_meta(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()>
     Ok(())
 }
 
+/// A model with random weights and what its step needs, all of it there before the step.
+fn trainer(
+    args: &Bench,
+    bed: &Stand,
+    device: &Device,
+    spec: &Spec,
+    how: &InStep,
+    planned: &Plan,
+) -> Result<Trainer> {
+    let folder = args.spill.as_deref().unwrap_or(Path::new("."));
+    device.pool.prepare(planned.usage.peak_reserved);
+    let state =
+        open_state_disk(device, spec, bed.dtype, how.on_disk, (&how.ranks, how.adamw.moments), folder)?;
+    let (model, mut params) = Model::declare_on(device, spec, bed.dtype, state);
+    initialise(device, &model, &mut params, Init::new(1));
+    let mut trainer = Trainer::new(device, model, params);
+    trainer.narrow(how.narrow.as_ref())?;
+    if how.places.uses(Place::Disk) || how.places.uses(Place::Host) {
+        trainer.offload = offload::open(device, &how.places, Room::of(planned, folder, None))?;
+    }
+    Ok(trainer)
+}
+
+/// A step of as many tokens and one block, in memory of its own that is given back: kernels are compiled and libraries make
+/// their plans before a step is timed that comes only once.
+fn warm_up(args: &Bench, bed: &Stand, spec: &Spec, how: &InStep, batch: &[MicroBatch]) -> Result<()> {
+    let mut spec = spec.clone();
+    spec.layers.truncate(1);
+    let device = Device::new(bed.device.machine.clone(), bed.device.pool.budget());
+    let tokens = batch.iter().map(|micro| micro.ids.len()).sum();
+    let planned = plan(device.machine.profile(), &spec, bed.dtype, how, 1, tokens);
+    let mut failed = None;
+    once(&mut trainer(args, bed, &device, &spec, how, &planned)?, batch, how, &mut failed);
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
 fn on_machine(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<()> {
     let bed = Stand::new(args)?;
-    let folder = args.spill.as_deref().unwrap_or(Path::new("."));
-    let state =
-        open_state_disk(&bed.device, spec, bed.dtype, how.on_disk, (&how.ranks, how.adamw.moments), folder)?;
-    let (model, mut params) = Model::declare_on(&bed.device, spec, bed.dtype, state);
-    initialise(&bed.device, &model, &mut params, Init::new(1));
-    let mut trainer = Trainer::new(&bed.device, model, params);
     let batch = [random_batch(tokens, how.caps.seq_tokens, spec.vocab)];
     let mut failed = None;
-    let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
-    if how.places.uses(Place::Disk) || how.places.uses(Place::Host) {
-        trainer.offload = offload::open(&bed.device, &how.places, Room::of(&planned, folder, None))?;
+    if args.once && args.machine == "cuda" {
+        warm_up(args, &bed, spec, how, &batch)?;
     }
+    let planned = plan(bed.device.machine.profile(), spec, bed.dtype, how, 1, tokens);
+    let mut trainer = trainer(args, &bed, &bed.device, spec, how, &planned)?;
     if !args.once {
         once(&mut trainer, &batch, how, &mut failed);
     }

@@ -24,7 +24,7 @@ pub fn run(args: &InspectModel) -> Result<()> {
     let mut best = Vec::new();
     let mut last = Vec::new();
     // By tiles: the logits of a long sequence would not fit.
-    let tile = Head::tile_rows(vocab);
+    let tile = Head::tile_rows(device.machine.as_ref(), vocab);
     for start in (0..tokens).step_by(tile) {
         let rows = hidden.view_rows(start..tokens.min(start + tile));
         let logits = device.to_f32(&model.head(0.0).logits(&subject.scope(), &rows));

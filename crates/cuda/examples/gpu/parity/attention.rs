@@ -25,6 +25,11 @@ pub const CASES: &[Case] = &[
         run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], ..PLAIN }),
     },
     Case {
+        name: "attention, a prompt of an odd length",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[300], dim: 64, ..PLAIN }),
+    },
+    Case {
         name: "attention, documents and window",
         bounds: BOUNDS,
         run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], window: Some(64), ..PLAIN }),

@@ -2,8 +2,10 @@
 
 mod attention;
 mod experts;
+mod narrow;
 mod plain;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
@@ -141,23 +143,44 @@ pub fn run(lines: &mut Lines) {
     }
 }
 
-/// Runs every operation on both.
+/// Runs every operation on both. One that panics is a failed line; a device that has failed for good ends it all.
 fn compare(machines: [Arc<dyn Machine>; 2], lines: &mut Lines) {
     for (index, dtype) in [DType::F32, DType::Bf16].into_iter().enumerate() {
         let [ours, theirs] =
             machines.each_ref().map(|machine| Bed { device: Device::new(machine.clone(), BUDGET), dtype });
-        for case in plain::CASES.iter().chain(experts::CASES).chain(attention::CASES) {
-            let (made, expected) = ((case.run)(&ours), (case.run)(&theirs));
-            for ((what, tensor), (_, other)) in made.iter().zip(&expected) {
-                let worst = difference(&ours.values(tensor), &theirs.values(other));
-                let bound = case.bounds[index];
-                let ok = worst.is_some_and(|worst| worst <= bound);
-                let text = worst.map_or("not finite where the other is".into(), |worst| {
-                    format!("{worst:.1e} of the largest, bound {bound:.0e}")
-                });
-                lines.say(format!("{} {what} {dtype:?}", case.name), ok, text);
+        let cases = plain::CASES.iter().chain(narrow::CASES).chain(experts::CASES).chain(attention::CASES);
+        for case in cases {
+            if let Err(why) = attempt(|| one(case, index, [&ours, &theirs], lines)) {
+                lines.say(format!("{} {dtype:?}", case.name), false, why);
+                let answers = || ours.device.to_f32(&ours.zeros([1, 1]));
+                if let Err(why) = attempt(answers) {
+                    return lines.say("the device", false, format!("it answers no more: {why}"));
+                }
             }
         }
+    }
+}
+
+/// What a call makes, or the words of its panic.
+fn attempt<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    // What was made before a panic is not looked at again.
+    std::panic::catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or("a panic".into())
+    })
+}
+
+/// One operation on both.
+fn one(case: &Case, index: usize, [ours, theirs]: [&Bed; 2], lines: &mut Lines) {
+    let (made, expected) = ((case.run)(ours), (case.run)(theirs));
+    for ((what, tensor), (_, other)) in made.iter().zip(&expected) {
+        let worst = difference(&ours.values(tensor), &theirs.values(other));
+        let bound = case.bounds[index];
+        let ok = worst.is_some_and(|worst| worst <= bound);
+        let text = worst.map_or("not finite where the other is".into(), |worst| {
+            format!("{worst:.1e} of the largest, bound {bound:.0e}")
+        });
+        lines.say(format!("{} {what} {:?}", case.name, ours.dtype), ok, text);
     }
 }
 
@@ -166,6 +189,13 @@ mod tests {
     use fathom_cpu::isa::Isa;
 
     use super::*;
+
+    #[test]
+    fn panics_are_words() {
+        assert_eq!(attempt(|| 3), Ok(3));
+        let found: Result<(), String> = attempt(|| panic!("norm: {} rows", 3));
+        assert_eq!(found, Err("norm: 3 rows".into()));
+    }
 
     /// The program is one that a machine can run, and machines that compute rightly pass.
     #[test]

@@ -53,8 +53,26 @@ fn sums_over_rows_and_vectors() {
             m.sum_squares(&x, &squares);
             results.extend([sum, squares]);
         }
+        let x = random(device, [1, 20_005], DType::F32, 4);
+        let slots = random(device, [1, 5], DType::F32, 5);
+        m.sum_squares_slots(&x, 4096, &slots);
+        results.push(slots);
         results
     });
+}
+
+/// One launch for all slots has the bits of one for each, wherever they begin.
+#[test]
+fn slots_of_squares_do_not_depend_on_each_other() {
+    let Some([_, device]) = devices() else { return };
+    let (x, slot) = (random(&device, [1, 30_001], DType::F32, 1), 10_000);
+    let [together, apart] = [0; 2].map(|_| random(&device, [1, 4], DType::F32, 2));
+    device.machine.sum_squares_slots(&x, slot, &together);
+    for (index, start) in (0..x.cols()).step_by(slot).enumerate() {
+        let part = x.view_cols(start..x.cols().min(start + slot));
+        device.machine.sum_squares(&part, &apart.view_cols(index..index + 1));
+    }
+    assert_eq!(floats(&device, &together), floats(&device, &apart));
 }
 
 #[test]

@@ -215,7 +215,11 @@ impl Machine for Emulated {
     }
 
     fn sum_squares(&self, x: &Tensor, out: &Tensor) {
-        run(kernels::sum_squares(x, out, self.scratch()));
+        one(kernels::sum_squares(x, out));
+    }
+
+    fn sum_squares_slots(&self, x: &Tensor, slot: usize, out: &Tensor) {
+        one(kernels::sum_squares_slots(x, slot, out));
     }
 
     fn step_scale(&self, op: &StepScale<'_>) {

@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod emulator;
+mod encode;
 mod experts;
 mod geometry;
 mod machine;

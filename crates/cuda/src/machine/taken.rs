@@ -1,0 +1,100 @@
+//! Who did what libraries and kernels can both do, counted, and what a library refuses, said once.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::blas::Shape;
+
+/// Calls that a library took, and those that kernels did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// By cuBLASLt or cuDNN.
+    pub library: u64,
+    /// By kernels of our own.
+    pub kernels: u64,
+}
+
+impl Calls {
+    /// Who did the calls since an earlier count: `library`'s name, `kernels`, or both.
+    pub fn since(&self, before: Calls, library: &str) -> String {
+        match (self.library > before.library, self.kernels > before.kernels) {
+            (true, false) => library.to_string(),
+            (false, true) => "kernels".to_string(),
+            (true, true) => format!("{library} and kernels"),
+            (false, false) => "nobody".to_string(),
+        }
+    }
+}
+
+/// Counts.
+#[derive(Default)]
+struct Counter {
+    library: AtomicU64,
+    kernels: AtomicU64,
+}
+
+impl Counter {
+    fn add(&self, by_library: bool) {
+        let counter = if by_library { &self.library } else { &self.kernels };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn calls(&self) -> Calls {
+        Calls { library: self.library.load(Ordering::Relaxed), kernels: self.kernels.load(Ordering::Relaxed) }
+    }
+}
+
+/// Of one machine.
+#[derive(Default)]
+pub struct Taken {
+    products: Counter,
+    attention: Counter,
+    said: Mutex<BTreeSet<Shape>>,
+}
+
+impl Taken {
+    /// A product was issued.
+    pub fn product(&self, by_library: bool) {
+        self.products.add(by_library);
+    }
+
+    /// Attention or its gradient was.
+    pub fn attention(&self, by_library: bool) {
+        self.attention.add(by_library);
+    }
+
+    /// Products, and attention with its gradients.
+    pub fn calls(&self) -> [Calls; 2] {
+        [self.products.calls(), self.attention.calls()]
+    }
+
+    /// cuBLASLt has nothing for a shape: a line on standard error, once.
+    pub fn refused(&self, shape: &Shape, workspace_bytes: u64) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(*shape) {
+            eprintln!(
+                "cuBLASLt has no product for {shape:?} with {workspace_bytes} bytes of scratch; a kernel of our own computes it"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_by_who_did_them() {
+        let taken = Taken::default();
+        let before = taken.calls();
+        taken.product(true);
+        taken.attention(false);
+        let [products, attention] = taken.calls();
+        assert_eq!(products.since(before[0], "cuBLASLt"), "cuBLASLt");
+        assert_eq!(attention.since(before[1], "cuDNN"), "kernels");
+        taken.attention(true);
+        assert_eq!(taken.calls()[1].since(before[1], "cuDNN"), "cuDNN and kernels");
+        assert_eq!(taken.calls()[0].since(products, "cuBLASLt"), "nobody");
+    }
+}

@@ -1,0 +1,120 @@
+//! Steps with FP8 products against those without: how fast they are, and what becomes of the loss.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Session, compare_means, read};
+
+/// `precision.gemm`, beside bf16.
+pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
+/// The Llama-3-8B shape with half of its layers, so that the optimizer's state stays on the device and the step is one of products.
+const SHAPE: &str = "--hidden 4096 --layers 16 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192";
+/// What its rows are called.
+pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
+/// Tokens of a step.
+const TOKENS: &str = "8192";
+/// Limits of a step's run and of a training run.
+const LIMITS_S: [u64; 2] = [40, 40];
+/// Steps of each stage of a training run, and the last of them whose losses are compared.
+const STEPS: &str = "200";
+const LAST: usize = 20;
+/// Most that they may differ by.
+const BOUND: f64 = 0.01;
+
+/// The check of a format's loss.
+pub fn loss_of(format: &str) -> String {
+    format!("loss of {STEPS} steps in {format} against bf16")
+}
+
+impl Session {
+    /// Runs both for each format.
+    pub(super) fn fp8(&mut self) {
+        for format in ["bf16"].iter().chain(&FORMATS) {
+            let mut command = Command::new(&self.programs.fathom);
+            command
+                .args(["bench", "step", "--json", "--machine", "cuda", "--dtype", "bf16"])
+                .args(SHAPE.split(' '));
+            command.args(["--tokens", TOKENS, "--places", "none", "--repeat", "5", "--gemm", format]);
+            let what = format!("step of {TOKENS} tokens, {SHAPE_NAME}, {format}");
+            let ran = self.stage(&what, LIMITS_S[0], &mut command);
+            self.results.add(&ran.lines, Some(SHAPE_NAME));
+        }
+        let out = std::env::temp_dir().join(format!("fathom-gpu-fp8-{}", std::process::id()));
+        let mut reference = Vec::new();
+        for format in ["bf16"].iter().chain(&FORMATS) {
+            let run = out.join(format);
+            let mut command = training(&self.programs.fathom, &run, format, "cuda");
+            self.stage(&format!("{STEPS} steps of three stages, {format}"), LIMITS_S[1], &mut command);
+            let losses = read(&run).unwrap_or_default();
+            if *format == "bf16" {
+                reference = losses;
+                continue;
+            }
+            let (line, complaint) = judged(format, &reference, &losses);
+            self.results.add(&[line], None);
+            self.complaints.extend(complaint);
+        }
+        // A folder of the system's that it clears itself.
+        let _ = std::fs::remove_dir_all(&out);
+    }
+}
+
+/// Training on the handbook's text, by a model large enough that its products are the library's.
+fn training(binary: &Path, out: &Path, format: &str, machine: &str) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["quickstart", "--steps", STEPS, "--out"]).arg(out);
+    command.arg(format!("precision.gemm={format}")).arg(format!("machine.kind={machine}"));
+    command.args([
+        "model.layers=8",
+        "model.hidden=512",
+        "model.heads=8",
+        "model.kv_heads=4",
+        "model.ffn=1408",
+    ]);
+    command.args(["model.vocab=1024", "model.precision=bf16", "eval.enabled=false", "optimizer.lr=1e-3"]);
+    command
+        .args(["stage.0.blend=[{source='text',weight=1.0}]", "stage.1.blend=[{source='text',weight=1.0}]"]);
+    command.args(["stage.2.seq_tokens=4096", "stage.2.min_doc_tokens=0"]);
+    // What follows --data are paths.
+    command.args(["--data", "docs"]);
+    command
+}
+
+/// The line of a format, and a complaint if its loss is another.
+fn judged(format: &str, reference: &[f64], losses: &[f64]) -> (String, Option<String>) {
+    let what = loss_of(format);
+    let steps = STEPS.parse().unwrap_or(1);
+    match compare_means(reference, losses, (steps, LAST)) {
+        None => {
+            let text = format!("{} steps, {} in bf16", losses.len(), reference.len());
+            let line = format!(r#"{{"what":"{what}","ok":false,"found":"{text}"}}"#);
+            (line, Some(format!("{what}: {text}")))
+        }
+        Some(ratios) => {
+            let ok = ratios.iter().all(|ratio| (ratio - 1.0).abs() <= BOUND);
+            let words: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.4}")).collect();
+            let text = format!("{} of bf16's by stage, bound {BOUND}", words.join(", "));
+            let line = format!(r#"{{"what":"{what}","ok":{ok},"found":"{text}"}}"#);
+            (line, (!ok).then(|| format!("{what}: {text}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_losses_of_each_stage_are_compared() {
+        let reference: Vec<f64> = (0..600).map(|step| if step % 200 < 180 { 9.0 } else { 2.0 }).collect();
+        let mut losses = reference.clone();
+        losses.iter_mut().skip(500).for_each(|loss| *loss *= 1.005);
+        let (line, complaint) = judged("fp8_block", &reference, &losses);
+        assert!(complaint.is_none() && line.contains("1.0000, 1.0000, 1.0050 of bf16's"), "{line}");
+        losses[599] = 3.0;
+        assert!(judged("fp8_block", &reference, &losses).1.is_some_and(|text| text.contains("1.02")));
+        assert!(judged("fp8_block", &reference, &losses[..599]).1.is_some());
+        losses[599] = f64::NAN;
+        assert!(judged("fp8_block", &reference, &losses).1.is_some());
+    }
+}
