@@ -1,12 +1,14 @@
 //! The verbs and their flags. Settings of a run are recipe keys, given as `path=value`, not flags.
 
 mod dist;
+mod quality;
 
 use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
+pub use quality::TrainQuality;
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
@@ -246,6 +248,8 @@ pub enum CurateVerb {
         #[arg(default_value = "out/curated")]
         out: PathBuf,
     },
+    /// Trains a fastText model of good text, for the stage `quality`.
+    TrainQuality(Box<TrainQuality>),
     /// Runs the scheduler of a Ballista cluster for `--engine ballista` (cargo feature `ballista`).
     Scheduler(Scheduler),
     /// Runs an executor of a Ballista cluster (cargo feature `ballista`).
@@ -537,10 +541,13 @@ pub struct Bench {
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,
+    /// step: what the operands of linear layers' products become when they meet, as a recipe's `precision.gemm`.
+    #[arg(long, default_value = "bf16")]
+    pub gemm: String,
     /// step: over several ranks, threads that share the cores: keys of a recipe's `mesh`, as `cp=2,cp_comm_type=a2a`.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     pub mesh: Vec<String>,
-    /// step: a single step, neither warmed up nor repeated: for those that take an hour.
+    /// step: a single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
     #[arg(long)]
     pub once: bool,
     /// step: groups of heads that attention runs over, one after the other.
@@ -561,6 +568,10 @@ pub struct Bench {
     /// step with --places auto: memory that the step may use, e.g. 8GiB; most of what is free if not given.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
+    /// step on cuda with --places auto: the host's memory that it may use, e.g. 96GiB; nine tenths of what the system calls
+    /// available if not given.
+    #[arg(long, value_name = "BYTES")]
+    pub host_memory: Option<String>,
     /// step on meta and with --places auto: whose rates predict the time: cpu, h100, h200, b200, or a file of `fathom bench profile --out`.
     #[arg(long, default_value = "cpu", value_name = "NAME|FILE")]
     pub machine_profile: String,

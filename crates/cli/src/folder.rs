@@ -1,15 +1,15 @@
 //! A run's folder: one process at a time works in it, and one recipe made it.
 
-use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::fs::{self, File};
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fathom_base::lock::{self, Claim};
+use fathom_base::metrics::{Event, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded, diff};
 use fathom_model::write_file;
 use fathom_train::recipe::{OffloadCodec, Recipe};
+use serde_json::Value;
 
 use crate::live::Live;
 
@@ -28,47 +28,26 @@ const FREE: [&str; 8] = [
 /// So may these, where every place gives back the bits that it was given.
 const PLACES: [&str; 3] = ["activations.", "stage.*.recompute_granularity", "stage.*.tile_rows"];
 
-/// A job that was killed may take a moment to be gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// Keeps other processes out of a run's folder for as long as the file is open.
+/// Keeps other processes out of a run's folder for as long as the file is open; `None` where the file system has no locks.
 ///
 /// # Errors
 /// If another process is in it, which is named.
-pub fn claim(folder: &Path, live: &Live) -> Result<File> {
+pub fn claim(folder: &Path, live: &Live) -> Result<Option<File>> {
     let path = folder.join(".lock");
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if Instant::now() < until => sleep(PAUSE),
-            Err(TryLockError::WouldBlock) => {
-                let holder = fs::read_to_string(&path).unwrap_or_default();
-                let holder = if holder.is_empty() { "another process" } else { holder.trim() };
-                bail!(
-                    "{} is in use by {holder}; wait for its end, end it, or give another folder (--out)",
-                    folder.display()
-                );
-            }
-            // Some file systems of clusters have no locks.
-            Err(TryLockError::Error(error)) => {
-                live.say(&format!(
-                    "warning: {} cannot be locked, so another run in the same folder would go unnoticed: {error}",
-                    path.display()
-                ));
-                break;
-            }
+    match lock::claim(&path, lock::PATIENCE).with_context(|| format!("cannot open {}", path.display()))? {
+        Claim::Held(file) => Ok(Some(file)),
+        Claim::Taken(holder) => bail!(
+            "{} is in use by {holder}; wait for its end, end it, or give another folder (--out)",
+            folder.display()
+        ),
+        Claim::Impossible(error) => {
+            live.say(&format!(
+                "warning: {} cannot be locked, so another run in the same folder would go unnoticed: {error}",
+                path.display()
+            ));
+            Ok(None)
         }
     }
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let holder = format!("process {} on {}\n", std::process::id(), host.trim());
-    // A message's words: a full disk is no reason to end here.
-    let _ = file.set_len(0).and_then(|()| file.write_all(holder.as_bytes()));
-    Ok(file)
 }
 
 /// Refuses a folder that another recipe made; writes the recipe into a new one, whole or not at all.
@@ -85,7 +64,16 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     if before.as_deref() == Some(loaded.text()) {
         return Ok(());
     }
-    if before.is_some() {
+    if before.is_some() && !is_begun(folder)? {
+        // Such as a path that was misspelt: nothing came of it, and its first line would name the old keys.
+        let log = folder.join("metrics.jsonl");
+        match fs::remove_file(&log) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", log.display()));
+            }
+            _ => {}
+        }
+    } else if before.is_some() {
         let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
         let exact =
             [&before, loaded].iter().all(|of| of.value.activations.offload_codec == OffloadCodec::AsIs);
@@ -98,6 +86,17 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
         }
     }
     Ok(write_file(&path, loaded.text().as_bytes())?)
+}
+
+/// Whether a run has done more than to say what it would do: it has text, or a checkpoint.
+fn is_begun(folder: &Path) -> Result<bool> {
+    let log = folder.join("metrics.jsonl");
+    // A recipe without a log is nobody's run, so not ours to replace.
+    if !log.exists() || folder.join("checkpoints").exists() {
+        return Ok(true);
+    }
+    let only_said = |event: &Value| matches!(Event::from_value(event), Some(Event::Run(_)));
+    Ok(!read_events(log)?.iter().all(only_said))
 }
 
 /// Whether a key may change; `exact`: every place of activations gives back the bits that it was given.

@@ -215,6 +215,7 @@ impl Job<'_> {
         let (recipe, folder, tokenizer) = (self.recipe, self.folder.clone(), &tokenizer);
         let vocab = tokenizer.vocab_size();
         let stores = &Stores::open(recipe, corpus.map(Arc::new), vocab)?;
+        stores.check_tokenizer(tokenizer)?;
         let mesh = stage::ranks(recipe, 0)?;
         let seconds = &self.stage_seconds();
         let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, stop };

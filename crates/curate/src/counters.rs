@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use fathom_prose::extract::Refusal;
 use serde::{Deserialize, Serialize};
@@ -61,9 +62,11 @@ impl From<Refusal> for Reason {
             Refusal::UnknownCharset => Reason::UnknownCharset,
             Refusal::PageTooLarge | Refusal::TooManyElements | Refusal::ExpansionTooLarge => Reason::TooLarge,
             Refusal::Redirect => Reason::Redirect,
-            Refusal::NoContent | Refusal::TooShort | Refusal::NoDocument | Refusal::ExtractorFailed => {
-                Reason::NoContent
-            }
+            Refusal::NoContent
+            | Refusal::TooShort
+            | Refusal::NoStopWords
+            | Refusal::NoDocument
+            | Refusal::ExtractorFailed => Reason::NoContent,
         }
     }
 }
@@ -150,11 +153,16 @@ pub struct Counters {
     pub dropped: BTreeMap<Reason, Dropped>,
     /// The first [`Counters::LISTED`] damaged records; `dropped` counts all of them.
     pub damage: Vec<Damage>,
+    /// The files that were dropped as [`Reason::NoReader`], by extension, as in `.pdf`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unread: BTreeMap<String, Dropped>,
 }
 
 impl Counters {
     /// So many damaged records are listed with their place, so that a broken crawl cannot fill the memory.
     pub const LISTED: usize = 256;
+    /// So many extensions without a reader are told apart.
+    const EXTENSIONS: usize = 64;
 
     /// Documents dropped for any reason.
     pub fn dropped_documents(&self) -> u64 {
@@ -172,13 +180,49 @@ impl Counters {
         }
         let room = Self::LISTED.saturating_sub(self.damage.len());
         self.damage.extend(later.damage.iter().take(room).cloned());
+        for (extension, files) in &later.unread {
+            self.add_unread(extension, *files);
+        }
         self
     }
 
-    /// One line per reason, for an error or a terminal: `3 invalid UTF-8, 1 blank`.
+    /// One line per reason, for an error or a terminal: `3 invalid UTF-8, 1 blank, 2 without a reader (2 .pdf)`.
     pub fn summary(&self) -> String {
-        let parts: Vec<String> = self.dropped.iter().map(|(r, d)| format!("{} {r}", d.documents)).collect();
+        let part = |(reason, dropped): (&Reason, &Dropped)| match reason {
+            Reason::NoReader if !self.unread.is_empty() => {
+                format!("{} {reason} ({})", dropped.documents, self.extensions())
+            }
+            _ => format!("{} {reason}", dropped.documents),
+        };
+        let parts: Vec<String> = self.dropped.iter().map(part).collect();
         if parts.is_empty() { "nothing was dropped".to_string() } else { parts.join(", ") }
+    }
+
+    /// The extensions without a reader, the most frequent first: `12 .pdf, 1 .zip`.
+    pub(crate) fn extensions(&self) -> String {
+        let mut all: Vec<_> = self.unread.iter().collect();
+        all.sort_by_key(|(_, files)| std::cmp::Reverse(files.documents));
+        let mut shown: Vec<String> =
+            all.iter().take(8).map(|(extension, files)| format!("{} {extension}", files.documents)).collect();
+        if all.len() > shown.len() {
+            shown.push("...".to_string());
+        }
+        shown.join(", ")
+    }
+
+    /// Counts a file that has no reader.
+    pub(crate) fn without_reader(&mut self, path: &Path, bytes: u64) {
+        self.drop_documents(Reason::NoReader, 1, bytes);
+        let extension = path.extension().map(|e| format!(".{}", e.to_string_lossy().to_lowercase()));
+        let extension = extension.unwrap_or_else(|| "without extension".to_string());
+        self.add_unread(&extension, Dropped { documents: 1, bytes });
+    }
+
+    fn add_unread(&mut self, extension: &str, files: Dropped) {
+        let known = self.unread.len() < Self::EXTENSIONS || self.unread.contains_key(extension);
+        let sum = self.unread.entry(if known { extension } else { "others" }.to_string()).or_default();
+        sum.documents += files.documents;
+        sum.bytes += files.bytes;
     }
 
     pub(crate) fn keep(&mut self, text: &str) {

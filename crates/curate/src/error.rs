@@ -1,7 +1,10 @@
 //! What stops a run: a path the user named that cannot be read, nothing to read at all, or an output that cannot be
 //! written.
 
+use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::counters::Reason;
 
 /// Everything that ends the reading of a corpus. Damaged records are counted instead, see
 /// [`Counters`](crate::Counters).
@@ -14,6 +17,32 @@ pub enum Error {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A file could not be opened or read for a reason that may pass and says nothing about its content: a disk or a
+    /// server that is away, too many open files. It is never counted as damage.
+    #[error(
+        "cannot read {location}{}: {detail}; this may pass: try again, and leave the file out if it stays so",
+        offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
+    )]
+    Unavailable {
+        /// The path or address.
+        location: String,
+        /// The byte of the file that could not be had; `None` where it could not be opened.
+        offset: Option<u64>,
+        /// What the system or the server said.
+        detail: String,
+    },
+    /// Parts of a table that were not made, because files could not be read for a reason that may pass.
+    #[error(
+        "{parts} of {of} parts are not made: {first}; the next run with the same folder makes only what is missing"
+    )]
+    Unread {
+        /// How many parts.
+        parts: usize,
+        /// How many parts there were to make.
+        of: usize,
+        /// Why the first of them was not.
+        first: Box<Error>,
     },
     /// A file behind an address could not be read.
     #[error("cannot read {location}: {detail}; {advice}")]
@@ -31,10 +60,10 @@ pub enum Error {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// The Parquet file has no usable text column of the wanted name.
-    #[error("{}: {problem}; choose one of its text columns ({columns}) as the field", path.display())]
+    /// The file has no usable text column of the wanted name, a Parquet file by its schema, one of JSON in any record.
+    #[error("{}: {problem}; choose one of its text columns ({columns}) as the field, or leave the file out", path.display())]
     NoTextColumn {
-        /// The Parquet file.
+        /// The file.
         path: PathBuf,
         /// What is wrong with the wanted column.
         problem: String,
@@ -63,6 +92,17 @@ pub enum Error {
         first: String,
         /// The path or address of the second.
         second: String,
+    },
+    /// The folder of the results holds those of other inputs.
+    #[error(
+        "{} holds a curation of other inputs ({held}); give this one another folder with `out=...`, or remove that one first",
+        folder.display()
+    )]
+    OtherCuration {
+        /// The folder.
+        folder: PathBuf,
+        /// What that curation read.
+        held: String,
     },
     /// Not one document came out of everything that was looked at.
     #[error("no text found: looked at {looked_at}; {outcome}")]
@@ -100,6 +140,22 @@ pub enum Error {
     Interrupted {
         /// The point of the run.
         at: String,
+    },
+    /// Another process works in the folder of the results.
+    #[error(
+        "{} is in use by {holder}, as rank {rank} of {world_size}; wait for its end, end it, or give this run another folder \
+         with `out=...`",
+        folder.display()
+    )]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// Who, in words.
+        holder: String,
+        /// The number of that process among those of its run.
+        rank: usize,
+        /// The number of processes of that run.
+        world_size: usize,
     },
     /// A stage panicked where it should have counted a loss.
     #[error("a stage panicked: {detail}; leave the stage out, or report the text it panicked on")]
@@ -183,6 +239,23 @@ pub enum Error {
 }
 
 impl Error {
+    /// A failure to open a file or to read it at an offset.
+    pub(crate) fn access(location: &str, offset: Option<u64>, source: io::Error) -> Error {
+        if !may_pass(&source) {
+            return Error::read(location.as_ref(), source);
+        }
+        Error::Unavailable { location: location.to_owned(), offset, detail: source.to_string() }
+    }
+    /// What a file is counted under that cannot be opened or read because of this; `None` where that may pass, so that
+    /// it must not be counted.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        match self {
+            Error::Unavailable { .. } => None,
+            Error::BadFile { .. } => Some(Reason::BrokenArchive),
+            Error::NoTextColumn { .. } => Some(Reason::NoTextField),
+            _ => Some(Reason::Unreadable),
+        }
+    }
     /// A failure to read `path`.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
         Error::Read { path: path.to_path_buf(), source }
@@ -199,5 +272,54 @@ impl Error {
     /// A failure to write `path`.
     pub(crate) fn write(action: &'static str, path: &Path, source: std::io::Error) -> Error {
         Error::Write { action, path: path.to_path_buf(), source }
+    }
+}
+
+/// Whether a failure to open or read a file may pass: a disk or network that is away (`EIO`, `ESTALE`, `ETIMEDOUT`), too many
+/// open files (`EMFILE`, `ENFILE`), no memory. What lasts is listed; all else may pass, because to try once too often costs less
+/// than a file that is left out for good.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
+        UnexpectedEof, Unsupported,
+    };
+    // `ELOOP`, symbolic links in a circle, which a folder from anywhere may hold; its kind has no stable name.
+    const LOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
+    let lasts = matches!(
+        error.kind(),
+        NotFound
+            | PermissionDenied
+            | NotADirectory
+            | IsADirectory
+            | InvalidFilename
+            | InvalidInput
+            | InvalidData
+            | UnexpectedEof
+            | Unsupported
+    );
+    !lasts && error.raw_os_error() != Some(LOOP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_may_pass_is_told_from_what_lasts() {
+        // ENXIO, EIO, EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOSPC, ENOTCONN, ETIMEDOUT, EHOSTDOWN, ESTALE, EUCLEAN, EDQUOT
+        for number in [6, 5, 11, 12, 16, 23, 24, 28, 107, 110, 112, 116, 117, 122] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(may_pass(&error), "{error}");
+            assert_eq!(Error::access("a", Some(7), error).reason(), None);
+        }
+        // EPERM, ENOENT, EACCES, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOSYS, ELOOP, EOPNOTSUPP
+        for number in [1, 2, 13, 20, 21, 22, 36, 38, 40, 95] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(!may_pass(&error), "{error}");
+            assert_eq!(Error::access("a", None, error).reason(), Some(Reason::Unreadable));
+        }
+        let said = Error::access("a.gz", Some(7), io::Error::from_raw_os_error(5)).to_string();
+        assert!(said.starts_with("cannot read a.gz at byte 7: Input/output error"), "{said}");
     }
 }

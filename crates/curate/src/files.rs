@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
 use crate::counters::{Counters, Damage, Reason};
-use crate::error::Error;
+use crate::error::{Error, may_pass};
 use crate::read::packed::Codec;
 
-/// The extensions that have a reader, for messages.
-pub(crate) const READABLE: &str = ".txt .md .rs .html .jsonl .parquet .warc .wet .tar, MediaWiki dumps *-pages-*.xml; also compressed .gz .zst .bz2";
+/// What has a reader, for messages.
+pub(crate) const READABLE: &str = ".txt .md .rs .html .json .jsonl .warc .wet .tar and MediaWiki dumps *-pages-*.xml, all of \
+    them also compressed .gz .zst .bz2, and .parquet; a curation reads source code too, and files of any name by `input.format`";
 
 /// How a file is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The file is the text.
-    Text,
+    Text(Codec),
     /// The text between the tags.
-    Html,
+    Html(Codec),
     /// One JSON object a line.
     Jsonl(Codec),
     /// A column of strings.
@@ -30,10 +31,47 @@ pub(crate) enum Kind {
     Papers(Codec),
 }
 
+fathom_base::choice! {
+    /// How the files of an input are read.
+    pub enum Format {
+        /// Each as its name says: text, source code, pages, JSON, tables, crawls, dumps, papers.
+        Auto = "auto",
+        /// A folder of programs: pages, JSON, XML and tables of values are source code there, and read as they are.
+        /// `.jsonl` and `.parquet` hold records.
+        Code = "code",
+        /// Each is one text, whatever its name.
+        Text = "text",
+        /// Each is one page.
+        Html = "html",
+        /// One JSON object a line.
+        Jsonl = "jsonl",
+        /// Parquet.
+        Parquet = "parquet",
+        /// Crawls, WARC or WET.
+        Warc = "warc",
+        /// MediaWiki dumps.
+        Wikipedia = "wikipedia",
+        /// Tars of arXiv sources.
+        Arxiv = "arxiv",
+    }
+}
+
 /// Source code by extension, beyond what [`Kind::of`] knows as text.
-const CODE: &str = " c h cc cpp cxx hpp hh cu cuh py pyi js mjs ts tsx jsx go java kt kts scala swift rb php pl pm lua r jl hs \
-                    ml mli clj ex exs erl cs fs vb zig nim d dart sh bash zsh ps1 sql proto graphql tf cmake mk rst adoc \
-                    tex toml yaml yml vue svelte css scss el lisp scm f90 f95 m mm v sv vhd asm s ";
+const CODE: &str = " c h cc cpp cxx hpp hh cu cuh py pyi pyx pxd js mjs cjs ts tsx jsx go java kt kts scala sbt swift rb php pl pm \
+                    lua r jl hs ml mli clj cljs ex exs erl cs fs vb zig nim d dart sh bash zsh fish ps1 bat cmd sql proto \
+                    thrift graphql tf hcl cmake mk mak gradle groovy bzl bazel nix m4 ac am awk tcl rst adoc org markdown \
+                    tex toml yaml yml ini cfg vue svelte css scss sass less el lisp scm rkt elm purs lean agda v sv vhd f f90 \
+                    f95 pas ada adb ads m mm asm s sol wgsl glsl hlsl vert frag metal erb ejs hbs pug ";
+/// What only a folder of programs has as source code.
+const CODE_DATA: &str = " html htm xhtml json json5 jsonc xml xsd xsl xslt csv tsv conf properties ";
+/// Source code by the whole name.
+const CODE_NAMES: &str = " dockerfile containerfile makefile gnumakefile rakefile gemfile jenkinsfile vagrantfile procfile \
+                          justfile brewfile podfile fastfile build workspace sconstruct sconscript kconfig kbuild ";
+
+/// Whether `word` stands in a list of words between spaces.
+fn stands_in(list: &str, word: &str) -> bool {
+    list.split_ascii_whitespace().any(|listed| listed == word)
+}
 
 impl Kind {
     /// The kind by file name, `None` where no reader exists. Case does not matter.
@@ -41,23 +79,71 @@ impl Kind {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let (codec, stem) = Codec::split(&name);
         let ends = |suffix: &str| stem.len() > suffix.len() && stem.ends_with(suffix);
+        // Large dumps come in pieces: `...-pages-articles1.xml-p1p41242.bz2`. Their index is a list of places.
+        let dump = |(head, rest): (&str, &str)| {
+            head.contains("-pages-") && (rest.is_empty() || rest.starts_with("-p"))
+        };
         match codec {
-            Codec::Plain if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text),
-            Codec::Plain if ends(".html") => Some(Kind::Html),
+            _ if stem.contains("-multistream-index") => None,
+            codec if ends(".txt") || ends(".md") || ends(".rs") => Some(Kind::Text(codec)),
+            codec if ends(".html") => Some(Kind::Html(codec)),
             Codec::Plain if ends(".parquet") => Some(Kind::Parquet),
-            codec if ends(".jsonl") => Some(Kind::Jsonl(codec)),
+            codec if ends(".jsonl") || ends(".json") || ends(".ndjson") => Some(Kind::Jsonl(codec)),
             codec if ends(".warc") || ends(".wet") => Some(Kind::Warc(codec)),
-            codec if ends(".xml") && stem.contains("-pages-") => Some(Kind::Wiki(codec)),
+            codec if stem.rsplit_once(".xml").is_some_and(dump) => Some(Kind::Wiki(codec)),
             codec if ends(".tar") => Some(Kind::Papers(codec)),
             _ => None,
         }
     }
 
     /// Like [`Kind::of`], with source code of any language as text.
-    pub(crate) fn of_any(path: &Path) -> Option<Kind> {
-        let extension = || path.extension().map(|e| e.to_string_lossy().to_lowercase());
-        let is_code = |e: String| !e.is_empty() && CODE.contains(&format!(" {e} "));
-        Kind::of(path).or_else(|| extension().is_some_and(is_code).then_some(Kind::Text))
+    fn of_any(path: &Path) -> Option<Kind> {
+        let is_page = || is_of(path, " htm xhtml ");
+        let other = || match () {
+            () if is_page() => Some(Kind::Html(Codec::Plain)),
+            () if is_code(path) => Some(Kind::Text(Codec::Plain)),
+            () => None,
+        };
+        Kind::of(path).or_else(other)
+    }
+
+    /// The kind of a file of a folder of programs.
+    fn of_code(path: &Path) -> Option<Kind> {
+        if is_code(path) || is_of(path, CODE_DATA) {
+            return Some(Kind::Text(Codec::Plain));
+        }
+        let records = |kind: &Kind| matches!(kind, Kind::Text(Codec::Plain) | Kind::Jsonl(_) | Kind::Parquet);
+        Kind::of(path).filter(records)
+    }
+}
+
+/// Whether the extension is one of a list.
+fn is_of(path: &Path, list: &str) -> bool {
+    path.extension().is_some_and(|e| stands_in(list, &e.to_string_lossy().to_lowercase()))
+}
+
+fn is_code(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let variant = ["dockerfile.", "makefile."].iter().any(|start| name.starts_with(start));
+    is_of(path, CODE) || stands_in(CODE_NAMES, &name) || variant
+}
+
+impl Format {
+    /// How a file of this name is read, `None` where no reader exists.
+    pub(crate) fn kind(self, path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_string_lossy().to_lowercase();
+        let (codec, _) = Codec::split(&name);
+        match self {
+            Format::Auto => Kind::of_any(path),
+            Format::Code => Kind::of_code(path),
+            Format::Text => Some(Kind::Text(codec)),
+            Format::Html => Some(Kind::Html(codec)),
+            Format::Jsonl => Some(Kind::Jsonl(codec)),
+            Format::Parquet => Some(Kind::Parquet),
+            Format::Warc => Some(Kind::Warc(codec)),
+            Format::Wikipedia => Some(Kind::Wiki(codec)),
+            Format::Arxiv => Some(Kind::Papers(codec)),
+        }
     }
 }
 
@@ -86,7 +172,7 @@ pub(crate) struct Found {
 /// [`below_of`] for the kinds that [`Kind::of`] knows.
 ///
 /// # Errors
-/// [`Error::Read`] if `root` itself cannot be listed.
+/// As there.
 pub(crate) fn below(
     root: &Path,
     links: bool,
@@ -101,15 +187,15 @@ pub(crate) fn below(
 /// anything that cannot be listed is counted.
 ///
 /// # Errors
-/// [`Error::Read`] if `root` itself cannot be listed.
+/// [`Error::Read`] if `root` itself cannot be listed, [`Error::Unavailable`] if something below it may be listed later.
 pub(crate) fn below_of(
     root: &Path,
     links: bool,
     skip: fn(&str) -> bool,
-    kind: fn(&Path) -> Option<Kind>,
+    kind: impl Fn(&Path) -> Option<Kind>,
     counters: &mut Counters,
 ) -> Result<Vec<Found>, Error> {
-    std::fs::read_dir(root).map_err(|e| Error::read(root, e))?;
+    std::fs::read_dir(root).map_err(|e| Error::access(&root.display().to_string(), None, e))?;
     let refused = |name: &str| name.starts_with('.') || skip(name);
     let walk = WalkDir::new(root).follow_links(links).sort_by_file_name().into_iter();
     let mut found = Vec::new();
@@ -120,7 +206,7 @@ pub(crate) fn below_of(
             }
             let bytes = entry.metadata()?.len();
             let Some(kind) = kind(entry.path()) else {
-                counters.drop_documents(Reason::NoReader, 1, bytes);
+                counters.without_reader(entry.path(), bytes);
                 return Ok(None);
             };
             let relative = relative_name(root, entry.path());
@@ -130,6 +216,13 @@ pub(crate) fn below_of(
             Ok(file) => found.extend(file),
             Err(error) => {
                 let file = error.path().unwrap_or(root).display().to_string();
+                if error.io_error().is_some_and(may_pass) {
+                    return Err(Error::Unavailable {
+                        location: file,
+                        offset: None,
+                        detail: error.to_string(),
+                    });
+                }
                 let (place, reason) = (String::new(), Reason::Unreadable);
                 counters.damaged(Damage { file, place, reason, detail: error.to_string() }, 1, 0);
             }

@@ -11,6 +11,7 @@ use crate::counters::{Counters, Reason};
 use crate::document::group_of;
 use crate::error::Error;
 use crate::files::{Entry, Found, Kind, below, list_of};
+use crate::read::packed::Codec;
 use crate::read::{Documents, ReadOptions};
 
 /// Larger files are tables and bundles, not writing.
@@ -114,12 +115,15 @@ impl Crate {
     fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
         let mut files = below(folder, false, skip, counters)?;
         files.retain(|file| {
-            let reason = match file.kind {
-                Kind::Text | Kind::Html if file.bytes <= MAX_FILE_BYTES => return true,
-                Kind::Text | Kind::Html => Reason::TooLarge,
-                _ => Reason::NoReader,
-            };
-            counters.drop_documents(reason, 1, file.bytes);
+            match file.kind {
+                Kind::Text(Codec::Plain) | Kind::Html(Codec::Plain) if file.bytes <= MAX_FILE_BYTES => {
+                    return true;
+                }
+                Kind::Text(Codec::Plain) | Kind::Html(Codec::Plain) => {
+                    counters.drop_documents(Reason::TooLarge, 1, file.bytes);
+                }
+                _ => counters.without_reader(&file.path, file.bytes),
+            }
             false
         });
         let name = match folder.file_name() {

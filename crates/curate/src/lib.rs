@@ -41,6 +41,7 @@ mod files;
 mod gather;
 mod join;
 pub mod pipeline;
+mod quality;
 mod read;
 pub mod stage;
 pub mod tables;
@@ -53,9 +54,11 @@ pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;
 pub use error::Error;
+pub use files::Format;
 pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{Joined, SEPARATOR, group_documents};
+pub use quality::{QualityExamples, QualityReport, QualityTraining, train_quality};
 pub use read::{
-    Columns, CrawlFiles, Documents, InputFile, RawOptions, RawRecord, RawRecords, ReadOptions, RemoteOptions,
-    Snapshot, html_to_text, input_files, is_remote, named_files, open,
+    Charset, Columns, CrawlFiles, Documents, InputFile, RawOptions, RawRecord, RawRecords, ReadOptions,
+    RemoteOptions, Snapshot, html_to_text, input_files, is_remote, named_files, open,
 };

@@ -66,6 +66,20 @@ pub enum Error {
         /// The number of ids allowed.
         vocab_size: u64,
     },
+    /// A store beside a tokenizer that did not make it.
+    #[error(
+        "{}: the store's ids are those of the tokenizer {made_by}, and the one given is {given}; name the tokenizer that the \
+         store was written with, or write the store anew",
+        path.display()
+    )]
+    OtherTokenizer {
+        /// The store's account.
+        path: PathBuf,
+        /// [`crate::Tokenizer::hash`] of the tokenizer that made the ids.
+        made_by: String,
+        /// That of the tokenizer given.
+        given: String,
+    },
     /// Text that the tokenizer refused.
     #[error("the tokenizer failed: {0}")]
     Encode(String),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use fathom_text::Tokenizer;
 use fathom_text::loader::{Cursor, Loader, Part, Source, Spec, choose, is_held_out};
 use fathom_text::recall;
 use fathom_text::store::Store;
@@ -60,6 +61,14 @@ impl Stores {
         let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share };
         stores.hold_one_out();
         Ok(stores)
+    }
+
+    /// Checks that each named store was written with this tokenizer.
+    ///
+    /// # Errors
+    /// A store that says it was written with another.
+    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Result<()> {
+        Ok(self.named.values().try_for_each(|store| store.check_tokenizer(tokenizer))?)
     }
 
     /// Few documents may have none with a hash in the held-out share. Then the share grows to the lowest hash, so that

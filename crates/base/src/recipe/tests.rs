@@ -220,6 +220,19 @@ fn mistakes_in_files_name_line_key_and_remedy() {
 }
 
 #[test]
+fn whole_numbers_may_be_sizes() {
+    let steps = |text: &str| {
+        Recipe::<Run>::load(layers().set(&format!("train.steps={text}"))).map(|r| r.value.train.steps)
+    };
+    assert_eq!(steps("4MiB").unwrap(), 4 << 20);
+    assert_eq!(
+        (steps("2 KB").unwrap(), steps("512B").unwrap(), steps("16k").unwrap()),
+        (2000, 512, 16 << 10)
+    );
+    assert!(steps("1.5").is_err() && steps("b").is_err() && steps("4MiBs").is_err());
+}
+
+#[test]
 fn mistakes_in_settings_name_the_setting() {
     let set = |text: &str, message: &str| refused(layers().set(text), message);
     set("train.lrr=0.1", "command line, `train.lrr=0.1`: unknown key `train.lrr`; did you mean `train.lr`?");

@@ -5,7 +5,7 @@ use toml::Value;
 use super::raw::{Raw, RawValue};
 use super::schema::{Kind, Leaf};
 use super::suggest;
-use crate::tokens;
+use crate::{human, tokens};
 
 /// Why a value does not fit: a hint for the message, empty when the message says enough.
 pub(crate) struct Misfit(pub String);
@@ -63,7 +63,7 @@ fn read(text: &str, kind: &Kind) -> Result<Value, Misfit> {
             "false" => Ok(Value::Boolean(false)),
             _ => Err(Misfit(String::new())),
         },
-        Kind::Integer => match tokens::parse(text) {
+        Kind::Integer => match tokens::parse(text).or_else(|message| bytes(text).ok_or(message)) {
             Ok(n) => Ok(Value::Integer(n)),
             Err(message) => Err(Misfit(format!(": {message}"))),
         },
@@ -90,6 +90,12 @@ fn read(text: &str, kind: &Kind) -> Result<Value, Misfit> {
         }
         Kind::Any => Ok(Raw::parse_value(text).map_or(Value::String(text.to_string()), |raw| raw.to_value())),
     }
+}
+
+/// A size that says so by its unit, `4MiB`: without one, `1.5` would be a whole number.
+fn bytes(text: &str) -> Option<i64> {
+    let size = text.trim().to_ascii_lowercase().ends_with('b').then(|| human::parse_bytes(text).ok())??;
+    i64::try_from(size).ok()
 }
 
 /// Text as typed; quotes that make it a TOML string are taken off.

@@ -1,6 +1,7 @@
 //! `fathom curate`: runs a curation, shows how far it is, and asks its tables.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +12,16 @@ use fathom_base::human;
 use fathom_base::recipe::{Layers, Recipe as Loaded, suggest_name};
 use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, stage_kinds};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
+use fathom_curate::{Error, RemoteOptions};
 use serde_json::json;
 
-use super::cluster;
+use super::{cluster, quality};
 use crate::args::{Curate, CurateVerb};
 use crate::curate_models::Engines;
 use crate::library::CURATE;
 
-/// Exit code where others owe something: "try again later" (`EX_TEMPFAIL`), which job systems retry.
+/// Exit code where others owe something or a signal ended the run: "try again later" (`EX_TEMPFAIL`), which job systems
+/// retry.
 const WAITING: u8 = 75;
 /// Seconds between two looks at what others have done.
 const LOOK_S: f64 = 2.0;
@@ -29,6 +32,7 @@ pub fn run(args: &Curate) -> Result<ExitCode> {
         Some(CurateVerb::Sql { query, out, json }) => sql(query, out, *json).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Stages { name }) => stages(name.as_deref()).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Report { out }) => report(out).map(|()| ExitCode::SUCCESS),
+        Some(CurateVerb::TrainQuality(args)) => quality::run(args).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Scheduler(args)) => cluster::scheduler(args).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Executor(args)) => cluster::executor(args).map(|()| ExitCode::SUCCESS),
         None => curate(args),
@@ -40,7 +44,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let layers = Layers::with_library(CURATE).recipe(recipe).sets(&args.settings);
     let loaded = Loaded::<Recipe>::load(layers)?;
     let rank = rank(args)?;
-    let pipeline = Pipeline::new(&loaded)?;
+    let pipeline = Pipeline::with_remote(&loaded, remote())?;
     let engine = cluster::engine(args)?;
     let asked_to_stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -55,6 +59,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
         threads: 0,
         rank,
         engine,
+        on_read: None,
         stop: Some(Arc::new(move |_: &str| flag.load(Ordering::Relaxed))),
         progress: Some(Arc::new(move |progress: &Progress| told.progress(progress))),
         say: Some(Arc::new(|text: &str| eprintln!("          {text}"))),
@@ -62,7 +67,14 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     };
     let begun = Instant::now();
     loop {
-        match pipeline.run(&options)? {
+        let ran = match pipeline.run(&options) {
+            Err(stopped @ Error::Interrupted { .. }) => {
+                eprintln!("{stopped}");
+                return Ok(ExitCode::from(WAITING));
+            }
+            ran => ran?,
+        };
+        match ran {
             Outcome::Done(stats) => {
                 if rank.rank == 0 {
                     page(pipeline.out(), &stats)?;
@@ -85,11 +97,21 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     }
 }
 
+/// Inputs on S3 are read with what the environment says of it, `AWS_ACCESS_KEY_ID` and the like.
+fn remote() -> RemoteOptions {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let s3 = std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("AWS_"));
+    RemoteOptions { s3: s3.collect(), ..RemoteOptions::default() }
+}
+
 /// This process among others: the flags, else a Slurm array, else a Kubernetes Indexed Job.
 fn rank(args: &Curate) -> Result<Rank> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<usize>().ok());
     let first = number("SLURM_ARRAY_TASK_MIN").unwrap_or(0);
-    let slurm = number("SLURM_ARRAY_TASK_ID").map(|id| id.saturating_sub(first));
+    // Of `--array=0-6:2` every second number is a task.
+    let step = number("SLURM_ARRAY_TASK_STEP").unwrap_or(1).max(1);
+    let slurm = number("SLURM_ARRAY_TASK_ID").map(|id| id.saturating_sub(first) / step);
     let rank = args.rank.or(slurm).or_else(|| number("JOB_COMPLETION_INDEX"));
     let world = args.world_size.or_else(|| number("SLURM_ARRAY_TASK_COUNT")).or_else(|| number("WORLD_SIZE"));
     match (rank, world) {
@@ -147,19 +169,40 @@ fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
         engine: TableEngine::Embedded,
     };
     let tables = Tables::new(&options)?;
+    let mut names = Vec::new();
     for table in stats.tables {
         // A folder that was moved keeps its tables.
         let folder = table.folder.file_name().map_or(table.folder.clone(), |name| out.join(name));
         tables.register(&table.name, &folder)?;
+        names.push(table.name);
     }
-    if json {
-        return Ok(tables.stream(query, &mut |batch| {
+    for (name, folder) in document_lists(out) {
+        tables.register(&name, &folder)?;
+        names.push(name);
+    }
+    let asked = if json {
+        tables.stream(query, &mut |batch| {
             print!("{}", json_lines(&batch)?);
             Ok(())
-        })?);
-    }
-    print!("{}", text_table(&tables.query(query)?)?);
-    Ok(())
+        })
+    } else {
+        tables.query(query).and_then(|rows| text_table(&rows)).map(|text| print!("{text}"))
+    };
+    asked.with_context(|| format!("{} has the tables {}", out.display(), names.join(", ")))
+}
+
+/// What `tokenize` says of each document, as tables of its stages' names.
+fn document_lists(out: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut lists: Vec<(String, PathBuf)> = entries
+        .filter(|folder| folder.join("documents.parquet").is_file())
+        .filter_map(|folder| {
+            let name = folder.file_name()?.to_str()?.split_once('-')?.1.to_owned();
+            Some((name, folder))
+        })
+        .collect();
+    lists.sort();
+    lists
 }
 
 fn stages(name: Option<&str>) -> Result<()> {
@@ -261,6 +304,6 @@ impl Lines {
                 shown.join(", "),
             );
         }
-        println!("{} in {}", out.display(), human::seconds(stats.wall_s));
+        println!("{} in {}", out.display(), human::seconds(self.begun.elapsed().as_secs_f64()));
     }
 }

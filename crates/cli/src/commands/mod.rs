@@ -18,6 +18,7 @@ mod plan_mesh;
 mod plan_page;
 mod plan_ranks;
 mod plan_trace;
+mod quality;
 mod recipes;
 mod supervise;
 mod train;

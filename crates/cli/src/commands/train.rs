@@ -56,8 +56,7 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
         commands::plan::run(&plan)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let command = format!("fathom train {} {}", args.recipe, args.settings.join(" "));
-    run(&loaded, &command, &args.rank.claim())
+    run(&loaded, &as_typed(), &args.rank.claim())
 }
 
 /// Runs `fathom quickstart`.
@@ -89,8 +88,13 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         }
     }
     let loaded = load(layers.sets(&args.settings))?;
-    let command = format!("fathom quickstart --minutes {} --out {out}", args.minutes);
-    run(&loaded, &command, &Claim::default())
+    run(&loaded, &as_typed(), &Claim::default())
+}
+
+/// The command line, for the run's log.
+fn as_typed() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("fathom {}", words.join(" "))
 }
 
 /// Whether a text reads like `table.key=value`.

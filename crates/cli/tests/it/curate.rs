@@ -143,6 +143,30 @@ fn mistakes_and_lists() {
     }
 }
 
+/// One process for each rank in a folder; tasks of a Slurm array whose numbers have gaps are ranks without gaps.
+#[test]
+fn a_rank_has_its_parts_to_itself() {
+    let (folder, out) = (folder(), tempfile::tempdir().unwrap());
+    let lock = fs::File::create(out.path().join(".rank-0-of-1.lock")).unwrap();
+    fs::write(out.path().join(".rank-0-of-1.lock"), "process 7 on elsewhere\n").unwrap();
+    lock.lock().unwrap();
+    let args = args(folder.path(), out.path());
+    refused(args.clone(), &["in use by process 7 on elsewhere", "rank 0 of 1", "out="]);
+    let rank = [("MIN", "10"), ("MAX", "14"), ("STEP", "2"), ("COUNT", "3"), ("ID", "14")];
+    let of_an_array = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+        command.args(&args).envs(rank.map(|(name, value)| (format!("SLURM_ARRAY_TASK_{name}"), value)));
+        let output = command.output().unwrap();
+        (output.status.code(), crate::text(&output.stderr))
+    };
+    let (code, said) = of_an_array();
+    assert!(code != Some(75) && said.contains("rank 0 of 1"), "another world: {code:?}, {said}");
+    drop(lock);
+    let (code, said) = of_an_array();
+    assert!(code == Some(75) && said.contains("rank 2 of 3"), "{code:?}, {said}");
+    good(args);
+}
+
 /// A model of random weights with its tokenizer.
 fn random_model(folder: &Path) {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
@@ -214,6 +238,41 @@ fn a_model_embeds_and_scores() {
         [vec!["curate".to_string(), at("recipe.toml")], other.to_vec()].concat(),
         &["encoder", &at("model")],
     );
+}
+
+#[test]
+fn a_quality_model_is_trained_and_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(at("in")).unwrap();
+    for (name, texts) in [
+        ("good.jsonl", ["the theorem follows from the lemma", "we measure the effect in two samples"]),
+        ("other.jsonl", ["click here to win a prize", "cheap pills buy now"]),
+    ] {
+        let line = |i: usize| serde_json::json!({ "text": texts[i % 2] }).to_string() + "\n";
+        fs::write(at(&format!("in/{name}")), (0..200).map(line).collect::<String>()).unwrap();
+    }
+    let train = |out: &str, more: &[&str]| {
+        let base =
+            ["curate", "train-quality", "--good", &at("in/good.jsonl"), "--other", &at("in/other.jsonl")];
+        let small = ["--dim", "8", "--buckets", "1000", "--learning-rate", "0.5", "--out", out];
+        [&base[..], &small[..], more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let said = rows(&good(train(&at("a.bin"), &["--json"])));
+    assert!(said[0]["report"]["examples"] == 380 && said[0]["report"]["accuracy"] == 1.0, "{said:?}");
+    let said = good(train(&at("b.bin"), &[]));
+    assert!(said.contains("learnt 380 examples, 100.0 % of 20 held-out ones"), "{said}");
+    assert!(fs::read(at("a.bin")).unwrap() == fs::read(at("b.bin")).unwrap(), "the same model");
+    refused(train(&at("c.bin"), &["--label", "good"]), &["`label`", "__label__"]);
+    refused(train(&at("c.bin"), &["--field", "body"]), &["no text found", "good.jsonl"]);
+
+    let recipe = format!("[[stage]]\nuse = \"quality\"\nmodel = {:?}\npareto = \"none\"\n", at("a.bin"));
+    fs::write(at("recipe.toml"), recipe).unwrap();
+    let run = [at("recipe.toml"), format!("input.paths={}", at("in")), format!("out={}", at("out"))];
+    good([vec!["curate".to_string()], run.to_vec()].concat());
+    let query = "select count(*) as n, count(distinct text) as texts from quality";
+    let left = rows(&good(["curate", "sql", query, "--out", &at("out"), "--json"]));
+    assert!(left[0]["n"] == 200 && left[0]["texts"] == 2, "{left:?}");
 }
 
 /// An encoder that Transformers wrote: the labels that its logits name, and what of it is not for other verbs.

@@ -49,6 +49,8 @@ fn a_run_has_its_folder_to_itself() {
     lock.lock().unwrap();
     refused(run.iter().copied(), &[arg(&out), "in use by process 7 on elsewhere"]);
     drop(lock);
+    // A mistake that ended it before it had any text: the next recipe is the folder's.
+    refused(run.iter().copied().chain(["data.paths=[\"nowhere\"]"]), &["nowhere"]);
     good(run.iter().copied());
     let written = fs::read_to_string(out.join("recipe.toml")).unwrap();
     let free = ["stage.1.max_docs=32", "stage.0.tile_rows=128", "activations.head_groups=1", "data.ahead=2"];

@@ -87,6 +87,19 @@ fn token_stores_are_blended() {
     assert!(at("b").join("model/tokenizer.json").is_file());
     good(["eval", arg(&at("b")), "--tokens", "256", "--needle-trials", "0"]);
     refused(train(&["data.tokenizer=none", &format!("run.out={}", arg(&at("c")))]), &["data.tokenizer"]);
+    // One of the same size whose ids mean something else.
+    let other = at("other");
+    fs::create_dir(&other).unwrap();
+    for entry in fs::read_dir(at("a/data/tokenizer")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, other.join(path.file_name().unwrap())).unwrap();
+    }
+    let mut tokenizer: serde_json::Value =
+        serde_json::from_slice(&fs::read(other.join("tokenizer.json")).unwrap()).unwrap();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().swap(0, 1);
+    fs::write(other.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let keys = [format!("data.tokenizer={}", arg(&other)), format!("run.out={}", arg(&at("d")))];
+    refused(train(&[&keys[0], &keys[1]]), &["train.json", "the store's ids are those of the tokenizer"]);
 }
 
 #[test]

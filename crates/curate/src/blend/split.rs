@@ -13,13 +13,13 @@ pub struct SplitOptions {
     pub validation: f64,
     /// Share for test, 0 to 1.
     pub test: f64,
-    /// Another seed gives another division.
-    pub seed: u64,
+    /// Another seed gives another division; the recipe's if none.
+    pub seed: Option<u64>,
 }
 
 impl Default for SplitOptions {
     fn default() -> Self {
-        Self { validation: 0.01, test: 0.01, seed: 0 }
+        Self { validation: 0.01, test: 0.01, seed: None }
     }
 }
 
@@ -70,7 +70,7 @@ impl Split {
                 advice: "both are shares from 0 to 1, and together at most 1".into(),
             });
         }
-        Ok(Self { seed, validation, test })
+        Ok(Self { seed: seed.unwrap_or(0), validation, test })
     }
 
     /// The part a document belongs to.
@@ -92,7 +92,9 @@ mod tests {
 
     #[test]
     fn shares_are_kept_and_stable() {
-        let split = |validation, test, seed| Split::new(&SplitOptions { validation, test, seed }).unwrap();
+        let split = |validation, test, seed| {
+            Split::new(&SplitOptions { validation, test, seed: Some(seed) }).unwrap()
+        };
         let (small, large, other) = (split(0.05, 0.1, 1), split(0.2, 0.1, 1), split(0.05, 0.1, 2));
         let mut counts = [0; 3];
         let mut moved = 0;
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn impossible_shares_are_named() {
         for (validation, test) in [(-0.1, 0.0), (0.0, 1.1), (0.6, 0.6), (f64::NAN, 0.0)] {
-            let error = Split::new(&SplitOptions { validation, test, seed: 0 }).unwrap_err().to_string();
+            let error = Split::new(&SplitOptions { validation, test, seed: None }).unwrap_err().to_string();
             assert!(error.contains("shares from 0 to 1"), "{error}");
         }
     }

@@ -1,6 +1,7 @@
 //! The n-grams of evaluation sets, and what is done where they occur.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ pub(super) struct Task {
 pub struct Decontaminator {
     pub(super) options: DecontaminateOptions,
     pub(super) tasks: Vec<Task>,
+    /// The files that the sets were read from.
+    pub(super) files: Vec<PathBuf>,
     pub(super) grams: Vec<Gram>,
     /// Asked only for membership; its order decides nothing.
     index: HashMap<String, u32>,
@@ -95,13 +98,59 @@ impl Decontaminator {
     /// Reads the evaluation sets that the options name.
     ///
     /// # Errors
-    /// An option that cannot be, or a set that cannot be read or has no text.
+    /// An option that cannot be, no set at all, a set that cannot be read or has no text, or only texts that are too
+    /// short to look for.
     pub fn new(options: &DecontaminateOptions) -> Result<Self, Error> {
         let mut this = Self::empty(options)?;
+        if options.sets.is_empty() {
+            return Err(Error::Setting {
+                key: "sets",
+                found: "empty".into(),
+                advice:
+                    "name the evaluation sets: sets = [{ name = \"quiz\", path = \"quiz.jsonl\", fields = \
+                         [\"question\"] }], or just their paths where the field is `text`"
+                        .into(),
+            });
+        }
         for set in &options.sets {
+            if this.tasks.iter().any(|task| task.name == set.name) {
+                return Err(Error::Setting {
+                    key: "sets",
+                    found: format!("with two sets called `{}`", set.name),
+                    advice: "give them names of their own".into(),
+                });
+            }
             this.add_set(set)?;
         }
+        if this.grams.is_empty() {
+            return Err(Error::Setting {
+                key: "min_ngram_words",
+                found: options.min_ngram_words.to_string(),
+                advice: format!(
+                    "all texts of the sets have fewer words ({}); choose less",
+                    this.short_sets().join(", ")
+                ),
+            });
+        }
         Ok(this)
+    }
+
+    /// The sets of which nothing can be found, since all their texts are too short.
+    fn short_sets(&self) -> Vec<&str> {
+        let short = |task: &&Task| task.too_short == task.texts;
+        self.tasks.iter().filter(short).map(|task| task.name.as_str()).collect()
+    }
+
+    /// The files that the sets were read from.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// The names of the sets that n-grams come from, as [`Decontaminator::find`] numbers them; each once, in their order.
+    pub fn sets_of(&self, found: &[u32]) -> Vec<&str> {
+        let tasks: BTreeSet<u32> =
+            found.iter().flat_map(|&gram| self.grams[gram as usize].tasks.iter().copied()).collect();
+        tasks.into_iter().map(|task| self.tasks[task as usize].name.as_str()).collect()
     }
 
     /// Without any evaluation set; [`Decontaminator::add`] fills it.
@@ -112,13 +161,14 @@ impl Decontaminator {
         let (least, most) = (options.min_ngram_words, options.max_ngram_words);
         if most == 0 || least > most {
             return Err(Error::Setting {
-                key: "decontaminate.max_ngram_words",
+                key: "max_ngram_words",
                 found: format!("{most} with min_ngram_words {least}"),
                 advice: "the maximum is at least 1 and at least the minimum".into(),
             });
         }
-        let (tasks, grams, index, lengths) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
-        Ok(Self { options: options.clone(), tasks, grams, index, filter: vec![0; 16], lengths })
+        let (tasks, files, grams, index) = (Vec::new(), Vec::new(), Vec::new(), HashMap::new());
+        let (filter, lengths) = (vec![0; 16], Vec::new());
+        Ok(Self { options: options.clone(), tasks, files, grams, index, filter, lengths })
     }
 
     /// Adds a text of an evaluation set.

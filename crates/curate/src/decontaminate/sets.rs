@@ -1,9 +1,13 @@
 //! Evaluation sets from local files.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,28 +15,74 @@ use super::Decontaminator;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::files::{Kind, below};
+use crate::pipeline::split_name;
 use crate::read::packed::{Codec, Expansion, Packed};
 use crate::read::{ReadOptions, open};
 
 /// A JSON file that is one value, and a line of JSON lines, are at most so large.
 const MOST_JSON_BYTES: u64 = 1 << 30;
+/// Fields that a message names.
+const MOST_NAMED: usize = 12;
 
-/// An evaluation set: where it lies, and which of its fields hold the texts that must not be learnt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An evaluation set: where it lies, and which of its fields hold the texts that must not be learnt. In a recipe also
+/// just its path, or `name=path`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvaluationSet {
-    /// Its name in the report.
+    /// Its name in the report; that of the file without its extensions unless it is given.
     pub name: String,
     /// A file or a folder: JSON lines (`.jsonl`, `.gz`, `.zst`), JSON, Parquet, or text files that are one text each.
     pub path: PathBuf,
-    /// The fields of JSON and the columns of Parquet. `questions.text` is the field `text` inside `questions`;
-    /// a list stands for all its elements.
-    #[serde(default = "text_field")]
+    /// The fields of JSON and the columns of Parquet, `text` unless they are given. `questions.text` is the field
+    /// `text` inside `questions`; a list stands for all its elements.
     pub fields: Vec<String>,
 }
 
-fn text_field() -> Vec<String> {
-    vec!["text".into()]
+/// How a set is written as a table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: Option<String>,
+    path: PathBuf,
+    fields: Option<Vec<String>>,
+}
+
+impl From<Written> for EvaluationSet {
+    fn from(written: Written) -> EvaluationSet {
+        let name = || {
+            let file = written.path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let file = file.unwrap_or_else(|| written.path.display().to_string());
+            file.split('.').find(|part| !part.is_empty()).map_or_else(|| file.clone(), str::to_owned)
+        };
+        let name = written.name.clone().unwrap_or_else(name);
+        let fields = written.fields.unwrap_or_else(|| vec!["text".to_owned()]);
+        EvaluationSet { name, path: written.path, fields }
+    }
+}
+
+impl<'de> Deserialize<'de> for EvaluationSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<EvaluationSet, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = EvaluationSet;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, or { name = \"quiz\", path = \"quiz.jsonl\", fields = [\"question\"] }")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<EvaluationSet, E> {
+                let (name, path) = split_name(text).map_or((None, text), |(name, path)| (Some(name), path));
+                let name = name.map(str::to_owned);
+                Ok(Written { name, path: path.into(), fields: None }.into())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<EvaluationSet, A::Error> {
+                Written::deserialize(MapAccessDeserializer::new(map)).map(EvaluationSet::from)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Decontaminator {
@@ -49,26 +99,40 @@ impl Decontaminator {
         } else {
             vec![set.path.clone()]
         };
-        let mut texts = vec![0u64; set.fields.len()];
+        let mut texts = Texts { counts: vec![0; set.fields.len()], named: BTreeSet::new() };
         for path in &files {
             self.add_file(set, path, &mut texts)?;
         }
-        match texts.iter().position(|&count| count == 0) {
+        self.files.extend(files);
+        let advice = match texts.named.is_empty() {
+            true => "choose a file with texts".to_owned(),
+            false => {
+                let names = texts.named.into_iter().collect::<Vec<_>>().join(", ");
+                let path = set.path.display();
+                format!(
+                    "text is in {names}; write {{ path = \"{path}\", fields = [..] }} with those that count"
+                )
+            }
+        };
+        match texts.counts.iter().position(|&count| count == 0) {
             Some(field) => Err(Error::BadFile {
                 path: set.path.clone(),
                 kind: "evaluation set",
-                detail: format!("the field `{}` of `{}` holds no text", set.fields[field], set.name),
+                detail: format!(
+                    "the field `{}` of `{}` holds no text; {advice}",
+                    set.fields[field], set.name
+                ),
             }),
             None if set.fields.is_empty() => Err(Error::Setting {
-                key: "decontaminate.sets.fields",
-                found: format!("empty for {}", set.name),
+                key: "sets",
+                found: format!("without fields for {}", set.name),
                 advice: "name the fields that hold its texts".into(),
             }),
             None => Ok(()),
         }
     }
 
-    fn add_file(&mut self, set: &EvaluationSet, path: &Path, texts: &mut [u64]) -> Result<(), Error> {
+    fn add_file(&mut self, set: &EvaluationSet, path: &Path, texts: &mut Texts) -> Result<(), Error> {
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
             let mut bytes = Vec::new();
             let file = File::open(path).map_err(|e| Error::read(path, e))?;
@@ -80,14 +144,14 @@ impl Decontaminator {
         match Kind::of(path) {
             Some(Kind::Jsonl(codec)) => self.add_lines(set, path, codec, texts),
             Some(Kind::Parquet) => {
-                for (field, count) in set.fields.iter().zip(texts) {
+                for (field, count) in set.fields.iter().zip(&mut texts.counts) {
                     *count += self.add_documents(set, path, field)?;
                 }
                 Ok(())
             }
             _ => {
                 let count = self.add_documents(set, path, "text")?;
-                texts.iter_mut().for_each(|texts| *texts += count);
+                texts.counts.iter_mut().for_each(|texts| *texts += count);
                 Ok(())
             }
         }
@@ -108,7 +172,7 @@ impl Decontaminator {
         set: &EvaluationSet,
         path: &Path,
         codec: Codec,
-        texts: &mut [u64],
+        texts: &mut Texts,
     ) -> Result<(), Error> {
         let file = File::open(path).map_err(|e| Error::read(path, e))?;
         let mut input = Packed::new(Box::new(file), codec, Expansion::default());
@@ -129,13 +193,39 @@ impl Decontaminator {
         Ok(())
     }
 
-    fn add_value(&mut self, set: &EvaluationSet, value: &Value, texts: &mut [u64]) {
-        for (field, count) in set.fields.iter().zip(texts) {
+    fn add_value(&mut self, set: &EvaluationSet, value: &Value, texts: &mut Texts) {
+        if texts.named.len() < MOST_NAMED {
+            name_strings(value, "", &mut texts.named);
+        }
+        for (field, count) in set.fields.iter().zip(&mut texts.counts) {
             let mut found = Vec::new();
             strings(value, &field.split('.').collect::<Vec<_>>(), &mut found);
             *count += found.len() as u64;
             found.into_iter().for_each(|text| self.add(&set.name, text));
         }
+    }
+}
+
+/// What was found in a set.
+struct Texts {
+    /// By field how many texts.
+    counts: Vec<u64>,
+    /// Fields of JSON that hold text, for messages.
+    named: BTreeSet<String>,
+}
+
+/// Notes the paths of all strings of a value.
+fn name_strings(value: &Value, path: &str, named: &mut BTreeSet<String>) {
+    match value {
+        Value::String(_) if !path.is_empty() && named.len() < MOST_NAMED => {
+            named.insert(path.to_owned());
+        }
+        Value::Array(values) => values.iter().for_each(|value| name_strings(value, path, named)),
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            name_strings(value, &path, named);
+        }),
+        _ => {}
     }
 }
 

@@ -9,10 +9,23 @@ use crate::dedup::minhash::{MinHash, MinHashOptions, MinHashScratch, Scheme};
 use crate::dedup::shingle::Shingles;
 use crate::error::Error;
 
+/// Whose parameters a recipe begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// NeMo Curator: 24 characters, 20 bands of 13.
+    #[default]
+    Curator,
+    /// datatrove: 5 words, 14 bands of 8, permutations of 32 bits, seed 1.
+    Datatrove,
+}
+
 /// How near-duplicates are found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FuzzyOptions {
+    /// Whose parameters those options have that a recipe does not set: curator or datatrove.
+    pub preset: Preset,
     /// What a text is a set of. Curator: 24 characters; datatrove: 5 words.
     pub shingles: Shingles,
     /// Bands of a signature. Curator: 20; datatrove: 14.
@@ -31,7 +44,7 @@ pub struct FuzzyOptions {
 impl Default for FuzzyOptions {
     fn default() -> FuzzyOptions {
         let MinHashOptions { shingles, seed, scheme, .. } = MinHashOptions::default();
-        FuzzyOptions { shingles, bands: 20, rows: 13, seed, scheme, check: None }
+        FuzzyOptions { preset: Preset::Curator, shingles, bands: 20, rows: 13, seed, scheme, check: None }
     }
 }
 
@@ -39,7 +52,7 @@ impl FuzzyOptions {
     /// datatrove's shape: 5 words, 14 bands of 8.
     pub fn datatrove() -> FuzzyOptions {
         let MinHashOptions { shingles, seed, scheme, .. } = MinHashOptions::datatrove();
-        FuzzyOptions { shingles, bands: 14, rows: 8, seed, scheme, check: None }
+        FuzzyOptions { preset: Preset::Datatrove, shingles, bands: 14, rows: 8, seed, scheme, check: None }
     }
 
     /// The signature that the bands are cut from.
@@ -70,10 +83,10 @@ impl Bands {
     pub fn new(options: &FuzzyOptions) -> Result<Bands, Error> {
         if options.bands == 0 || options.bands > 1024 || options.rows == 0 {
             let found = format!("{} bands of {} rows", options.bands, options.rows);
-            return Err(Error::setting("dedup.bands", found, "choose 1 to 1024 bands of at least one row"));
+            return Err(Error::setting("bands", found, "choose 1 to 1024 bands of at least one row"));
         }
         if let Some(check) = options.check.filter(|check| !(0.0..=1.0).contains(check)) {
-            return Err(Error::setting("dedup.check", check, "a Jaccard similarity lies between 0 and 1"));
+            return Err(Error::setting("check", check, "a Jaccard similarity lies between 0 and 1"));
         }
         Ok(Bands { minhash: MinHash::new(&options.minhash())?, bands: options.bands, rows: options.rows })
     }

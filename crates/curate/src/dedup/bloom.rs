@@ -1,14 +1,22 @@
-//! Repeated paragraphs by a Bloom filter of word n-grams, in one pass and with a fixed amount of memory (the method of
-//! DCLM's Big Friendly Filter).
+//! Repeated paragraphs by a Bloom filter of word n-grams, in one pass and with bounded memory (the method of DCLM's Big
+//! Friendly Filter).
+//!
+//! A filter that more n-grams came to than it is made for says of each that it was seen before, and all text would be
+//! dropped. So a full filter is closed and another one opened behind it, half as large as the first and then each twice
+//! as large as the one before, with half the rate of errors (scalable Bloom filters, Almeida et al. 2007): the rate of
+//! all together stays below twice the wanted one.
+//! Where that does not fit into memory the run ends with an error.
 //!
 //! A paragraph most of whose n-grams have been seen is dropped; the n-grams of what stays are remembered. Documents
 //! are taken in order by one thread, so the same documents stay on every machine; hashing runs on all.
 
 use std::borrow::Cow;
 
+use fathom_base::human;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::dedup::bloom_layer::{Layer, layer_bytes};
 use crate::dedup::words::each_word;
 use crate::error::Error;
 
@@ -20,7 +28,7 @@ pub enum BloomUnit {
     Paragraph,
     /// Whole documents.
     Document,
-    /// Paragraphs, and the whole document where the threshold is reached over all its n-grams.
+    /// Paragraphs, and the whole document where the threshold is passed over all its n-grams.
     #[default]
     Both,
 }
@@ -31,11 +39,13 @@ pub enum BloomUnit {
 pub struct BloomOptions {
     /// Words in an n-gram; a paragraph of fewer words stays, and is not remembered. DCLM: 13.
     pub ngram: usize,
-    /// Share of n-grams seen before from which a unit is dropped. DCLM: 0.8.
+    /// A unit is dropped when a larger share of its n-grams has been seen. DCLM: 0.8.
     pub threshold: f64,
-    /// Wanted probability that an n-gram counts as seen though it was not. DCLM: 0.01.
+    /// Wanted probability that an n-gram counts as seen though it was not, at most twice that where more n-grams come
+    /// than were expected. DCLM: 0.01.
     pub false_positive_rate: f64,
-    /// N-grams that the filter is sized for: at most the words of the corpus, about its bytes over 6.
+    /// Different n-grams that the filter is sized for; more make it grow. 0 takes a sixth of the text's bytes, about
+    /// its words; fewer do where the text repeats itself.
     pub expected_ngrams: u64,
     /// What is dropped.
     pub unit: BloomUnit,
@@ -47,31 +57,50 @@ impl Default for BloomOptions {
             ngram: 13,
             threshold: 0.8,
             false_positive_rate: 0.01,
-            expected_ngrams: 100_000_000,
+            expected_ngrams: 0,
             unit: BloomUnit::Both,
         }
     }
 }
 
 impl BloomOptions {
-    /// Bytes of the filter: `-n ln p / (ln 2)^2` bits (Bloom 1970) in whole words.
-    pub fn bytes(&self) -> u64 {
-        let bits =
-            -(self.expected_ngrams as f64) * self.false_positive_rate.ln() / std::f64::consts::LN_2.powi(2);
-        ((bits / 64.0).ceil() as u64).max(1).saturating_mul(8)
+    /// The same, sized for a text of so many bytes where the size is not given.
+    pub fn for_text(&self, bytes: u64) -> BloomOptions {
+        let expected = if self.expected_ngrams == 0 { bytes / 6 } else { self.expected_ngrams };
+        BloomOptions { expected_ngrams: expected.max(1), ..self.clone() }
     }
 
-    /// Bits set per n-gram: `log2(1 / p)`.
-    fn probes(&self) -> u32 {
-        (-self.false_positive_rate.log2()).round().clamp(1.0, 32.0) as u32
+    /// Bytes of the filter, as long as no more n-grams come than are expected.
+    pub fn bytes(&self) -> u64 {
+        layer_bytes(self.expected_ngrams, self.false_positive_rate)
+    }
+
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// The n-gram has no words, or a rate or threshold is not between 0 and 1.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.ngram == 0 {
+            return Err(Error::setting("ngram", 0, "an n-gram has at least one word"));
+        }
+        if !(self.false_positive_rate > 0.0 && self.false_positive_rate < 1.0) {
+            let found = self.false_positive_rate;
+            return Err(Error::setting("false_positive_rate", found, "choose a number between 0 and 1"));
+        }
+        if !(0.0..1.0).contains(&self.threshold) {
+            let advice = "choose a number from 0 to below 1";
+            return Err(Error::setting("threshold", self.threshold, advice));
+        }
+        Ok(())
     }
 }
 
-/// N-grams seen so far. Holds [`BloomOptions::bytes`], whatever passes.
+/// N-grams seen so far.
 pub struct ParagraphFilter {
     options: BloomOptions,
-    words: Vec<u64>,
-    inserted: u64,
+    most_bytes: u64,
+    /// The last one takes n-grams, the others are full.
+    layers: Vec<Layer>,
 }
 
 /// A document with its paragraphs and their n-grams, hashed on any thread.
@@ -91,68 +120,91 @@ pub enum Paragraphs<'t> {
 }
 
 impl ParagraphFilter {
-    /// An empty filter.
+    /// An empty filter that takes at most so many bytes, however many n-grams come.
     ///
     /// # Errors
-    /// Where the n-gram has no words, a rate or threshold is not between 0 and 1, or the filter would not fit the
-    /// address space.
-    pub fn new(options: &BloomOptions) -> Result<ParagraphFilter, Error> {
-        if options.ngram == 0 {
-            return Err(Error::setting("dedup.ngram", 0, "an n-gram has at least one word"));
-        }
-        if !(options.false_positive_rate > 0.0 && options.false_positive_rate < 1.0) {
-            let found = options.false_positive_rate;
-            return Err(Error::setting(
-                "dedup.false_positive_rate",
-                found,
-                "choose a number between 0 and 1",
-            ));
-        }
-        if !(options.threshold > 0.0 && options.threshold <= 1.0) {
-            return Err(Error::setting(
-                "dedup.threshold",
-                options.threshold,
-                "choose a number above 0, at most 1",
-            ));
-        }
-        let words = options.bytes() / 8;
-        let mut bits = Vec::new();
-        bits.try_reserve_exact(words as usize).map_err(|_| {
-            let found = format!("{} ({} bytes)", options.expected_ngrams, options.bytes());
-            Error::setting(
-                "dedup.expected_ngrams",
-                found,
-                "the filter does not fit in memory; expect fewer n-grams",
-            )
-        })?;
-        bits.resize(words as usize, 0);
-        Ok(ParagraphFilter { options: options.clone(), words: bits, inserted: 0 })
+    /// Options that cannot be, or the n-grams expected need more memory than that.
+    pub fn new(options: &BloomOptions, most_bytes: u64) -> Result<ParagraphFilter, Error> {
+        options.check()?;
+        let mut filter = ParagraphFilter { options: options.clone(), most_bytes, layers: Vec::new() };
+        filter.grow()?;
+        Ok(filter)
     }
 
-    /// The probability that an n-gram not yet seen counts as seen, given what has been inserted: above the wanted rate
-    /// once more n-grams came than were expected.
+    /// Opens a filter behind those that are full.
+    fn grow(&mut self) -> Result<(), Error> {
+        let number = self.layers.len() as i32;
+        let rate = self.options.false_positive_rate * 0.5f64.powi(number);
+        let first = self.options.expected_ngrams.max(1);
+        let expected = match number {
+            0 => first,
+            more => first.div_ceil(2).saturating_mul(1 << (more - 1).min(62)),
+        };
+        let needed = self.bytes().saturating_add(layer_bytes(expected, rate));
+        let layer = if needed <= self.most_bytes { Layer::new(expected, rate) } else { None };
+        let Some(layer) = layer else {
+            let (wanted, given) = (human::bytes(needed), human::bytes(self.most_bytes));
+            let ngrams = human::grouped(self.options.expected_ngrams);
+            let found = match self.ngrams() {
+                0 => format!("{ngrams}, whose filter takes {wanted} of {given}"),
+                came => format!(
+                    "{ngrams}, {} came, and for more the filter would take {wanted} of {given}",
+                    human::grouped(came)
+                ),
+            };
+            let advice = "raise `memory` or `false_positive_rate`, expect fewer where the text repeats itself, or curate the \
+                          text in several runs";
+            return Err(Error::setting("expected_ngrams", found, advice));
+        };
+        self.layers.push(layer);
+        Ok(())
+    }
+
+    /// Bytes that it takes now.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().map(Layer::bytes).sum()
+    }
+
+    /// Different n-grams that it remembers.
+    pub fn ngrams(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.inserted).sum()
+    }
+
+    /// Whether more n-grams came than were expected.
+    pub fn has_grown(&self) -> bool {
+        self.layers.len() > 1
+    }
+
+    /// The probability that an n-gram not yet seen counts as seen, given what has been inserted.
     pub fn false_positive_rate(&self) -> f64 {
-        let (bits, probes) = (self.words.len() as f64 * 64.0, f64::from(self.options.probes()));
-        (1.0 - (-probes * self.inserted as f64 / bits).exp()).powf(probes)
+        1.0 - self.layers.iter().map(|layer| 1.0 - layer.false_positive_rate()).product::<f64>()
     }
 
     /// Takes documents in order; hashing runs on the current rayon pool.
-    pub fn filter<'t>(&mut self, texts: &[&'t str]) -> Vec<Paragraphs<'t>> {
+    ///
+    /// # Errors
+    /// More n-grams came than fit into memory.
+    pub fn filter<'t>(&mut self, texts: &[&'t str]) -> Result<Vec<Paragraphs<'t>>, Error> {
         let hashed: Vec<Hashed> = texts.par_iter().map(|text| hash(text, self.options.ngram)).collect();
         texts.iter().zip(&hashed).map(|(text, hashed)| self.judge(text, hashed)).collect()
     }
 
-    fn judge<'t>(&mut self, text: &'t str, hashed: &Hashed) -> Paragraphs<'t> {
+    fn judge<'t>(&mut self, text: &'t str, hashed: &Hashed) -> Result<Paragraphs<'t>, Error> {
+        // The document as a whole is judged by what other documents had; its own repetitions do not count against it.
+        let known: Vec<bool> = hashed.ngrams.iter().map(|&ngram| self.contains(ngram)).collect();
+        let seen_in_all = known.iter().filter(|known| **known).count();
+        if self.options.unit != BloomUnit::Paragraph && self.passed(seen_in_all, known.len()) {
+            return Ok(Paragraphs::Drop);
+        }
         let (mut from, mut first) = (0, 0);
         let mut kept: Vec<(usize, usize)> = Vec::new();
-        let mut fresh: Vec<u64> = Vec::new();
-        let mut seen_in_all = 0;
         for &(end, last) in &hashed.paragraphs {
             let ngrams = &hashed.ngrams[first..last];
-            let seen = ngrams.iter().filter(|&&ngram| self.contains(ngram)).count();
-            seen_in_all += seen;
-            if self.options.unit == BloomUnit::Document || !self.reached(seen, ngrams.len()) {
-                fresh.extend(ngrams);
+            let now = |(&ngram, &known): (&u64, &bool)| known || self.contains(ngram);
+            let seen = || ngrams.iter().zip(&known[first..last]).filter(|pair| now(*pair)).count();
+            if self.options.unit == BloomUnit::Document || !self.passed(seen(), ngrams.len()) {
+                // At once, so that the paragraphs behind it are judged by this one too.
+                ngrams.iter().try_for_each(|&ngram| self.insert(ngram))?;
                 match kept.last_mut() {
                     Some(run) if run.1 == from => run.1 = end,
                     _ => kept.push((from, end)),
@@ -160,45 +212,35 @@ impl ParagraphFilter {
             }
             (from, first) = (end, last);
         }
-        let whole =
-            self.options.unit != BloomUnit::Paragraph && self.reached(seen_in_all, hashed.ngrams.len());
-        if whole || (kept.is_empty() && !text.is_empty()) {
-            return Paragraphs::Drop;
+        if kept.is_empty() && !text.is_empty() {
+            return Ok(Paragraphs::Drop);
         }
-        fresh.into_iter().for_each(|ngram| self.insert(ngram));
-        match kept[..] {
-            [(0, end)] if end == text.len() => Paragraphs::Keep(Cow::Borrowed(text)),
-            _ => Paragraphs::Keep(Cow::Owned(kept.iter().map(|&(from, end)| &text[from..end]).collect())),
-        }
+        Ok(Paragraphs::Keep(match kept[..] {
+            [(0, end)] if end == text.len() => Cow::Borrowed(text),
+            _ => Cow::Owned(kept.iter().map(|&(from, end)| &text[from..end]).collect()),
+        }))
     }
 
-    fn reached(&self, seen: usize, all: usize) -> bool {
-        all > 0 && seen as f64 >= self.options.threshold * all as f64
-    }
-
-    /// Bit positions of an n-gram by double hashing (Kirsch and Mitzenmacher 2006).
-    fn positions(&self, ngram: u64) -> impl Iterator<Item = u64> + use<> {
-        let bits = self.words.len() as u64 * 64;
-        let step = (ngram.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        (0..self.options.probes()).scan(ngram, move |at, _| {
-            let position = ((u128::from(*at) * u128::from(bits)) >> 64) as u64;
-            *at = at.wrapping_add(step);
-            Some(position)
-        })
+    /// Whether more than the threshold has been seen.
+    fn passed(&self, seen: usize, all: usize) -> bool {
+        seen as f64 > self.options.threshold * all as f64
     }
 
     fn contains(&self, ngram: u64) -> bool {
-        self.positions(ngram).all(|bit| self.words[(bit / 64) as usize] >> (bit % 64) & 1 == 1)
+        self.layers.iter().any(|layer| layer.contains(ngram))
     }
 
-    fn insert(&mut self, ngram: u64) {
-        let mut new = false;
-        for bit in self.positions(ngram) {
-            let word = &mut self.words[(bit / 64) as usize];
-            new |= *word >> (bit % 64) & 1 == 0;
-            *word |= 1 << (bit % 64);
+    fn insert(&mut self, ngram: u64) -> Result<(), Error> {
+        if self.contains(ngram) {
+            return Ok(());
         }
-        self.inserted += u64::from(new);
+        if self.layers.last().is_none_or(|layer| layer.inserted >= layer.expected) {
+            self.grow()?;
+        }
+        if let Some(layer) = self.layers.last_mut() {
+            layer.insert(ngram);
+        }
+        Ok(())
     }
 }
 
@@ -239,11 +281,11 @@ mod tests {
 
     #[test]
     fn repeated_paragraphs_are_cut_and_the_first_stays() {
-        let mut filter = ParagraphFilter::new(&options(BloomUnit::Paragraph)).unwrap();
+        let mut filter = ParagraphFilter::new(&options(BloomUnit::Paragraph), 1 << 20).unwrap();
         let (a, b, c) = (line(0, 30), line(40, 30), line(80, 30));
         let first = format!("{a}short\n{b}");
         let second = format!("{c}short\n{b}tail");
-        let found = filter.filter(&[&first, &second, &a, ""]);
+        let found = filter.filter(&[&first, &second, &a, ""]).unwrap();
         assert_eq!(found[0], Paragraphs::Keep(Cow::Borrowed(&first[..])));
         assert_eq!(found[1], Paragraphs::Keep(Cow::Owned(format!("{c}short\ntail"))));
         assert_eq!(found[2], Paragraphs::Drop);
@@ -251,11 +293,27 @@ mod tests {
     }
 
     #[test]
+    fn a_paragraph_is_known_from_its_first_line_on() {
+        for unit in [BloomUnit::Paragraph, BloomUnit::Both] {
+            let mut filter = ParagraphFilter::new(&options(unit), 1 << 20).unwrap();
+            let (a, b) = (line(0, 30), line(40, 30));
+            let text = format!("{}{b}", a.repeat(10));
+            let found = filter.filter(&[&text]).unwrap();
+            assert_eq!(found[0], Paragraphs::Keep(Cow::Owned(format!("{a}{b}"))), "{unit:?}");
+        }
+        // Four of five n-grams are the threshold and not more.
+        let mut filter = ParagraphFilter::new(&options(BloomUnit::Paragraph), 1 << 20).unwrap();
+        let (first, second) = (line(0, 16), line(0, 16).trim_end().to_owned() + " new\n");
+        let found = filter.filter(&[&first, &second]).unwrap();
+        assert_eq!(found[1], Paragraphs::Keep(Cow::Borrowed(&second[..])));
+    }
+
+    #[test]
     fn whole_documents_are_judged_over_all_their_ngrams() {
-        let mut filter = ParagraphFilter::new(&options(BloomUnit::Document)).unwrap();
+        let mut filter = ParagraphFilter::new(&options(BloomUnit::Document), 1 << 20).unwrap();
         let (a, b) = (line(0, 100), line(120, 20));
         let (mixed, mostly_new) = (format!("{a}{b}"), format!("{b}{}", line(160, 40)));
-        let found = filter.filter(&[&a, &mixed, &mostly_new]);
+        let found = filter.filter(&[&a, &mixed, &mostly_new]).unwrap();
         assert_eq!(found[1], Paragraphs::Drop);
         assert!(matches!(found[2], Paragraphs::Keep(Cow::Borrowed(_))));
     }
@@ -265,12 +323,53 @@ mod tests {
         let options = BloomOptions { expected_ngrams: 50_000, ..BloomOptions::default() };
         // 9.585 bits an element at one percent.
         assert!((options.bytes() as f64 * 8.0 / 50_000.0 - 9.585).abs() < 0.01);
-        let mut filter = ParagraphFilter::new(&options).unwrap();
+        let mut filter = ParagraphFilter::new(&options, 1 << 20).unwrap();
         let ngram = |i: u64| crate::dedup::generate::SplitMix(i).next();
-        (0..50_000).for_each(|i| filter.insert(ngram(i)));
+        (0..50_000).for_each(|i| filter.insert(ngram(i)).unwrap());
         assert!((0..50_000).all(|i| filter.contains(ngram(i))));
         let false_positives = (50_000..150_000).filter(|&i| filter.contains(ngram(i))).count();
         assert!((600..1500).contains(&false_positives), "{false_positives} of 100000");
         assert!((filter.false_positive_rate() - 0.01).abs() < 0.003, "{}", filter.false_positive_rate());
+    }
+
+    /// Ten paragraphs of twenty words that no other document has.
+    fn random_document(number: u64) -> String {
+        let mut random = crate::dedup::generate::SplitMix(number);
+        let mut word = || -> String {
+            let letters = random.next();
+            (0..8).map(|i| char::from(b'a' + (letters >> (8 * i)) as u8 % 26)).collect()
+        };
+        (0..10).map(|_| (0..20).map(|_| word() + " ").collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn more_ngrams_than_expected_drop_nothing() {
+        // 8 n-grams a paragraph, 16000 in all, and 500 expected.
+        let options = BloomOptions { expected_ngrams: 500, ..BloomOptions::default() };
+        let mut filter = ParagraphFilter::new(&options, 1 << 20).unwrap();
+        let texts: Vec<String> = (0..200).map(random_document).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let found = filter.filter(&texts).unwrap();
+        assert!(
+            found.iter().zip(&texts).all(|(found, text)| *found == Paragraphs::Keep(Cow::Borrowed(text)))
+        );
+        assert!(filter.has_grown() && filter.ngrams() > 15_000, "{}", filter.ngrams());
+        assert!(filter.false_positive_rate() < 0.02, "{}", filter.false_positive_rate());
+        // All are still known.
+        assert!(filter.filter(&texts).unwrap().iter().all(|found| *found == Paragraphs::Drop));
+    }
+
+    #[test]
+    fn what_does_not_fit_ends_with_an_error() {
+        let options = BloomOptions { expected_ngrams: 500, ..BloomOptions::default() };
+        let mut filter = ParagraphFilter::new(&options, 4096).unwrap();
+        let texts: Vec<String> = (0..200).map(random_document).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let error = filter.filter(&texts).unwrap_err().to_string();
+        assert!(error.contains("expected_ngrams") && error.contains("of 4.00 KiB"), "{error}");
+        let large = BloomOptions::default().for_text(6 << 30);
+        assert_eq!(large.expected_ngrams, 1 << 30);
+        let error = ParagraphFilter::new(&large, 1 << 30).err().unwrap().to_string();
+        assert!(error.contains(&human::grouped(1 << 30)) && error.contains("of 1.00 GiB"), "{error}");
     }
 }

@@ -12,16 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::error::DataFusionError;
-use datafusion::execution::disk_manager::DiskManagerBuilder;
-use datafusion::execution::memory_pool::FairSpillPool;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::Encoding;
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::error::Error;
-use crate::tables::TableEngine;
+use crate::tables::{TableEngine, within};
 
 /// Rows collected before they are handed to a file, and rows of a row group: a partition's writer holds about 1.5 MiB.
 const BATCH_ROWS: usize = 8192;
@@ -29,6 +26,9 @@ const GROUP_ROWS: usize = 1 << 16;
 
 /// Bytes that a writer may hold for each partition.
 pub(super) const WRITER_BYTES: u64 = (GROUP_ROWS as u64) * 24 + (BATCH_ROWS as u64) * 24;
+
+/// A sort of keys holds some batches of `BATCH_ROWS`, twice each; with less it finds no room to begin.
+const PARTITION_BYTES: u64 = 4 << 20;
 
 /// Most bytes of a row on disk: keys as they are, document numbers as packed differences.
 pub(super) const ROW_BYTES: u64 = 18;
@@ -63,20 +63,12 @@ impl Engine {
             .enable_all()
             .build()
             .map_err(|e| Error::write("start the threads that sort under", spill, e))?;
-        let disk = DiskManagerBuilder::default()
-            .with_mode(datafusion::execution::disk_manager::DiskManagerMode::Directories(vec![
-                spill.to_path_buf(),
-            ]))
-            .with_max_temp_directory_size(u64::MAX);
-        let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(FairSpillPool::new(memory_bytes as usize)))
-            .with_disk_manager_builder(disk)
-            .build_arc()
-            .map_err(|e| engine_error("start", spill, &e))?;
+        let environment = within(memory_bytes, spill).map_err(|e| engine_error("start", spill, &e))?;
+        let partitions = threads.min((memory_bytes / PARTITION_BYTES) as usize).max(1);
         // A quarter of each sort's share stays free for merging what was spilled.
-        let reserve = (memory_bytes as usize / (4 * threads)).min(10 << 20);
+        let reserve = (memory_bytes as usize / (4 * partitions)).min(10 << 20);
         let config = SessionConfig::new()
-            .with_target_partitions(threads)
+            .with_target_partitions(partitions)
             .with_batch_size(BATCH_ROWS)
             .with_sort_spill_reservation_bytes(reserve);
         let context = place.context(config, environment)?;

@@ -85,19 +85,15 @@ impl MinHash {
     /// Where shingles or signatures would have no length, or a signature more than 65,536 numbers.
     pub fn new(options: &MinHashOptions) -> Result<MinHash, Error> {
         if options.shingles.width() == 0 {
-            return Err(Error::setting(
-                "dedup.shingles",
-                "0 wide",
-                "a shingle has at least one character or word",
-            ));
+            return Err(Error::setting("shingles", "0 wide", "a shingle has at least one character or word"));
         }
         if options.hashes == 0 || options.hashes > 1 << 16 {
-            return Err(Error::setting("dedup.hashes", options.hashes, "a signature has 1 to 65536 numbers"));
+            return Err(Error::setting("hashes", options.hashes, "a signature has 1 to 65536 numbers"));
         }
         if options.scheme == Scheme::OnePermutation && options.hashes > 1 << 10 {
             // Filling empty bins takes up to the square of their number.
             return Err(Error::setting(
-                "dedup.hashes",
+                "hashes",
                 options.hashes,
                 "one permutation fills at most 1024 numbers",
             ));

@@ -14,6 +14,7 @@
 
 mod bands;
 mod bloom;
+mod bloom_layer;
 mod components;
 mod embeddings;
 mod engine;

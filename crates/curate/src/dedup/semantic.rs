@@ -81,7 +81,7 @@ pub fn semantic_needs(options: &SemanticOptions, documents: u64, size: usize) ->
 pub fn semantic(options: &SemanticOptions, rows: &mut Embeddings) -> Result<Vec<(u64, u64)>, Error> {
     if options.clusters == 0 || options.sample == 0 {
         let found = format!("{} (by {})", options.clusters, options.sample);
-        return Err(Error::setting("dedup.clusters", found, "choose at least one"));
+        return Err(Error::setting("clusters", found, "choose at least one"));
     }
     let documents = rows.num_documents();
     let mut removed = Vec::new();

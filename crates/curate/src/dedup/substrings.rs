@@ -72,7 +72,7 @@ fn repeats(pieces: &[&[u8]], min_bytes: usize) -> Result<Vec<Vec<Range<usize>>>,
     }
     let sorted = SuffixArrayConstruction::for_text(&text).in_owned_buffer32().single_threaded().run();
     let refused =
-        |_| Error::setting("dedup.chunk_bytes", text.len(), "the suffixes could not be sorted; choose less");
+        |_| Error::setting("chunk_bytes", text.len(), "the suffixes could not be sorted; choose less");
     let sorted = sorted.map_err(refused)?.plcp_construction().single_threaded().run().map_err(refused)?;
     let (suffixes, common) = (sorted.suffix_array(), sorted.plcp());
     let mut again = Bits::new(text.len());
@@ -257,7 +257,7 @@ pub fn substrings<S: AsRef<str>>(
     if min_bytes == 0 || chunk_bytes < 4 * min_bytes || chunk_bytes > 1 << 29 {
         let found = format!("{chunk_bytes} for repeats of {min_bytes}");
         let advice = "repeats have at least a byte, chunks four times as many and at most 512 MiB";
-        return Err(Error::setting("dedup.chunk_bytes", found, advice));
+        return Err(Error::setting("chunk_bytes", found, advice));
     }
     let mut texts = Texts::write(work.join("texts.bin"), documents)?;
     let chunks = texts.chunks(chunk_bytes, min_bytes);

@@ -4,17 +4,19 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, StringArray};
 
 use super::batch::Batch;
 use super::crew::{self, Lane};
 use super::env::Env;
+use super::histogram::Histogram;
 use super::manifest::{self, Manifest, Part, part_path};
 use super::models::{Models, Tools};
 use super::part::{PartReader, PartWriter};
 use super::rows::RowSet;
+use super::shares::{self, ShareOf};
 use super::tally::Tally;
 use crate::durable::{self, rename, temporary_of};
 use crate::error::Error;
@@ -29,6 +31,16 @@ pub struct Job<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) key: &'a str,
     pub(crate) env: &'a Env,
+    /// Bytes of the documents in the parts that it wrote.
+    pub(crate) lengths: Mutex<Histogram>,
+    /// Whether the ranks have left a file for each part.
+    pub(crate) shared: bool,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(parts: &'a [Part], folder: &'a Path, key: &'a str, env: &'a Env) -> Job<'a> {
+        Job { parts, folder, key, env, lengths: Mutex::default(), shared: false }
+    }
 }
 
 impl Job<'_> {
@@ -40,6 +52,11 @@ impl Job<'_> {
     /// Where results go.
     pub fn folder(&self) -> &Path {
         self.folder
+    }
+
+    /// What the ranks have made of each part for this stage, in order; `None` where it does that itself.
+    pub fn shares(&self) -> Option<Vec<PathBuf>> {
+        self.shared.then(|| (0..self.parts.len()).map(|part| shares::path(self.folder, part)).collect())
     }
 
     /// Documents of the whole table.
@@ -158,7 +175,7 @@ impl Job<'_> {
     /// A part that cannot be read or written, or what `change` says.
     pub fn rewrite(&self, change: &Change<'_>, tally: &mut Tally) -> Result<(), Error> {
         let first = self.first_numbers();
-        let tallies = std::sync::Mutex::new(vec![Tally::default(); self.parts.len()]);
+        let tallies = Mutex::new(vec![Tally::default(); self.parts.len()]);
         let open = |part: usize| {
             let reader = PartReader::open(&self.parts[part].path)?;
             let empty = arrow::array::RecordBatch::new_empty(reader.schema());
@@ -174,7 +191,7 @@ impl Job<'_> {
             Ok((batch, tally))
         };
         crew::run(self.env.limits(), self.parts.len(), &open, &work)?;
-        let tallies = tallies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tallies = tallies.into_inner().unwrap_or_else(PoisonError::into_inner);
         tallies.iter().for_each(|part| tally.add(part));
         Ok(())
     }
@@ -183,11 +200,10 @@ impl Job<'_> {
     ///
     /// # Errors
     /// A part that cannot be read, a file that cannot be written, or what `bytes` says.
-    pub fn export(
-        &self,
-        name: &(dyn Fn(usize) -> PathBuf + Sync),
-        bytes: &(dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync),
-    ) -> Result<(), Error> {
+    pub fn export(&self, name: &(dyn Fn(usize) -> PathBuf + Sync), bytes: &ShareOf<'_>) -> Result<(), Error> {
+        if let Some(made) = self.shares() {
+            return made.iter().enumerate().try_for_each(|(part, made)| shares::hand_over(made, &name(part)));
+        }
         let open = |part: usize| {
             let reader = PartReader::open(&self.parts[part].path)?;
             let path = name(part);
@@ -217,6 +233,7 @@ impl Job<'_> {
     pub(super) fn publish(&self, index: usize, writer: PartWriter) -> Result<(), Error> {
         let path = part_path(self.folder, index);
         manifest::forget(&path)?;
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).merge(writer.lengths());
         let closed = writer.close()?;
         self.env.point("written")?;
         let facts = closed.publish()?;
@@ -369,6 +386,10 @@ impl Lane for Visit<'_> {
         numbered(&mut self.reader, &mut self.number)
     }
 
+    fn bytes((_, batch): &Self::Job) -> u64 {
+        batch.text_bytes()
+    }
+
     fn accept(&mut self, (): ()) -> Result<(), Error> {
         Ok(())
     }
@@ -393,6 +414,10 @@ impl Lane for Export<'_> {
     fn next(&mut self) -> Result<Option<Batch>, Error> {
         self.env.point("batch")?;
         self.reader.next()
+    }
+
+    fn bytes(batch: &Batch) -> u64 {
+        batch.text_bytes()
     }
 
     fn accept(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
@@ -420,7 +445,7 @@ struct Rewrite<'a> {
     writer: PartWriter,
     sum: Tally,
     job: &'a Job<'a>,
-    tallies: &'a std::sync::Mutex<Vec<Tally>>,
+    tallies: &'a Mutex<Vec<Tally>>,
 }
 
 impl Lane for Rewrite<'_> {
@@ -432,15 +457,18 @@ impl Lane for Rewrite<'_> {
         numbered(&mut self.reader, &mut self.number)
     }
 
+    fn bytes((_, batch): &Self::Job) -> u64 {
+        batch.text_bytes()
+    }
+
     fn accept(&mut self, (batch, tally): Self::Done) -> Result<(), Error> {
         self.sum.add(&tally);
-        (0..batch.rows()).for_each(|row| self.sum.lengths.add(batch.text(row).len() as f64));
         self.writer.write(&batch)
     }
 
     fn finish(self) -> Result<(), Error> {
         self.job.publish(self.part, self.writer)?;
-        self.tallies.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[self.part] = self.sum;
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)[self.part] = self.sum;
         Ok(())
     }
 }
@@ -454,15 +482,20 @@ pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
     manifest::parts_of(folder, count)
 }
 
-/// Empties a folder that is about to be filled anew.
+/// Empties a folder that is about to be filled anew, but for what ranks have made for that.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     // The table's manifest goes first: without it nothing else counts.
     durable::remove(&manifest::table_path(folder))?;
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::write("remove", folder, error));
+    std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))?;
+    let kept = shares::hidden(folder);
+    for entry in std::fs::read_dir(folder).map_err(|e| Error::read(folder, e))? {
+        let path = entry.map_err(|e| Error::read(folder, e))?.path();
+        if path == kept {
+            continue;
         }
-        _ => {}
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.map_err(|e| Error::write("remove", &path, e))?;
     }
-    std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))
+    Ok(())
 }

@@ -137,21 +137,6 @@ impl Batch {
         Batch { table: self.table.slice(first, rows) }
     }
 
-    /// The rows in pieces within the limits of a batch.
-    pub fn pieces(&self) -> impl Iterator<Item = Batch> + '_ {
-        let mut first = 0;
-        std::iter::from_fn(move || {
-            let (mut end, mut bytes) = (first, 0);
-            while end < self.rows() && end - first < Self::MAX_ROWS && bytes < Self::MAX_TEXT_BYTES {
-                bytes += self.text(end).len();
-                end += 1;
-            }
-            let piece = (end > first).then(|| self.slice(first, end - first));
-            first = end;
-            piece
-        })
-    }
-
     /// The Arrow table itself.
     pub fn into_table(self) -> RecordBatch {
         self.table

@@ -3,7 +3,7 @@
 //! Every thread takes the next file and does all of it: reading, stages, writing. When there are no more files to take,
 //! threads take single batches of the files that others have open, so that one large file keeps all threads busy. What a
 //! batch becomes is handed back to the file's own thread in the order of the batches: the results do not depend on who did
-//! what. The number of batches in memory is bounded over all files.
+//! what. The number of batches in memory, and their bytes, are bounded over all files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +20,8 @@ pub(crate) trait Lane {
 
     /// Reads the next piece; `None` behind the last.
     fn next(&mut self) -> Result<Option<Self::Job>, Error>;
+    /// Bytes of a piece in memory.
+    fn bytes(job: &Self::Job) -> u64;
     /// Takes what became of a piece, in their order.
     fn accept(&mut self, done: Self::Done) -> Result<(), Error>;
     /// Everything was accepted.
@@ -31,8 +33,12 @@ pub(crate) trait Lane {
 pub(crate) struct Limits {
     /// Threads, the caller's not counted.
     pub threads: usize,
-    /// Batches in memory, of all files together; a file may always have one.
+    /// Batches in memory, of all files together; a file may have one beyond.
     pub batches: usize,
+    /// Their bytes. Where nothing else is in memory there may be one batch of any size.
+    pub bytes: u64,
+    /// Bytes that a batch may have. So many are set aside while one is read, whose size nobody knows yet.
+    pub largest: u64,
 }
 
 /// Opens lanes 0 to `count` and works on all of them. After an error no new work is begun, and the error of the first
@@ -46,7 +52,7 @@ pub(crate) fn run<L: Lane>(
     open: &(dyn Fn(usize) -> Result<L, Error> + Sync),
     work: &(dyn Fn(L::Job) -> Result<L::Done, Error> + Sync),
 ) -> Result<(), Error> {
-    let state = State { next: 0, jobs: VecDeque::new(), driving: 0, flying: 0, error: None };
+    let state = State { next: 0, jobs: VecDeque::new(), driving: 0, flying: 0, bytes: 0, error: None };
     let (state, changed) = (Mutex::new(state), Condvar::new());
     let crew = Crew { limits, count, open, work, state, changed };
     std::thread::scope(|scope| {
@@ -66,8 +72,10 @@ struct State<L: Lane> {
     jobs: VecDeque<(L::Job, Slot<L::Done>)>,
     /// Lanes that are open.
     driving: usize,
-    /// Jobs that are queued, being done, or not yet accepted.
+    /// Jobs that are being read, queued, being done, or not yet accepted.
     flying: usize,
+    /// Their bytes.
+    bytes: u64,
     error: Option<(usize, Error)>,
 }
 
@@ -146,13 +154,13 @@ impl<L: Lane> Crew<'_, L> {
     /// Works on one lane to its end.
     fn drive(&self, lane: usize) -> Result<(), Error> {
         let mut lane = (self.open)(lane)?;
-        let mut slots: VecDeque<Slot<L::Done>> = VecDeque::new();
+        let mut slots: VecDeque<(Slot<L::Done>, u64)> = VecDeque::new();
         let mut more = true;
         loop {
-            while let Some(done) = slots.front().and_then(taken) {
-                slots.pop_front();
-                self.lock().flying -= 1;
+            while let Some(done) = slots.front().and_then(|(slot, _)| taken(slot)) {
                 lane.accept(done?)?;
+                let bytes = slots.pop_front().map_or(0, |(_, bytes)| bytes);
+                self.release(1, bytes);
             }
             if self.lock().error.is_some() {
                 return Ok(());
@@ -160,28 +168,68 @@ impl<L: Lane> Crew<'_, L> {
             if more && self.may_read(slots.is_empty()) {
                 match lane.next()? {
                     Some(job) => self.queue(job, &mut slots),
-                    None => more = false,
+                    None => {
+                        more = false;
+                        self.release(1, self.limits.largest);
+                    }
                 }
             } else if !more && slots.is_empty() {
                 return lane.finish();
-            } else if let Some(front) = slots.front() {
+            } else if let Some((front, _)) = slots.front() {
                 self.work_or_wait(front);
             }
         }
     }
 
+    /// Sets room aside for a batch, if there is any. A lane that has no other batch to wait for waits for room, and works on
+    /// those of others meanwhile; false then means an error of somebody else.
     fn may_read(&self, none_flying: bool) -> bool {
-        none_flying || self.lock().flying < self.limits.batches
+        let Limits { batches, bytes, largest, .. } = self.limits;
+        let mut state = self.lock();
+        loop {
+            if state.error.is_some() {
+                return false;
+            }
+            let fits = state.bytes.saturating_add(largest) <= bytes;
+            if state.flying == 0 || (fits && (none_flying || state.flying < batches)) {
+                state.flying += 1;
+                state.bytes += largest;
+                return true;
+            }
+            if !none_flying {
+                return false;
+            }
+            state = match state.jobs.pop_front() {
+                Some(job) => {
+                    drop(state);
+                    self.perform(job);
+                    self.lock()
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Gives room back.
+    fn release(&self, jobs: usize, bytes: u64) {
+        let mut state = self.lock();
+        state.flying -= jobs;
+        state.bytes -= bytes;
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Queues a job. While there are files to take nobody waits for single batches, and the job is done here and now.
-    fn queue(&self, job: L::Job, slots: &mut VecDeque<Slot<L::Done>>) {
+    fn queue(&self, job: L::Job, slots: &mut VecDeque<(Slot<L::Done>, u64)>) {
         let slot = Slot::<L::Done>::default();
-        slots.push_back(slot.clone());
+        let bytes = L::bytes(&job);
+        slots.push_back((slot.clone(), bytes));
         let mut state = self.lock();
-        state.flying += 1;
+        // Now its size is known.
+        state.bytes = state.bytes - self.limits.largest + bytes;
         if state.next < self.count || self.limits.threads <= 1 {
             drop(state);
+            self.changed.notify_all();
             self.perform((job, slot));
             return;
         }
@@ -239,6 +287,9 @@ mod tests {
         fn next(&mut self) -> Result<Option<u64>, Error> {
             Ok(self.left.next())
         }
+        fn bytes(job: &u64) -> u64 {
+            *job
+        }
         fn accept(&mut self, done: u64) -> Result<(), Error> {
             self.seen.push(done);
             Ok(())
@@ -250,16 +301,36 @@ mod tests {
     }
 
     fn squares(threads: usize, lanes: usize, fail: Option<u64>) -> Result<Vec<(usize, Vec<u64>)>, Error> {
+        let limits = Limits { threads, batches: 3 * threads + 2, bytes: u64::MAX, largest: 100 };
+        squares_within(limits, lanes, fail)
+    }
+
+    fn squares_within(
+        limits: Limits,
+        lanes: usize,
+        fail: Option<u64>,
+    ) -> Result<Vec<(usize, Vec<u64>)>, Error> {
         let out = Mutex::new(Vec::new());
+        let held = Mutex::new(0);
         let open =
             |lane| Ok(Numbers { lane, left: 0..(lane as u64 * 37 % 101), seen: Vec::new(), out: &out });
         let work = |n: u64| {
+            // What is worked on at once is in memory at once.
+            let add = |bytes: i64| {
+                let mut held = held.lock().unwrap();
+                *held += bytes;
+                *held
+            };
+            let before = add(n as i64);
+            assert!(before as u64 <= limits.bytes.max(limits.largest), "{before} bytes at once");
+            std::thread::yield_now();
+            add(-(n as i64));
             if Some(n) == fail {
                 panic!("job {n}");
             }
             Ok(n * n)
         };
-        run(Limits { threads, batches: 3 * threads + 2 }, lanes, &open, &work)?;
+        run(limits, lanes, &open, &work)?;
         let mut out = out.into_inner().unwrap();
         out.sort();
         Ok(out)
@@ -274,6 +345,17 @@ mod tests {
                 let wanted: Vec<u64> = (0..(lane as u64 * 37 % 101)).map(|n| n * n).collect();
                 assert_eq!(seen, wanted, "{threads} threads, lane {lane}");
             }
+        }
+    }
+
+    #[test]
+    fn bytes_in_memory_are_bounded_and_one_batch_may_always_be() {
+        for (threads, bytes) in [(1, 10), (3, 10), (4, 150), (8, 250), (8, 1000)] {
+            let limits = Limits { threads, batches: 3 * threads + 2, bytes, largest: 100 };
+            let out = squares_within(limits, 30, None).unwrap();
+            assert_eq!(out.len(), 30, "{threads} threads, {bytes} bytes");
+            assert!(out.iter().all(|(lane, seen)| seen.len() == lane * 37 % 101));
+            assert!(squares_within(limits, 30, Some(20)).is_err());
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::crew::Limits;
 use super::models::{Models, Tools};
 use crate::error::Error;
-use crate::pipeline::batch::Batch;
+use crate::read::OnRead;
 use crate::tables::TableEngine;
 
 /// Which share of the files this process does.
@@ -67,6 +67,8 @@ pub struct RunOptions {
     pub engine: TableEngine,
     /// Ends the run early.
     pub stop: Option<Stop>,
+    /// Asked before every access to an input file.
+    pub on_read: Option<OnRead>,
     /// Told after every batch and part.
     pub progress: Option<OnProgress>,
     /// Told what a stage has to say before it starts, such as its needs.
@@ -75,11 +77,16 @@ pub struct RunOptions {
     pub models: Option<Arc<dyn Models>>,
 }
 
+/// A batch exists so many times while a stage makes a new one.
+pub(crate) const COPIES: u64 = 4;
+
 /// What a run works with.
 #[derive(Clone)]
 pub(crate) struct Env {
     pub threads: usize,
     pub memory_bytes: u64,
+    /// Bytes of text that a batch may have.
+    pub batch_bytes: u64,
     pub spill: PathBuf,
     pub seed: u64,
     pub options: RunOptions,
@@ -122,10 +129,9 @@ impl Env {
         }
     }
 
-    /// Threads, and as many batches as fit into the memory: each exists up to four times while a stage makes a new one.
+    /// Threads, and as many batches as keep them busy and fit into the memory.
     pub fn limits(&self) -> Limits {
-        let fit = self.memory_bytes / (4 * Batch::MAX_TEXT_BYTES as u64);
-        let wanted = 3 * self.threads + 2;
-        Limits { threads: self.threads, batches: wanted.min(fit as usize).max(self.threads) }
+        let (bytes, largest) = (self.memory_bytes / COPIES, self.batch_bytes);
+        Limits { threads: self.threads, batches: 3 * self.threads + 2, bytes, largest }
     }
 }

@@ -36,18 +36,21 @@ impl Histogram {
         self.counts.values().sum()
     }
 
-    /// (lower end, upper end, count) of every bucket that holds a value, ascending.
+    /// (lower end, upper end, count) of every bucket from the first to the last that hold a value, ascending.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, f64, u64)> + '_ {
-        self.counts.iter().map(|(&bucket, &count)| (lower(bucket), lower(bucket + 1), count))
+        let ends = self.counts.first_key_value().zip(self.counts.last_key_value());
+        let range = ends.map(|((&first, _), (&last, _))| first..=last);
+        let count = |bucket| self.counts.get(&bucket).copied().unwrap_or(0);
+        range.into_iter().flatten().map(move |bucket| (lower(bucket), lower(bucket + 1), count(bucket)))
     }
 
-    /// The value below which this share of the values lies, to the width of a bucket; `None` without values.
+    /// The value below which this share of the values lies, as the shortest number in its bucket; `None` without values.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = (share.clamp(0.0, 1.0) * self.total() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         self.counts.iter().find_map(|(&bucket, &count)| {
             seen += count;
-            (seen >= wanted).then(|| lower(bucket))
+            (seen >= wanted).then(|| shortest(lower(bucket), lower(bucket + 1)))
         })
     }
 }
@@ -74,6 +77,21 @@ fn lower(bucket: i32) -> f64 {
     }
 }
 
+/// The decimal number of the fewest digits from `from` to below `to`.
+fn shortest(from: f64, to: f64) -> f64 {
+    if from <= 0.0 {
+        return if to > 0.0 { 0.0 } else { -shortest(-to, -from) };
+    }
+    let (middle, digits) = (0.5 * (from + to), to.log10().floor() as i32);
+    let rounded = |place: i32| match place {
+        // Tenths and hundredths are exact as quotients only.
+        _ if place < 0 => (middle * 10f64.powi(-place)).round() / 10f64.powi(-place),
+        _ => (middle / 10f64.powi(place)).round() * 10f64.powi(place),
+    };
+    let places = (digits - 4..=digits).rev();
+    places.map(rounded).find(|number| (from..to).contains(number)).unwrap_or(middle)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +103,19 @@ mod tests {
             let slack = value.abs() * 1e-12;
             assert!(lower(b) <= value + slack && value <= lower(b + 1) + slack, "{value}: bucket {b}");
         }
+    }
+
+    #[test]
+    fn quantiles_are_short_numbers() {
+        for value in [0.0, 0.3, 1.0, 2.0, 6.0, 7.0, 11.0, 100.0, -7.0] {
+            let mut h = Histogram::default();
+            h.add(value);
+            assert_eq!(h.quantile(0.5), Some(value), "{:?}", lower(bucket(value)));
+        }
+        let mut h = Histogram::default();
+        [285.0, 310.0].into_iter().for_each(|value| h.add(value));
+        assert_eq!(h.quantile(0.5), Some(290.0));
+        assert_eq!(h.buckets().map(|(_, _, n)| n).collect::<Vec<_>>(), [1, 0, 1]);
     }
 
     #[test]

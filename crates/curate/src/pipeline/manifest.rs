@@ -1,6 +1,7 @@
 //! Manifests: what a part was made from and what it holds. A part counts as done when its manifest has the key that is
-//! expected now and the file has the size that the manifest says.
+//! expected now and the file has the size that the manifest says; a stage over the whole table, when all its files have.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -9,8 +10,10 @@ use twox_hash::XxHash3_128;
 
 use super::part::PartFacts;
 use super::tally::Tally;
+use crate::counters::Counters;
 use crate::durable::{load, remove};
 use crate::error::Error;
+use crate::files::{Kind, below_of};
 
 /// Raised when the same recipe gives other bytes.
 pub(crate) const VERSION: u32 = 2;
@@ -35,6 +38,8 @@ pub struct TableManifest {
     pub key: String,
     /// Parts that came out; 0 for a sink.
     pub parts: usize,
+    /// All files that it left, by path below its folder, with their bytes.
+    pub files: BTreeMap<String, u64>,
     /// What the stage did.
     pub stage: Tally,
 }
@@ -98,9 +103,23 @@ pub(crate) fn finished(part: &Path, key: &str) -> Option<Manifest> {
     (whole && manifest.key == key).then_some(manifest)
 }
 
-/// The manifest of a finished stage over the whole table that was made with this key.
+/// The manifest of a finished stage over the whole table that was made with this key and whose files are all there.
 pub(crate) fn finished_table(folder: &Path, key: &str) -> Option<TableManifest> {
-    load::<TableManifest>(&table_path(folder)).filter(|manifest| manifest.key == key)
+    let manifest: TableManifest = load(&table_path(folder))?;
+    let whole = |(name, bytes): (&String, &u64)| {
+        std::fs::metadata(folder.join(name)).is_ok_and(|m| m.len() == *bytes)
+    };
+    (manifest.key == key && manifest.files.iter().all(whole)).then_some(manifest)
+}
+
+/// The files below a folder with their bytes. Hidden ones are nobody's result.
+pub(crate) fn files_of(folder: &Path) -> Result<BTreeMap<String, u64>, Error> {
+    let mut counters = Counters::default();
+    let found = below_of(folder, false, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
+    match counters.damage.pop() {
+        Some(lost) => Err(Error::read(folder, std::io::Error::other(lost.detail))),
+        None => Ok(found.into_iter().map(|file| (file.relative, file.bytes)).collect()),
+    }
 }
 
 /// Takes a manifest away before the part that it speaks of changes.

@@ -18,12 +18,15 @@
 //! - Output does not depend on the number of threads or processes, nor on when a run was killed and taken up again.
 //!   Only `stats.json` and `seconds/` hold times.
 //! - Memory holds a bounded number of batches, whatever the size of a file.
-//! - A record that is lost is counted with a reason, never fatal and never silent.
+//! - A record that is lost is counted with a reason, never fatal and never silent. A file that cannot be read for a reason that
+//!   may pass is not lost: its part is not made, the others are, and the next run tries again.
 
 mod barrier;
 mod batch;
+mod claim;
 mod crew;
 mod env;
+mod folder;
 mod histogram;
 mod manifest;
 mod models;
@@ -32,11 +35,14 @@ mod ordered;
 mod ordered_parts;
 mod part;
 mod plan;
+mod ranges;
 mod recipe;
+mod remarks;
 mod report;
 mod rows;
 mod run;
 mod runner;
+mod shares;
 mod stage;
 mod stats;
 mod tally;
@@ -55,9 +61,13 @@ pub use recipe::{Input, Recipe, StageSpec};
 pub use report::report_page;
 pub use rows::RowSet;
 pub use run::Outcome;
+pub use shares::ShareOf;
 pub use stage::{Barrier, Stage, Work};
 pub use stats::{StageStats, Stats, TableStats};
 pub use tally::{Cluster, Sample, Score, Tally};
 
+pub use crate::read::OnRead;
+
 pub(crate) use manifest::KeyHasher;
 pub(crate) use options::read as read_options;
+pub(crate) use units::split_name;

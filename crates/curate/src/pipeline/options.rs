@@ -43,9 +43,9 @@ where
             .map_err(|message| Mistake { key: path.clone(), message })?;
         // One key at a time, so that a value which does not fit is told with its own key.
         T::deserialize(Lenient(Value::Table(table.clone())))
-            .map_err(|e| Mistake { key: path.clone(), message: e.message().to_string() })?;
+            .map_err(|e| Mistake { key: path.clone(), message: plain(e.message()) })?;
     }
-    let options = T::deserialize(Lenient(Value::Table(table))).map_err(|e| whole(e.message().to_string()))?;
+    let options = T::deserialize(Lenient(Value::Table(table))).map_err(|e| whole(plain(e.message())))?;
     let mut resolved = Table::try_from(&options).map_err(|e| whole(e.to_string()))?;
     for unset in defaults.keys().filter(|key| !resolved.contains_key(*key)).collect::<Vec<_>>() {
         resolved.insert(unset.clone(), Value::String("none".to_owned()));
@@ -55,6 +55,22 @@ where
 
 fn whole(message: String) -> Mistake {
     Mistake { key: String::new(), message }
+}
+
+/// Serde's message in the words of a recipe: what it expected is the name of a type in Rust.
+fn plain(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let expected = match expected {
+        "f32" | "f64" => "a number".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more".to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a tuple of size 2" => "two values, as in [1, 2]".to_owned(),
+        other if other.starts_with("struct ") => "a table of options, as in { key = value }".to_owned(),
+        other => other.to_owned(),
+    };
+    format!("{found}expected {expected}")
 }
 
 /// Sets a dotted path in `table`; `defaults` tell what the value should look like.
@@ -292,7 +308,11 @@ mod tests {
         let mistake = given(&[("wrods", "1")]).unwrap_err();
         assert_eq!(mistake.key, "wrods");
         assert!(mistake.message.contains("did you mean `words`?"), "{}", mistake.message);
-        assert_eq!(given(&[("share", "true")]).unwrap_err().key, "share");
+        let mistake = given(&[("share", "true")]).unwrap_err();
+        assert_eq!(mistake.key, "share");
+        assert!(mistake.message.ends_with("expected a number"), "{}", mistake.message);
+        let mistake = given(&[("inner", "true")]).unwrap_err();
+        assert!(mistake.message.contains("expected a table of options"), "{}", mistake.message);
         assert!(given(&[("inner.lwo", "1")]).unwrap_err().message.contains("low"));
     }
 }

@@ -44,6 +44,10 @@ impl<T: Send> Lane for Ordered<'_, T> {
         self.batches.next().transpose()
     }
 
+    fn bytes((_, batch): &Self::Job) -> u64 {
+        batch.text_bytes()
+    }
+
     fn accept(&mut self, done: T) -> Result<(), Error> {
         self.accept.as_mut().map_or(Ok(()), |accept| accept(done))
     }

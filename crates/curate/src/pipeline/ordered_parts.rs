@@ -1,34 +1,31 @@
 //! A table in the order of a key: rows go to files by ranges of their keys, then each range is sorted in memory and
-//! written as a part, several ranges at once.
+//! written as a part, several ranges at once. A range that is too large for memory is divided again, and what it is divided
+//! into follows each other in its part.
 //!
 //! The ranges depend on the size of the table alone, and the order within one on the rows, so neither threads nor
 //! memory show in the bytes. Every text is written and read once more than it would be in memory.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt32Array, UInt64Array};
-use arrow::compute::{interleave_record_batch, take_record_batch};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
-use arrow::error::ArrowError;
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::StreamWriter;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::compute::{concat_batches, interleave_record_batch};
+use arrow::datatypes::{Schema, SchemaRef, UInt64Type};
 
 use super::barrier::Job;
 use super::batch::Batch;
 use super::crew::{self, Lane, Limits};
 use super::manifest::part_path;
 use super::part::{PartReader, PartWriter};
+use super::ranges::{Closed, Keys, Ranges, placed, table_error, with_places};
 use crate::error::Error;
 
-/// Text of a range, about.
-const RANGE_TEXT_BYTES: u64 = 128 << 20;
+/// Text of a range, about. In tests of this module little, so that a table has several.
+const RANGE_TEXT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 128 << 20 };
 /// Files open at once. Larger tables have larger ranges.
 const MOST_RANGES: u64 = 512;
-/// A range in memory, its rows in the making and its part's writer, over its text.
-const TIMES_TEXT: u64 = 3;
+/// A range in memory, its rows in the making and its part's writer, over the range.
+const TIMES_RANGE: u64 = 3;
 
 /// The key of an id.
 pub type KeyOf<'a> = dyn Fn(&str) -> u64 + Sync + 'a;
@@ -36,7 +33,8 @@ pub type KeyOf<'a> = dyn Fn(&str) -> u64 + Sync + 'a;
 impl Job<'_> {
     /// Bytes of memory that [`Job::write_ordered`] needs on one thread, about.
     pub fn ordered_needs(&self) -> u64 {
-        TIMES_TEXT * self.text_bytes().div_ceil(ranges_of(self.text_bytes()))
+        let range = self.text_bytes().div_ceil(ranges_of(self.text_bytes()));
+        (TIMES_RANGE * range).min(self.env.memory_bytes)
     }
 
     /// Writes the table in the order of (`key` of the id, id, place in the table). The files of ranges lie in `work`,
@@ -46,21 +44,34 @@ impl Job<'_> {
     /// A part that cannot be read or written, or parts of different columns.
     pub fn write_ordered(&self, work: &Path, key: &KeyOf<'_>) -> Result<(), Error> {
         let Some(first) = self.parts.first() else { return Ok(()) };
-        let ranges =
-            Ranges::create(work, ranges_of(self.text_bytes()), PartReader::open(&first.path)?.schema())?;
-        self.for_each(&|number, batch| ranges.scatter(number, batch, key))?;
-        let (schema, files) = ranges.close()?;
-        let largest = files.iter().map(|range| range.text_bytes).max().unwrap_or(0);
-        let at_once = (self.env.memory_bytes / (TIMES_TEXT * largest).max(1)).max(1);
+        let schema = with_places(&PartReader::open(&first.path)?.schema());
+        let ranges = Ranges::create(&work.join("range"), Keys::ALL, ranges_of(self.text_bytes()), &schema)?;
+        self.for_each(&|number, batch| {
+            let keys: Vec<u64> = (0..batch.rows()).map(|row| key(batch.id(row))).collect();
+            ranges.scatter(&placed(batch, number, &schema)?, &keys)
+        })?;
+        let files = ranges.close()?;
+        let fits = (self.env.memory_bytes / TIMES_RANGE).max(1);
+        let largest = files.iter().map(|range| range.bytes).max().unwrap_or(0);
+        let most = if largest > fits { fits.min(2 * RANGE_TEXT_BYTES) } else { largest.max(1) };
         let limits = self.env.limits();
-        let threads = limits.threads.min(usize::try_from(at_once).unwrap_or(usize::MAX));
-        let open = |part: usize| Sorted::open(self, part, &files[part].path, &schema, key);
-        let work = |piece: Piece| {
-            let batches: Vec<&RecordBatch> = piece.batches.iter().collect();
-            let table = interleave_record_batch(&batches, &piece.places).map_err(|e| table_error(&e))?;
-            Batch::new(table).map_err(|detail| Error::Table { detail })
-        };
-        crew::run(Limits { threads, ..limits }, files.len(), &open, &work)
+        let threads = limits.threads.min(usize::try_from(fits / most).unwrap_or(usize::MAX)).max(1);
+        let sorter = Sorter { job: self, schema: &schema, key, most };
+        let open = |part: usize| Sorted::open(&sorter, part, &files[part]);
+        crew::run(Limits { threads, ..limits }, files.len(), &open, &|piece: Piece| piece.batch())
+    }
+
+    /// The same parts from rows that come in that order already.
+    ///
+    /// # Errors
+    /// A part that cannot be read.
+    pub fn in_key_order<'a>(&'a self, key: &'a KeyOf<'a>) -> Result<Option<InKeyOrder<'a>>, Error> {
+        let Some(first) = self.parts.first() else { return Ok(None) };
+        let schema = PartReader::open(&first.path)?.schema();
+        let writer = PartWriter::create(&part_path(self.folder, 0), schema.clone())?;
+        let ranges = ranges_of(self.text_bytes());
+        let (part, rows, length, bytes) = (0, Vec::new(), 0, 0);
+        Ok(Some(InKeyOrder { job: self, key, schema, ranges, part, writer, rows, length, bytes }))
     }
 }
 
@@ -68,131 +79,152 @@ fn ranges_of(text_bytes: u64) -> u64 {
     text_bytes.div_ceil(RANGE_TEXT_BYTES).clamp(1, MOST_RANGES)
 }
 
-fn table_error(error: &ArrowError) -> Error {
-    Error::Table { detail: error.to_string() }
+/// Whether a batch of a part has all that it may have.
+fn full(rows: usize, text_bytes: usize) -> bool {
+    rows >= Batch::MAX_ROWS || text_bytes >= Batch::MAX_TEXT_BYTES
 }
 
-/// One file for each range of keys, by rising key.
-struct Ranges {
-    schema: SchemaRef,
-    files: Vec<Mutex<Range>>,
-}
-
-struct Range {
-    path: PathBuf,
-    writer: StreamWriter<BufWriter<File>>,
-    text_bytes: u64,
-}
-
-/// A range whose file is closed.
-struct Closed {
-    path: PathBuf,
-    text_bytes: u64,
-}
-
-impl Ranges {
-    fn create(work: &Path, count: u64, table: SchemaRef) -> Result<Ranges, Error> {
-        let place = Field::new("place", DataType::UInt64, false);
-        let fields = table.fields().iter().cloned().chain([Arc::new(place)]);
-        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        let range = |number: u64| {
-            let path = work.join(format!("range-{number:03}.arrow"));
-            let file = File::create(&path).map_err(|e| Error::write("create", &path, e))?;
-            let writer = StreamWriter::try_new(BufWriter::new(file), &schema);
-            let writer = writer.map_err(|e| Error::write("write", &path, std::io::Error::other(e)))?;
-            Ok(Mutex::new(Range { path, writer, text_bytes: 0 }))
-        };
-        let files = (0..count).map(range).collect::<Result<_, Error>>()?;
-        Ok(Ranges { schema, files })
-    }
-
-    /// Writes the rows of a batch, whose first has the place `first`, to the files of their ranges.
-    fn scatter(&self, first: u64, batch: &Batch, key: &KeyOf<'_>) -> Result<(), Error> {
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.files.len()];
-        for row in 0..batch.rows() {
-            let range = (u128::from(key(batch.id(row))) * self.files.len() as u128) >> 64;
-            rows[range as usize].push(row as u32);
-        }
-        for (range, rows) in self.files.iter().zip(rows).filter(|(_, rows)| !rows.is_empty()) {
-            let places = UInt64Array::from_iter_values(rows.iter().map(|&row| first + u64::from(row)));
-            let taken =
-                take_record_batch(batch.table(), &UInt32Array::from(rows)).map_err(|e| table_error(&e))?;
-            let columns = taken.columns().iter().cloned().chain([Arc::new(places) as ArrayRef]);
-            let taken =
-                RecordBatch::try_new(self.schema.clone(), columns.collect()).map_err(|e| table_error(&e))?;
-            let text_bytes = Batch::new(taken.clone()).map_or(0, |batch| batch.text_bytes());
-            let mut range = lock(range);
-            range.text_bytes += text_bytes;
-            let written = range.writer.write(&taken);
-            written.map_err(|e| Error::write("write", &range.path, std::io::Error::other(e)))?;
-        }
-        Ok(())
-    }
-
-    fn close(self) -> Result<(SchemaRef, Vec<Closed>), Error> {
-        let close = |range: Mutex<Range>| {
-            let Range { path, mut writer, text_bytes } =
-                range.into_inner().unwrap_or_else(PoisonError::into_inner);
-            writer.finish().map_err(|e| Error::write("write", &path, std::io::Error::other(e)))?;
-            Ok(Closed { path, text_bytes })
-        };
-        Ok((self.schema, self.files.into_iter().map(close).collect::<Result<_, Error>>()?))
-    }
-}
-
-fn lock(range: &Mutex<Range>) -> MutexGuard<'_, Range> {
-    range.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Rows that make a batch of the part: (number in `batches`, row).
-struct Piece {
-    batches: Arc<Vec<RecordBatch>>,
-    places: Vec<(usize, usize)>,
-}
-
-/// A range in memory, on its way to its part.
-struct Sorted<'a> {
+/// What all ranges are sorted by.
+struct Sorter<'a> {
     job: &'a Job<'a>,
-    part: usize,
-    file: PathBuf,
-    batches: Arc<Vec<RecordBatch>>,
-    /// Rows in order, and the bytes of their texts.
-    rows: std::vec::IntoIter<(usize, usize, usize)>,
-    writer: PartWriter,
+    /// The columns of the table, and the place behind them.
+    schema: &'a SchemaRef,
+    key: &'a KeyOf<'a>,
+    /// Bytes of the largest range that is sorted in memory.
+    most: u64,
 }
 
-impl<'a> Sorted<'a> {
-    fn open(
-        job: &'a Job<'a>,
-        part: usize,
-        path: &Path,
-        schema: &SchemaRef,
-        key: &KeyOf<'_>,
-    ) -> Result<Sorted<'a>, Error> {
-        let bad = |e: ArrowError| Error::read(path, std::io::Error::other(e));
-        let file = File::open(path).map_err(|e| Error::read(path, e))?;
-        let places = schema.fields().len() - 1;
+/// Rows in memory, in order.
+#[derive(Default)]
+struct Loaded {
+    batches: Arc<Vec<RecordBatch>>,
+    /// (number in `batches`, row, bytes of its text) of those still to be written.
+    rows: std::vec::IntoIter<(usize, usize, usize)>,
+}
+
+impl Sorter<'_> {
+    /// Reads the next of `waiting` that has rows; what is too large is divided first. False when there is none.
+    fn load(&self, waiting: &mut Vec<Closed>, loaded: &mut Loaded) -> Result<bool, Error> {
+        // The one before makes room.
+        *loaded = Loaded::default();
+        while let Some(range) = waiting.pop() {
+            let Some(keys) = range.keys else {
+                range.remove()?;
+                continue;
+            };
+            if range.bytes > self.most && keys.width() > 1 {
+                let count = range.bytes.div_ceil((self.most / 2).max(1)).clamp(2, MOST_RANGES);
+                let ranges = Ranges::create(&range.path.with_extension(""), keys, count, self.schema)?;
+                for table in range.read()? {
+                    self.job.env.point("batch")?;
+                    let table = table?;
+                    ranges.scatter(&table, &self.keys(&table)?)?;
+                }
+                range.remove()?;
+                waiting.extend(ranges.close()?.into_iter().rev());
+                continue;
+            }
+            *loaded = self.sorted(&range)?;
+            range.remove()?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn keys(&self, table: &RecordBatch) -> Result<Vec<u64>, Error> {
+        let batch = Batch::new(table.clone()).map_err(|detail| Error::Table { detail })?;
+        Ok((0..batch.rows()).map(|row| (self.key)(batch.id(row))).collect())
+    }
+
+    fn sorted(&self, range: &Closed) -> Result<Loaded, Error> {
+        let places = self.schema.fields().len() - 1;
         let columns: Vec<usize> = (0..places).collect();
-        let mut rows = Vec::new();
-        let mut batches = Vec::new();
-        for table in StreamReader::try_new(BufReader::with_capacity(1 << 20, file), None).map_err(bad)? {
-            let table = table.map_err(bad)?;
+        let (mut rows, mut batches) = (Vec::new(), Vec::new());
+        let (mut few, mut number, mut bytes) = (Vec::new(), 0, 0);
+        let mut tables = range.read()?;
+        loop {
+            let table = tables.next().transpose()?;
+            let last = table.is_none();
+            if let Some(table) = table {
+                number += table.num_rows();
+                bytes += Batch::new(table.clone()).map_or(0, |batch| batch.text_bytes() as usize);
+                few.push(table);
+            }
+            // Many divisions leave a row or two at a time, each with what a batch costs.
+            if few.is_empty() || (!last && !full(number, bytes)) {
+                if last { break } else { continue }
+            }
+            let table = concat_batches(self.schema, &few).map_err(|e| table_error(&e))?;
+            (number, bytes) = (0, 0);
+            few.clear();
             let numbers = table.column(places).as_primitive::<UInt64Type>().clone();
-            let batch = Batch::new(table.project(&columns).map_err(bad)?);
+            let batch = Batch::new(table.project(&columns).map_err(|e| table_error(&e))?);
             let batch = batch.map_err(|detail| Error::Table { detail })?;
-            rows.extend(
-                (0..batch.rows()).map(|row| (key(batch.id(row)), numbers.value(row), batches.len(), row)),
-            );
+            let row = |row| ((self.key)(batch.id(row)), numbers.value(row), batches.len(), row);
+            rows.extend((0..batch.rows()).map(row));
             batches.push(batch);
         }
         let id = |batch: usize, row: usize| batches[batch].id(row);
         rows.sort_unstable_by(|a, b| (a.0, id(a.2, a.3), a.1).cmp(&(b.0, id(b.2, b.3), b.1)));
-        let rows: Vec<_> =
-            rows.into_iter().map(|(.., batch, row)| (batch, row, batches[batch].text(row).len())).collect();
-        let table = Arc::new(Schema::new(schema.fields()[..places].to_vec()));
-        let writer = PartWriter::create(&part_path(job.folder, part), table)?;
+        let row = |(_, _, batch, row): (u64, u64, usize, usize)| (batch, row, batches[batch].text(row).len());
+        let rows: Vec<_> = rows.into_iter().map(row).collect();
         let batches = Arc::new(batches.into_iter().map(Batch::into_table).collect());
-        Ok(Sorted { job, part, file: path.to_owned(), batches, rows: rows.into_iter(), writer })
+        Ok(Loaded { batches, rows: rows.into_iter() })
+    }
+}
+
+/// The number of a table among others, and a row of it.
+type Place = (usize, usize);
+
+/// Rows that make a batch of the part, from one loaded range after the other.
+#[derive(Default)]
+struct Piece {
+    from: Vec<(Arc<Vec<RecordBatch>>, Vec<Place>)>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Piece {
+    fn push(&mut self, batches: &Arc<Vec<RecordBatch>>, (batch, row, length): (usize, usize, usize)) {
+        match self.from.last_mut().filter(|(last, _)| Arc::ptr_eq(last, batches)) {
+            Some((_, places)) => places.push((batch, row)),
+            None => self.from.push((batches.clone(), vec![(batch, row)])),
+        }
+        self.rows += 1;
+        self.bytes += length;
+    }
+
+    fn batch(self) -> Result<Batch, Error> {
+        let mut tables = Vec::with_capacity(self.from.len());
+        for (batches, places) in &self.from {
+            let batches: Vec<&RecordBatch> = batches.iter().collect();
+            tables.push(interleave_record_batch(&batches, places).map_err(|e| table_error(&e))?);
+        }
+        let table = match &tables[..] {
+            [] => return Err(Error::Table { detail: "a batch without rows".to_owned() }),
+            [table] => table.clone(),
+            [first, ..] => concat_batches(&first.schema(), &tables).map_err(|e| table_error(&e))?,
+        };
+        Batch::new(table).map_err(|detail| Error::Table { detail })
+    }
+}
+
+/// A range on its way to its part.
+struct Sorted<'a> {
+    sorter: &'a Sorter<'a>,
+    part: usize,
+    /// What of the range is still to be read, the next one last.
+    waiting: Vec<Closed>,
+    loaded: Loaded,
+    writer: PartWriter,
+}
+
+impl<'a> Sorted<'a> {
+    fn open(sorter: &'a Sorter<'a>, part: usize, range: &Closed) -> Result<Sorted<'a>, Error> {
+        let fields = sorter.schema.fields();
+        let table = Arc::new(Schema::new(fields[..fields.len() - 1].to_vec()));
+        let writer = PartWriter::create(&part_path(sorter.job.folder, part), table)?;
+        Ok(Sorted { sorter, part, waiting: vec![range.clone()], loaded: Loaded::default(), writer })
     }
 }
 
@@ -201,14 +233,20 @@ impl Lane for Sorted<'_> {
     type Done = Batch;
 
     fn next(&mut self) -> Result<Option<Piece>, Error> {
-        self.job.env.point("batch")?;
-        let (mut places, mut bytes) = (Vec::new(), 0);
-        while places.len() < Batch::MAX_ROWS && bytes < Batch::MAX_TEXT_BYTES {
-            let Some((batch, row, length)) = self.rows.next() else { break };
-            places.push((batch, row));
-            bytes += length;
+        self.sorter.job.env.point("batch")?;
+        let mut piece = Piece::default();
+        while !full(piece.rows, piece.bytes) {
+            match self.loaded.rows.next() {
+                Some(row) => piece.push(&self.loaded.batches, row),
+                None if self.sorter.load(&mut self.waiting, &mut self.loaded)? => {}
+                None => break,
+            }
         }
-        Ok((!places.is_empty()).then(|| Piece { batches: self.batches.clone(), places }))
+        Ok((piece.rows > 0).then_some(piece))
+    }
+
+    fn bytes(piece: &Piece) -> u64 {
+        piece.bytes as u64
     }
 
     fn accept(&mut self, batch: Batch) -> Result<(), Error> {
@@ -216,7 +254,163 @@ impl Lane for Sorted<'_> {
     }
 
     fn finish(self) -> Result<(), Error> {
-        self.job.publish(self.part, self.writer)?;
-        std::fs::remove_file(&self.file).map_err(|e| Error::write("remove", &self.file, e))
+        self.sorter.job.publish(self.part, self.writer)
+    }
+}
+
+/// Takes rows in the order of their keys, and cuts parts and batches where [`Job::write_ordered`] does.
+pub struct InKeyOrder<'a> {
+    job: &'a Job<'a>,
+    key: &'a KeyOf<'a>,
+    schema: SchemaRef,
+    ranges: u64,
+    part: usize,
+    writer: PartWriter,
+    /// Rows of the batch in the making, how many, and the bytes of their texts.
+    rows: Vec<RecordBatch>,
+    length: usize,
+    bytes: usize,
+}
+
+impl InKeyOrder<'_> {
+    /// The next rows.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn push(&mut self, batch: &Batch) -> Result<(), Error> {
+        for row in 0..batch.rows() {
+            let part = Keys::ALL.division((self.key)(batch.id(row)), self.ranges);
+            while self.part < part {
+                self.next_part()?;
+            }
+            self.rows.push(batch.table().slice(row, 1));
+            self.length += 1;
+            self.bytes += batch.text(row).len();
+            if full(self.length, self.bytes) {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the last parts.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn finish(mut self) -> Result<(), Error> {
+        while self.part + 1 < self.ranges as usize {
+            self.next_part()?;
+        }
+        self.write()?;
+        self.job.publish(self.part, self.writer)
+    }
+
+    fn next_part(&mut self) -> Result<(), Error> {
+        self.write()?;
+        let path: PathBuf = part_path(self.job.folder, self.part + 1);
+        let next = PartWriter::create(&path, self.schema.clone())?;
+        self.job.publish(self.part, std::mem::replace(&mut self.writer, next))?;
+        self.part += 1;
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), Error> {
+        (self.length, self.bytes) = (0, 0);
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let table = concat_batches(&self.schema, &std::mem::take(&mut self.rows));
+        let batch = Batch::new(table.map_err(|e| table_error(&e))?);
+        self.writer.write(&batch.map_err(|detail| Error::Table { detail })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+    use arrow::array::StringArray;
+
+    use super::super::env::{Env, RunOptions};
+    use super::super::manifest::{Part, parts_of};
+    use super::*;
+    use crate::blend::shuffle_key;
+
+    fn env(folder: &Path, memory_bytes: u64, threads: usize) -> Env {
+        Env {
+            threads,
+            memory_bytes,
+            batch_bytes: 16 << 10,
+            spill: folder.to_owned(),
+            seed: 0,
+            options: RunOptions::default(),
+            pool: Default::default(),
+        }
+    }
+
+    /// A part of documents of different lengths, some of which have the same id.
+    fn table(folder: &Path, documents: usize) -> Vec<Part> {
+        let path = part_path(folder, 0);
+        let mut writer = PartWriter::create(&path, Batch::schema(&[])).unwrap();
+        let numbers: Vec<usize> = (0..documents).collect();
+        for numbers in numbers.chunks(100) {
+            let column =
+                |of: &dyn Fn(usize) -> String| StringArray::from_iter_values(numbers.iter().map(|n| of(*n)));
+            let id = |n: usize| format!("doc-{}", if n % 50 == 1 { n - 1 } else { n });
+            let text = |n: usize| format!("{n} {}", "x".repeat(n * 31 % 900));
+            let batch = Batch::of(column(&id), column(&text), column(&|_| "a".to_owned()));
+            writer.write(&batch).unwrap();
+        }
+        let facts = writer.close().unwrap().publish().unwrap();
+        vec![Part { path, facts }]
+    }
+
+    fn files(folder: &Path) -> Vec<Vec<u8>> {
+        let mut count = 0;
+        let one = |number| std::fs::read(part_path(folder, number)).ok();
+        let files = std::iter::from_fn(|| {
+            count += 1;
+            one(count - 1)
+        });
+        files.collect()
+    }
+
+    #[test]
+    fn neither_memory_nor_threads_nor_the_engine_show_in_the_bytes() {
+        let key = |id: &str| shuffle_key(7, id);
+        let from = tempfile::tempdir().unwrap();
+        let parts = table(from.path(), 3000);
+        let mut wanted = None;
+        for (memory, threads) in [(1 << 30, 1), (1 << 30, 3), (300 << 10, 2), (40 << 10, 3), (3 << 10, 1)] {
+            let (out, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let env = env(work.path(), memory, threads);
+            let job = Job::new(&parts, out.path(), "key", &env);
+            job.write_ordered(work.path(), &key).unwrap();
+            assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "files are left");
+            let files = files(out.path());
+            assert!(files.len() > 15, "{} parts", files.len());
+            let (wanted, first) = wanted.get_or_insert((files.clone(), out));
+            assert!(*wanted == files, "{memory} bytes on {threads} threads");
+            let _ = first;
+        }
+        let (wanted, first) = wanted.unwrap();
+
+        // The rows in order, cut differently.
+        let again = tempfile::tempdir().unwrap();
+        let env = env(again.path(), 1 << 30, 1);
+        let job = Job::new(&parts, again.path(), "key", &env);
+        let mut sorted = job.in_key_order(&key).unwrap().unwrap();
+        for part in parts_of(first.path(), wanted.len()).unwrap() {
+            let mut reader = PartReader::open(&part.path).unwrap();
+            while let Some(batch) = reader.next().unwrap() {
+                (0..batch.rows()).step_by(7).for_each(|row| {
+                    sorted.push(&batch.slice(row, 7.min(batch.rows() - row))).unwrap();
+                });
+            }
+        }
+        sorted.finish().unwrap();
+        assert!(files(again.path()) == wanted, "rows of an engine");
+        let lengths = job.lengths.into_inner().unwrap();
+        assert_eq!(lengths.total(), 3000);
     }
 }

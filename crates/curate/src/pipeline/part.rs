@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use super::batch::Batch;
-use crate::durable::{rename, temporary_of};
+use super::histogram::Histogram;
+use crate::durable::{remove, rename, temporary_of};
 use crate::error::Error;
 
 /// What a finished part holds.
@@ -43,6 +44,7 @@ pub(crate) struct PartWriter {
     temporary: PathBuf,
     writer: ArrowWriter<Hashing>,
     facts: PartFacts,
+    lengths: Histogram,
     group_bytes: u64,
     group_rows: usize,
 }
@@ -54,8 +56,9 @@ impl PartWriter {
         let file = File::create(&temporary).map_err(|e| Error::write("create", &temporary, e))?;
         let writer = ArrowWriter::try_new(Hashing::new(file), schema, Some(properties()?))
             .map_err(|e| written(&temporary, e))?;
-        let facts = PartFacts::default();
-        Ok(PartWriter { path: path.to_owned(), temporary, writer, facts, group_bytes: 0, group_rows: 0 })
+        let (facts, lengths) = (PartFacts::default(), Histogram::default());
+        let path = path.to_owned();
+        Ok(PartWriter { path, temporary, writer, facts, lengths, group_bytes: 0, group_rows: 0 })
     }
 
     /// Appends a batch.
@@ -67,6 +70,7 @@ impl PartWriter {
         self.writer.write(batch.table()).map_err(fail)?;
         self.facts.documents += batch.rows() as u64;
         self.facts.text_bytes += batch.text_bytes();
+        (0..batch.rows()).for_each(|row| self.lengths.add(batch.text(row).len() as f64));
         self.group_bytes += batch.text_bytes();
         self.group_rows += batch.rows();
         if self.group_rows >= Batch::MAX_ROWS || self.group_bytes >= Batch::MAX_TEXT_BYTES as u64 {
@@ -74,6 +78,16 @@ impl PartWriter {
             (self.group_bytes, self.group_rows) = (0, 0);
         }
         Ok(())
+    }
+
+    /// Leaves nothing of the part.
+    pub fn discard(self) -> Result<(), Error> {
+        remove(&self.temporary)
+    }
+
+    /// Bytes of its documents so far.
+    pub fn lengths(&self) -> &Histogram {
+        &self.lengths
     }
 
     /// Completes the file under its temporary name, on disk.

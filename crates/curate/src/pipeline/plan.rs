@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::human;
 use fathom_base::recipe::{Recipe as Loaded, suggest_name};
+use twox_hash::XxHash3_64;
 
-use super::env::Env;
+use super::batch::Batch;
+use super::env::{COPIES, Env};
 use super::manifest::KeyHasher;
 use super::models::ModelKind;
 use super::recipe::{Recipe, StageSpec};
@@ -14,6 +16,7 @@ use super::stage::{Barrier, Work};
 use super::{RunOptions, units};
 use crate::counters::Counters;
 use crate::error::Error;
+use crate::read::{RawOptions, RemoteOptions};
 use crate::stage::{Kind, kinds};
 use fathom_prose::extract::Extraction;
 
@@ -56,8 +59,12 @@ pub struct Pipeline {
     pub(crate) recipe: Recipe,
     pub(crate) segments: Vec<Segment>,
     pub(crate) units: Vec<units::Unit>,
+    /// How they are read.
+    pub(crate) reading: RawOptions,
     /// Files of the input that have no reader.
     pub(crate) unread: Counters,
+    /// Columns that somebody asked for, not those that are looked for anyway.
+    pub(crate) asked: Vec<String>,
     pub(crate) memory_bytes: u64,
     resolved: String,
 }
@@ -77,18 +84,37 @@ impl Pipeline {
     /// An unknown stage or option with its place in the recipe, an input that cannot be listed, a model that cannot be
     /// loaded.
     pub fn new(loaded: &Loaded<Recipe>) -> Result<Pipeline, Error> {
+        Pipeline::with_remote(loaded, RemoteOptions::default())
+    }
+
+    /// The same, with settings for inputs behind addresses: credentials, retries.
+    ///
+    /// # Errors
+    /// Those of [`Pipeline::new`].
+    pub fn with_remote(loaded: &Loaded<Recipe>, remote: RemoteOptions) -> Result<Pipeline, Error> {
         let recipe = loaded.value.clone();
         let memory_bytes =
             human::parse_bytes(&recipe.memory).map_err(|message| loaded.refuse("memory", message))?;
+        let (least, document) =
+            (COPIES * batch_bytes(&recipe), human::bytes(recipe.input.max_document_bytes));
+        if memory_bytes < least {
+            let message = format!(
+                "documents of up to {document} (input.max_document_bytes) need {} at least; give more, or allow only shorter ones",
+                human::bytes(least)
+            );
+            return Err(loaded.refuse("memory", message).into());
+        }
         let mut planned = Vec::new();
         for (index, spec) in recipe.stage.iter().enumerate() {
             check_name(loaded, index)?;
             planned.push(plan_stage(loaded, index, spec)?);
         }
         let resolved = resolved(loaded, &planned);
-        let (units, unread) = units::list(&recipe.input)?;
+        let reading = units::raw_options(&recipe.input, memory_bytes, remote);
+        let (units, unread) = units::list(&recipe.input, &reading)?;
         let segments = segments(&recipe.out, planned);
-        Ok(Pipeline { recipe, segments, units, unread, memory_bytes, resolved })
+        let asked = if loaded.is_set("input.columns") { recipe.input.columns.clone() } else { Vec::new() };
+        Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved })
     }
 
     /// The recipe with every option of every stage, as TOML; what was set has its source beside it.
@@ -113,12 +139,25 @@ impl Pipeline {
         Env {
             threads: if wanted == 0 { all() } else { wanted },
             memory_bytes: self.memory_bytes,
-            spill: self.recipe.spill.clone().unwrap_or_else(|| self.recipe.out.join("spill")),
+            batch_bytes: batch_bytes(&self.recipe),
+            spill: spill_of(&self.recipe),
             seed: self.recipe.seed,
             options: options.clone(),
             pool: Default::default(),
         }
     }
+}
+
+/// The folder for what does not fit into memory. Several curations may name the same one, and have folders of their own in it.
+fn spill_of(recipe: &Recipe) -> PathBuf {
+    let Some(folder) = &recipe.spill else { return recipe.out.join("spill") };
+    let out = std::path::absolute(&recipe.out).unwrap_or_else(|_| recipe.out.clone());
+    folder.join(format!("{:016x}", XxHash3_64::oneshot(out.as_os_str().as_encoded_bytes())))
+}
+
+/// Bytes that a batch may have: its last document may pass what closes it.
+fn batch_bytes(recipe: &Recipe) -> u64 {
+    (Batch::MAX_TEXT_BYTES as u64).saturating_add(recipe.input.max_document_bytes).min(u64::MAX / COPIES)
 }
 
 /// Refuses names that cannot be a table's and a folder's, and those that come twice.
@@ -148,7 +187,15 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
         let message = format!("no stage is called `{}`; {hint}", spec.kind);
         return Err(loaded.refuse(&format!("stage.{index}.use"), message).into());
     };
-    let (work, options) = (kind.build)(&spec.options)?.map_err(|mistake| {
+    let mut written = spec.options.clone();
+    let unset = |value: &toml::Value| value.as_str() == Some("none");
+    // A stage without a seed of its own has that of the recipe.
+    if kind.takes_seed() && written.get("seed").is_none_or(unset) {
+        let seed =
+            i64::try_from(loaded.value.seed).map_err(|_| loaded.refuse("seed", "has more than 63 bits"))?;
+        written.insert("seed".to_owned(), toml::Value::Integer(seed));
+    }
+    let (work, options) = (kind.build)(&written)?.map_err(|mistake| {
         let key = if mistake.key.is_empty() { "use" } else { &mistake.key };
         loaded.refuse(&format!("stage.{index}.{key}"), mistake.message)
     })?;

@@ -6,18 +6,23 @@ use std::path::PathBuf;
 use fathom_base::recipe::{Field, Key, Shape, Table};
 use serde::{Deserialize, Serialize};
 
+use crate::files::Format;
+use crate::read::{Charset, Snapshot};
+
 fathom_base::recipe! {
     /// A curation.
     pub struct Recipe {
         /// Folder of the results: one folder a table, the reports beside.
         pub out: PathBuf = "out/curated".into(),
-        /// Key of every random choice.
+        /// Key of random choices: of blend, shuffle, split and semantic. Hashes of `fuzzy` and draws of `quality` have seeds of
+        /// their own, as published.
         pub seed: u64 = 0,
         /// Threads; 0 for all cores. The results do not depend on it.
         pub threads: usize = 0,
-        /// Memory for batches and for the plans of whole tables, e.g. 4GiB; the plans spill beyond it.
+        /// Memory for batches and for the plans of whole tables, e.g. 4GiB; the plans spill beyond it. At least four times
+        /// `input.max_document_bytes` and 32 MiB.
         pub memory: String = "2GiB".into(),
-        /// Folder for what does not fit into memory; below `out` if none.
+        /// Folder for what does not fit into memory, in which each `out` has its own; below `out` if none.
         pub spill: Option<PathBuf>,
         /// Where the text is.
         pub input: Input,
@@ -29,6 +34,13 @@ fathom_base::recipe! {
         /// Files, folders and addresses, each `path` or `name=path`. The name is the source of its documents and, with the
         /// path below the folder, their id, which random choices depend on; without a name both have the path as written.
         pub paths: Vec<String>,
+        /// A crawl of Common Crawl instead of paths, or beside them.
+        pub snapshot: Snapshot,
+        /// What the files are: `auto` goes by their names, `code` takes pages, JSON, XML and tables as source code, all others
+        /// (`text`, `html`, `jsonl`, `parquet`, `warc`, `wikipedia`, `arxiv`) hold for every file, whatever its name.
+        pub format: Format,
+        /// Of text files that are not UTF-8: `detect` finds out and counts it, `utf-8` drops them.
+        pub charset: Charset,
         /// The field (JSON) or column (Parquet) that holds the text.
         pub field: String = "text".into(),
         /// Further columns that the table gets from the reader where they are there: fields of JSON, columns of Parquet,

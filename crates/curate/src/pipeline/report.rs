@@ -5,7 +5,7 @@ use std::fmt::Write;
 use fathom_base::human;
 use fathom_report::html::{Heading, document, row, table};
 use fathom_report::plots::{Figure, Histogram as Chart};
-use fathom_report::svg::{Anchor, Rect, Svg, escape};
+use fathom_report::svg::escape;
 
 use super::histogram::Histogram;
 use super::stats::{StageStats, Stats};
@@ -52,33 +52,36 @@ pub fn report_page(stats: &Stats) -> String {
     document(&heading, &sections)
 }
 
-/// One bar a stage: what went on, and what was dropped by reason.
+/// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on beside it, so a stage can
+/// hand on more than came in.
 fn funnel(stats: &Stats) -> String {
-    let most = stats.stages.iter().map(|s| s.tally.documents_in).max().unwrap_or(0).max(1) as f64;
-    let (width, left, right, each) = (1060.0, 150.0, 150.0, 26.0);
-    let unit = (width - left - right) / most;
-    let mut svg = Svg::new(width, each * stats.stages.len() as f64 + 12.0);
-    for (number, stage) in stats.stages.iter().enumerate() {
-        let y = 6.0 + each * number as f64;
-        svg.text("tick", (left - 10.0, y + 17.0), Anchor::End, &stage.name);
-        let mut x = left;
-        let mut bar = |class: &str, documents: u64, title: &str| {
-            let w = documents as f64 * unit;
-            svg.rect(&format!("bar {class}"), Rect { x, y: y + 2.0, w, h: each - 6.0 }, title);
-            x += w;
-        };
+    let wide = |stage: &StageStats| stage.tally.documents_in.max(stage.tally.documents_out);
+    let most = stats.stages.iter().map(wide).max().unwrap_or(0).max(1) as f64;
+    let mut html = String::from("<div class=\"chart funnel\">");
+    for stage in &stats.stages {
         let tally = &stage.tally;
-        bar("s1", tally.documents_out, &format!("handed on: {}", human::grouped(tally.documents_out)));
-        for (i, (reason, d)) in by_documents(tally.dropped.iter()).into_iter().enumerate() {
-            let class = ["s2", "s3", "s4", "s5", "s6"][i % 5];
-            bar(class, d.documents, &format!("{reason}: {}", human::grouped(d.documents)));
-        }
+        let [from, to] = [tally.documents_in, tally.documents_out].map(human::grouped);
         let share = 100.0 * tally.documents_out as f64 / tally.documents_in.max(1) as f64;
-        let text = format!("{} ({share:.1} %)", human::count(tally.documents_out));
-        svg.text("value", (width - right + 8.0, y + 17.0), Anchor::Start, &text);
+        let name = escape(&stage.name);
+        let _ = write!(html, "<p><b>{name}</b> {to} of {from} ({share:.1} %)</p><div>");
+        let mut bar = |class: &str, documents: u64, title: &str| {
+            let width = 100.0 * documents as f64 / most;
+            if documents > 0 {
+                let (title, documents) = (escape(title), human::grouped(documents));
+                let _ = write!(
+                    html,
+                    "<i class=\"{class}\" style=\"width:{width:.3}%\" title=\"{title}: {documents}\"></i>"
+                );
+            }
+        };
+        bar("s1", tally.documents_out, "handed on");
+        for (i, (reason, d)) in by_documents(tally.dropped.iter()).into_iter().enumerate() {
+            bar(["s2", "s3", "s4", "s5", "s6"][i % 5], d.documents, reason);
+        }
+        html.push_str("</div>");
     }
-    let note = "Blue is handed on, the other colours are dropped, by reason; rest the pointer on a bar.";
-    Figure::of_svg("Documents by stage", note, svg.finish("documents by stage")).html()
+    html.push_str("<p class=\"note\">Blue is handed on, the other colours are dropped, by reason.</p></div>");
+    html
 }
 
 /// Entries with the most documents first, names deciding among equals.
@@ -116,7 +119,9 @@ fn chart(title: String, label: &str, histogram: &Histogram, limits: &[f64]) -> F
         (Some(low), Some(middle), Some(high)) => {
             let n = human::grouped(histogram.total());
             let [low, middle, high] = [low, middle, high].map(human::number);
-            format!("{n} values; a tenth below {low}, half below {middle}, a tenth above {high}.")
+            format!(
+                "{n} values; a tenth lies below about {low}, half below about {middle}, a tenth above about {high}."
+            )
         }
         _ => String::new(),
     };
@@ -143,7 +148,8 @@ fn groups(stats: &Stats) -> String {
     let mut html = String::new();
     for stage in &stats.stages {
         for (group, names) in &stage.tally.groups {
-            let all: u64 = names.values().map(|d| d.documents).sum();
+            let named: u64 = names.values().map(|d| d.documents).sum();
+            let all = named.max(stage.tally.documents_in);
             let listed = by_documents(names.iter());
             let more = listed.len().saturating_sub(NAMES);
             let line = |(name, d): &(&String, &crate::Dropped)| {

@@ -1,18 +1,22 @@
 //! Running a plan: segment after segment, each only where something is missing.
 
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::barrier::{self, Job};
-use super::env::{Env, Progress, RunOptions};
+use super::claim;
+use super::env::{Env, Progress, Rank, RunOptions};
 use super::manifest::{self, KeyHasher, Manifest, Part, TableManifest, part_path};
 use super::plan::{Pipeline, Segment, SegmentWork};
-use super::runner::{self, Rows, Source};
+use super::runner::{self, Fresh, Rows, Source};
+use super::shares;
 use super::stage::Barrier;
 use super::stats::{StageStats, Stats, TableStats, seconds};
 use super::tally::Tally;
 use crate::durable;
 use crate::error::Error;
+use fathom_base::lock::PATIENCE;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ struct Owed {
 /// What a segment left behind.
 enum Account {
     Rows(Found),
-    Table(TableManifest),
+    Table(Box<TableManifest>),
 }
 
 /// The parts that the next segment reads; before the first segment there are none, but files.
@@ -51,18 +55,21 @@ impl Pipeline {
     /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
     ///
     /// # Errors
-    /// An input or a folder that cannot be read or written, or a stage that cannot do its work.
+    /// An input or a folder that cannot be read or written, or a stage that cannot do its work. [`Error::Unread`] where all
+    /// parts are done but those whose files cannot be read now.
     pub fn run(&self, options: &RunOptions) -> Result<Outcome, Error> {
         let begun = Instant::now();
         let env = self.env(options);
         let first = env.options.rank.rank == 0;
         std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
-        if first {
-            durable::write_whole(&self.out().join("recipe.toml"), self.resolved().as_bytes())?;
-        }
+        let _claimed = claim::claim(self.out(), env.options.rank, PATIENCE, &|text| env.say(text))?;
         // A model that cannot be opened should not end a run after hours.
         for (folder, kind) in self.segments.iter().flat_map(|segment| segment.work.models()) {
             env.tools().models(&folder)?.check(&folder, kind)?;
+        }
+        self.rehearse()?;
+        if first {
+            self.take_over(&env)?;
         }
         let mut parts: Parts = None;
         let mut accounts = Vec::new();
@@ -77,12 +84,32 @@ impl Pipeline {
         }
         let stats = self.stats(&accounts, &env, begun.elapsed())?;
         if first {
+            self.remarks(&stats).iter().for_each(|remark| env.say(remark));
             let path = self.out().join("stats.json");
             let text =
                 serde_json::to_vec_pretty(&stats).map_err(|e| Error::write("write", &path, e.into()))?;
             durable::write_whole(&path, &text)?;
         }
         Ok(Outcome::Done(Box::new(stats)))
+    }
+
+    /// Passes a batch without documents through all stages, so that a column which nobody adds is found missing before the
+    /// first file is read.
+    fn rehearse(&self) -> Result<(), Error> {
+        let Some(unit) = self.units.first() else { return Ok(()) };
+        // Nobody is told of it, and nothing can end it.
+        let env = self.env(&RunOptions::default());
+        let mut fresh = Fresh::Records(unit.open(&self.reading, None).empty());
+        for segment in &self.segments {
+            match (&segment.work, &fresh) {
+                (SegmentWork::Rows(rows), _) => fresh = Fresh::Batch(runner::rehearse(rows, fresh, &env)?),
+                (SegmentWork::Table { stage, .. } | SegmentWork::Sink { stage, .. }, Fresh::Batch(batch)) => {
+                    stage.rehearse(batch)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Runs a segment and moves `parts` on to what it wrote; the inner error is what others still owe.
@@ -101,8 +128,10 @@ impl Pipeline {
             SegmentWork::Table { stage, key } => (stage, key, false),
             SegmentWork::Sink { stage, key } => (stage, key, true),
         };
+        let owed = share_out(segment, stage.as_ref(), key, parts, env)?;
         let whole = match all_there(parts) {
-            Ok(whole) => whole,
+            Ok(whole) if owed.is_empty() => whole,
+            Ok(_) => return Ok(Err(owed)),
             Err(missing) => return Ok(Err(missing)),
         };
         let Some(table) = run_table(segment, stage.as_ref(), key, &whole, env)? else {
@@ -113,13 +142,17 @@ impl Pipeline {
             let written = manifest::parts_of(&segment.folder, table.parts)?;
             *parts = Some(written.into_iter().map(Ok).collect());
         }
-        Ok(Ok(Account::Table(table)))
+        Ok(Ok(Account::Table(Box::new(table))))
     }
 
     /// Runs a row-wise segment and gives what is there of all ranks' parts.
     fn run_rows(&self, rows: &Rows, parts: &Parts, env: &Env) -> Result<Found, Error> {
         let sources: Vec<Result<Source<'_>, Owed>> = match parts {
-            None => self.units.iter().map(|unit| Ok(Source::Unit(unit, &self.recipe.input))).collect(),
+            None => self
+                .units
+                .iter()
+                .map(|unit| Ok(Source::Unit(unit, &self.recipe.input, &self.reading)))
+                .collect(),
             Some(parts) => parts.iter().map(|p| p.as_ref().map(Source::Part).map_err(Owed::clone)).collect(),
         };
         let mut work = Vec::with_capacity(sources.len());
@@ -220,6 +253,41 @@ fn all_there(parts: &Parts) -> Result<Vec<Part>, Vec<String>> {
     if missing.is_empty() { Ok(parts.iter().flatten().cloned().collect()) } else { Err(missing) }
 }
 
+/// The key of a stage's work on the table of these parts.
+fn table_key<'p>(key: &str, parts: impl Iterator<Item = &'p Part>, env: &Env) -> String {
+    let hasher = KeyHasher::new().with(key).with(&env.seed.to_string());
+    parts.fold(hasher, |hasher, part| hasher.with(&part.facts.hash)).finish()
+}
+
+/// Does what of a stage's work is this rank's, for the parts that are there, and says what others owe of the rest.
+fn share_out(
+    segment: &Segment,
+    stage: &dyn Barrier,
+    key: &str,
+    parts: &Parts,
+    env: &Env,
+) -> Result<Vec<String>, Error> {
+    let Rank { rank, world_size } = env.options.rank;
+    let (Some(share), Some(parts), true) = (stage.share(), parts, world_size > 1) else {
+        return Ok(Vec::new());
+    };
+    let there: Vec<(usize, &Part)> =
+        parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.as_ref().ok()?))).collect();
+    let whole = table_key(key, there.iter().map(|(_, part)| *part), env);
+    if there.len() == parts.len() && manifest::finished_table(&segment.folder, &whole).is_some() {
+        if rank == 0 {
+            shares::remove(&segment.folder)?;
+        }
+        return Ok(Vec::new());
+    }
+    shares::make(&segment.folder, key, &there, &*share, env)?;
+    let missing = there.iter().filter(|(number, part)| !shares::made(&segment.folder, key, *number, part));
+    let owed = |(number, _): &(usize, &Part)| {
+        format!("{} (rank {})", shares::path(&segment.folder, *number).display(), number % world_size)
+    };
+    Ok(missing.map(owed).collect())
+}
+
 /// Runs a stage over the whole table if it is not done; `None` where that is another rank's work.
 fn run_table(
     segment: &Segment,
@@ -228,11 +296,7 @@ fn run_table(
     parts: &[Part],
     env: &Env,
 ) -> Result<Option<TableManifest>, Error> {
-    let mut hasher = KeyHasher::new().with(key).with(&env.seed.to_string());
-    for part in parts {
-        hasher = hasher.with(&part.facts.hash);
-    }
-    let key = hasher.finish();
+    let key = table_key(key, parts.iter(), env);
     if let Some(done) = manifest::finished_table(&segment.folder, &key) {
         return Ok(Some(done));
     }
@@ -256,8 +320,10 @@ fn run_table(
         text_bytes: tally.bytes_in,
     };
     env.progress(&progress);
-    let job = Job { parts, folder: &segment.folder, key: &key, env };
+    let mut job = Job::new(parts, &segment.folder, &key, env);
+    job.shared = env.options.rank.world_size > 1 && stage.share().is_some();
     stage.run(&job, &mut tally)?;
+    tally.lengths = job.lengths.into_inner().unwrap_or_else(PoisonError::into_inner);
     let written = barrier::written_parts(&segment.folder)?;
     if written.is_empty() {
         // A sink hands on what it did not drop.
@@ -268,9 +334,11 @@ fn run_table(
         tally.documents_out = written.iter().map(|part| part.facts.documents).sum();
         tally.bytes_out = written.iter().map(|part| part.facts.text_bytes).sum();
     }
-    let done = TableManifest { key, parts: written.len(), stage: tally };
+    let files = manifest::files_of(&segment.folder)?;
+    let done = TableManifest { key, parts: written.len(), files, stage: tally };
     runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
     durable::save(&manifest::table_path(&segment.folder), &done)?;
+    shares::remove(&segment.folder)?;
     env.point("table")?;
     progress.parts_done = 1;
     env.progress(&progress);

@@ -1,9 +1,10 @@
 //! Row-wise segments: every input gives one part, whatever became of its neighbours.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use super::units::{RawBatch, Unit, UnitReader};
 use crate::counters::Dropped;
 use crate::durable;
 use crate::error::Error;
+use crate::read::{RawOptions, Snapshot};
 use fathom_prose::extract::Extraction;
 
 /// Stages that run one after the other on each batch.
@@ -36,8 +38,8 @@ pub(crate) struct Rows {
 
 /// What one part is made from.
 pub(crate) enum Source<'a> {
-    /// Files of the input.
-    Unit(&'a Unit, &'a Input),
+    /// Files of the input, and how they are read.
+    Unit(&'a Unit, &'a Input, &'a RawOptions),
     /// A part of the table before.
     Part(&'a Part),
 }
@@ -45,7 +47,7 @@ pub(crate) enum Source<'a> {
 impl Source<'_> {
     fn name(&self) -> String {
         match self {
-            Source::Unit(unit, _) => unit.name.clone(),
+            Source::Unit(unit, ..) => unit.name.clone(),
             // Folder and file: where the whole curation lies must not show in its bytes.
             Source::Part(part) => {
                 let name = |path: Option<&Path>| {
@@ -61,18 +63,26 @@ impl Source<'_> {
     pub fn key(&self, key: KeyHasher) -> Result<String, Error> {
         let key = match self {
             Source::Part(part) => key.with("part").with(&part.facts.hash),
-            Source::Unit(unit, input) => {
+            Source::Unit(unit, input, _) => {
                 // Where the files are is told by the unit itself.
-                let how = Input { paths: Vec::new(), unit_bytes: 0, max_units: None, ..(*input).clone() };
+                let how = Input {
+                    paths: Vec::new(),
+                    snapshot: Snapshot::default(),
+                    unit_bytes: 0,
+                    max_units: None,
+                    ..(*input).clone()
+                };
                 unit.key(key.with("unit").with(&format!("{how:?}")))?
             }
         };
         Ok(key.finish())
     }
 
-    fn open(&self) -> Result<Reader, Error> {
+    fn open(&self, env: &Env) -> Result<Reader, Error> {
         Ok(match self {
-            Source::Unit(unit, input) => Reader::Unit(Box::new(unit.open(input))),
+            Source::Unit(unit, _, reading) => {
+                Reader::Unit(Box::new(unit.open(reading, env.options.on_read.clone())))
+            }
             Source::Part(part) => Reader::Part(Box::new(PartReader::open(&part.path)?)),
         })
     }
@@ -86,7 +96,7 @@ enum Reader {
 impl Reader {
     fn next(&mut self) -> Result<Option<Fresh>, Error> {
         match self {
-            Reader::Unit(unit) => Ok(unit.next().map(Fresh::Records)),
+            Reader::Unit(unit) => Ok(unit.next()?.map(Fresh::Records)),
             Reader::Part(part) => Ok(part.next()?.map(Fresh::Batch)),
         }
     }
@@ -104,7 +114,7 @@ impl Reader {
 }
 
 /// What a reader gives.
-enum Fresh {
+pub(crate) enum Fresh {
     /// Records whose text is yet to be found.
     Records(RawBatch),
     /// Documents.
@@ -114,7 +124,8 @@ enum Fresh {
 /// Runs the segment over those of `work` (number of the part, key, source) that are this process's and not done yet.
 ///
 /// # Errors
-/// A stage, the disk, or the end of the run by [`Env::point`].
+/// A stage, the disk, or the end of the run by [`Env::point`]; [`Error::Unread`] when all parts are done but those whose
+/// files cannot be read now.
 pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env) -> Result<(), Error> {
     std::fs::create_dir_all(&rows.folder).map_err(|e| Error::write("create", &rows.folder, e))?;
     let mine: Vec<_> = work.iter().filter(|(index, ..)| env.options.rank.owns(*index)).collect();
@@ -130,14 +141,16 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         text_bytes: 0,
     });
     let tell = |change: &dyn Fn(&mut Progress)| {
-        let mut progress = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut progress);
         env.progress(&progress);
     };
     tell(&|_| {});
+    let unread = Mutex::new(BTreeMap::new());
+    let shared = Shared { env, tell: &tell, unread: &unread };
     let open = |lane: usize| {
         let (index, key, source) = missing[lane];
-        PartLane::open(rows, source, (*index, key), env, &tell)
+        PartLane::open(rows, source, (*index, key), &shared)
     };
     if missing.is_empty() {
         return Ok(());
@@ -149,7 +162,29 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         .try_for_each(|(_, stage)| stage.begin(&tools))
         .and_then(|()| crew::run(env.limits(), missing.len(), &open, &|fresh| process(rows, fresh, env)));
     rows.stages.iter().for_each(|(_, stage)| stage.end());
-    ran
+    ran?;
+    let mut unread = unread.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let parts = unread.len();
+    match unread.pop_first() {
+        Some((_, first)) => Err(Error::Unread { parts, of: mine.len(), first: Box::new(first) }),
+        None => Ok(()),
+    }
+}
+
+/// What the parts of a segment have in common.
+struct Shared<'a> {
+    env: &'a Env,
+    tell: &'a Tell<'a>,
+    /// Why parts could not be read, by their number.
+    unread: &'a Mutex<BTreeMap<usize, Error>>,
+}
+
+/// What a segment makes of a batch without documents: its columns are those of all others.
+///
+/// # Errors
+/// A stage that misses a column.
+pub(crate) fn rehearse(rows: &Rows, empty: Fresh, env: &Env) -> Result<Batch, Error> {
+    Ok(process(rows, empty, env)?.batch)
 }
 
 /// A batch behind all stages.
@@ -172,8 +207,9 @@ struct PartLane<'a> {
     tallies: Vec<Tally>,
     seconds: Vec<f64>,
     read_s: f64,
-    env: &'a Env,
-    tell: &'a Tell<'a>,
+    /// Why its files cannot be read on now: the part will not be made.
+    unread: Option<Error>,
+    shared: &'a Shared<'a>,
 }
 
 type Tell<'a> = dyn Fn(&dyn Fn(&mut Progress)) + Sync + 'a;
@@ -183,19 +219,19 @@ impl<'a> PartLane<'a> {
         rows: &Rows,
         source: &Source<'_>,
         (index, key): (usize, &'a str),
-        env: &'a Env,
-        tell: &'a Tell<'a>,
+        shared: &'a Shared<'a>,
     ) -> Result<PartLane<'a>, Error> {
+        let env = shared.env;
         let path = part_path(&rows.folder, index);
         manifest::forget(&path)?;
-        let reader = source.open()?;
+        let reader = source.open(env)?;
         // What columns the part has is asked from the stages, so that a part without documents has them too.
         let schema = process(rows, reader.empty()?, env)?.batch.table().schema();
         let writer = PartWriter::create(&path, schema)?;
         let stages = rows.stages.len() + usize::from(matches!(reader, Reader::Unit(_)));
         let (tallies, seconds) = (vec![Tally::default(); stages], vec![0.0; stages]);
-        let (input, read_s) = (source.name(), 0.0);
-        Ok(PartLane { index, path, input, key, reader, writer, tallies, seconds, read_s, env, tell })
+        let (input, read_s, unread) = (source.name(), 0.0, None);
+        Ok(PartLane { index, path, input, key, reader, writer, tallies, seconds, read_s, unread, shared })
     }
 }
 
@@ -204,11 +240,25 @@ impl Lane for PartLane<'_> {
     type Done = Processed;
 
     fn next(&mut self) -> Result<Option<Fresh>, Error> {
-        self.env.point("batch")?;
+        self.shared.env.point("batch")?;
         let begun = Instant::now();
         let batch = self.reader.next();
         self.read_s += begun.elapsed().as_secs_f64();
-        batch
+        match batch {
+            // Other parts may be readable, so that this ends the part and not the run.
+            Err(error @ Error::Unavailable { .. }) => {
+                self.unread = Some(error);
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    fn bytes(fresh: &Fresh) -> u64 {
+        match fresh {
+            Fresh::Records(records) => records.bytes(),
+            Fresh::Batch(batch) => batch.text_bytes(),
+        }
     }
 
     fn accept(&mut self, done: Processed) -> Result<(), Error> {
@@ -219,7 +269,7 @@ impl Lane for PartLane<'_> {
             *sum += seconds;
         }
         self.writer.write(&done.batch)?;
-        (self.tell)(&|progress| {
+        (self.shared.tell)(&|progress| {
             progress.documents += done.documents_in;
             progress.text_bytes += done.bytes_in;
         });
@@ -227,11 +277,16 @@ impl Lane for PartLane<'_> {
     }
 
     fn finish(self) -> Result<(), Error> {
-        let PartLane { index, path, input, key, reader, writer, mut tallies, mut seconds, read_s, env, tell } =
-            self;
+        let PartLane { index, path, input, key, reader, writer, mut tallies, mut seconds, .. } = self;
+        let Shared { env, tell, unread } = self.shared;
+        if let Some(error) = self.unread {
+            writer.discard()?;
+            unread.lock().unwrap_or_else(PoisonError::into_inner).insert(index, error);
+            return Ok(());
+        }
         if let Reader::Unit(unit) = &reader {
             tallies.insert(0, unit.tally());
-            seconds.insert(0, read_s);
+            seconds.insert(0, self.read_s);
         }
         let closed = writer.close()?;
         env.point("written")?;

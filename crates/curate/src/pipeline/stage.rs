@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::barrier::Job;
 use super::batch::Batch;
 use super::models::{ModelKind, Tools};
+use super::shares::ShareOf;
 use super::tally::Tally;
 use crate::error::Error;
 use fathom_prose::extract::Extraction;
@@ -48,6 +49,19 @@ pub trait Barrier: Send + Sync {
     /// # Errors
     /// A part that cannot be read, a full disk, too little memory.
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error>;
+
+    /// Looks at the columns of the table that it will be given, in a batch without documents, before anything is read.
+    ///
+    /// # Errors
+    /// A column that it needs and the table will not have.
+    fn rehearse(&self, _empty: &Batch) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Work on one document after the other that other ranks can do, as a file for each part; [`Job::shares`] has the files.
+    fn share(&self) -> Option<Box<ShareOf<'_>>> {
+        None
+    }
 
     /// Files whose content decides what the stage does.
     fn files(&self) -> Vec<PathBuf> {

@@ -107,8 +107,12 @@ impl Tally {
 
     /// Counts a document under a name of a group: `count("language", "en", bytes)`.
     pub fn count(&mut self, group: &str, name: &str, text_bytes: u64) {
-        let group = named(&mut self.groups, group);
-        add(named(group, name), Dropped { documents: 1, bytes: text_bytes });
+        self.count_many(group, name, Dropped { documents: 1, bytes: text_bytes });
+    }
+
+    /// Counts so many, none perhaps, under a name of a group.
+    pub fn count_many(&mut self, group: &str, name: &str, more: Dropped) {
+        add(named(named(&mut self.groups, group), name), more);
     }
 
     /// A value that belongs into the distribution `name`.
@@ -194,6 +198,9 @@ impl Tally {
         for (reason, more) in &counters.dropped {
             self.drop_many(&reason_name(*reason), *more);
         }
+        for (extension, files) in &counters.unread {
+            add(named(named(&mut self.groups, "no_reader"), extension), *files);
+        }
         let room = Counters::LISTED.saturating_sub(self.damage.len());
         self.damage.extend(counters.damage.iter().take(room).cloned());
         let lost: (u64, u64) =
@@ -239,7 +246,7 @@ fn named<'m, T: Default>(map: &'m mut BTreeMap<String, T>, name: &str) -> &'m mu
 }
 
 /// The name of a reader's reason in snake_case, as in its JSON.
-fn reason_name(reason: Reason) -> String {
+pub(crate) fn reason_name(reason: Reason) -> String {
     match serde_json::to_value(reason) {
         Ok(serde_json::Value::String(name)) => name,
         _ => reason.words().replace(' ', "_"),

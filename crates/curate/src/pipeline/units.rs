@@ -17,12 +17,18 @@ use crate::error::Error;
 use fathom_prose::extract::Content;
 use fathom_prose::extract::Extraction;
 
-use crate::read::{InputFile, RawOptions, RawRecord, RawRecords, input_files, is_remote, named_files};
+use crate::read::{
+    InputFile, OnRead, RawOptions, RawRecord, RawRecords, RemoteOptions, input_files, is_remote, named_files,
+    snapshot_files,
+};
 
 /// A unit holds at most so many files: a million tiny ones should still be spread over threads.
 const MAX_FILES: usize = 4096;
 /// What is known of a remote file's size before it is read.
 const REMOTE_BYTES: u64 = 64 << 20;
+
+/// The column of the languages that are found on pages.
+const LANGUAGE: &str = "language";
 
 /// Some files that are read one after the other.
 #[derive(Clone, Debug)]
@@ -37,25 +43,28 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Adds the files to a key: local ones by name, path, size and time of change, remote ones by name and address.
+    /// Adds the files to a key: local ones by name, path, size and time of change, remote ones by name, address and size if
+    /// a listing told it.
     pub fn key(&self, mut key: KeyHasher) -> Result<KeyHasher, Error> {
         key = key.with(&self.source);
         for file in &self.files {
             key = key.with(file.name()).with(file.location());
-            if !is_remote(file.location()) {
-                key = key.with_file(Path::new(file.location()))?;
-            }
+            key = if is_remote(file.location()) {
+                key.with(&format!("{:?}", file.bytes()))
+            } else {
+                key.with_file(Path::new(file.location()))?
+            };
         }
         Ok(key)
     }
 
-    /// Starts reading.
-    pub fn open(&self, input: &Input) -> UnitReader {
+    /// Starts reading; `on_read` is asked before every access.
+    pub fn open(&self, options: &RawOptions, on_read: Option<OnRead>) -> UnitReader {
         let mut files = self.files.clone();
         files.reverse();
         UnitReader {
-            options: raw_options(input),
-            columns: input.columns.clone(),
+            options: options.clone(),
+            on_read,
             source: self.source.clone(),
             files,
             open: None,
@@ -65,12 +74,17 @@ impl Unit {
     }
 }
 
-fn raw_options(input: &Input) -> RawOptions {
+/// How the files of an input are read by a run that may take so much memory.
+pub(crate) fn raw_options(input: &Input, memory_bytes: u64, remote: RemoteOptions) -> RawOptions {
     RawOptions {
         field: input.field.clone(),
         columns: input.columns.clone(),
+        format: input.format,
+        charset: input.charset,
         max_document_bytes: usize::try_from(input.max_document_bytes).unwrap_or(usize::MAX),
-        ..RawOptions::default()
+        // zstd's own limit, more where a quarter of the memory holds it, at most all there is.
+        window_log: (memory_bytes / 4).max(1).ilog2().clamp(27, 31),
+        remote,
     }
 }
 
@@ -79,35 +93,39 @@ fn raw_options(input: &Input) -> RawOptions {
 /// # Errors
 /// A path that does not exist or cannot be listed, a named file without a reader, two files whose documents would have
 /// the same ids, nothing to read at all.
-pub(crate) fn list(input: &Input) -> Result<(Vec<Unit>, Counters), Error> {
+pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Counters), Error> {
     let mut counters = Counters::default();
     let mut units = Vec::new();
-    let options = raw_options(input);
     for written in &input.paths {
         let (source, (files, unread)) = match split_name(written) {
-            Some((name, location)) => (name, named_files(name, location, &options)?),
-            None => (written.as_str(), input_files(std::slice::from_ref(written), &options)?),
+            Some((name, location)) => (name, named_files(name, location, options)?),
+            None => (written.as_str(), input_files(std::slice::from_ref(written), options)?),
         };
         counters = unread.then(&counters);
         group(files, source, input.unit_bytes, &mut units);
+    }
+    if !input.snapshot.name.is_empty() {
+        let (files, unread) = snapshot_files(&input.snapshot, options)?;
+        counters = unread.then(&counters);
+        group(files, &input.snapshot.full_name(), input.unit_bytes, &mut units);
     }
     check_names(&units)?;
     if let Some(most) = input.max_units {
         units.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     }
     if units.is_empty() {
-        let looked_at = if input.paths.is_empty() {
-            "no path at all (set input.paths)".to_string()
-        } else {
-            input.paths.join(", ")
-        };
+        let snapshot = Some(&input.snapshot.name).filter(|name| !name.is_empty());
+        let mut looked_at = input.paths.iter().chain(snapshot).cloned().collect::<Vec<_>>().join(", ");
+        if looked_at.is_empty() {
+            looked_at = "no path at all (set input.paths or input.snapshot.name)".to_string();
+        }
         return Err(Error::EmptyCorpus { looked_at, outcome: counters.summary() });
     }
     Ok((units, counters))
 }
 
 /// The two halves of `name=path`; `None` for a path that has no name, also one with `=` in it that is there.
-fn split_name(written: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_name(written: &str) -> Option<(&str, &str)> {
     let (name, location) = written.split_once('=')?;
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let named = !name.is_empty() && name.chars().all(plain) && !Path::new(written).exists();
@@ -150,6 +168,9 @@ fn group(files: Vec<InputFile>, source: &str, unit_bytes: u64, units: &mut Vec<U
     }
 }
 
+/// The group of counts that says how many documents have which column of the reader.
+pub(crate) const COLUMNS: &str = "column";
+
 /// Records on their way to the threads that extract their text.
 pub(crate) struct RawBatch {
     records: Vec<RawRecord>,
@@ -160,7 +181,7 @@ pub(crate) struct RawBatch {
 /// The records of a unit, as many at once as make a batch.
 pub(crate) struct UnitReader {
     options: RawOptions,
-    columns: Vec<String>,
+    on_read: Option<OnRead>,
     source: String,
     /// Files to read, the next one last.
     files: Vec<InputFile>,
@@ -173,25 +194,28 @@ pub(crate) struct UnitReader {
 
 impl UnitReader {
     /// The next records; `None` behind the last.
-    pub fn next(&mut self) -> Option<RawBatch> {
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: a file that cannot be read now, for a reason that may pass; [`Error::NoTextColumn`]: one that has
+    /// no column of the text's name. All others are counted.
+    pub fn next(&mut self) -> Result<Option<RawBatch>, Error> {
         let (mut records, mut bytes) = (Vec::new(), 0);
         while records.len() < Batch::MAX_ROWS && bytes < Batch::MAX_TEXT_BYTES {
-            let Some(record) = self.record() else { break };
+            let Some(record) = self.record()? else { break };
             bytes += record.content.len();
             records.push(record);
         }
-        let (source, columns) = (self.source.clone(), self.columns.clone());
-        (!records.is_empty()).then_some(RawBatch { records, source, columns })
+        Ok((!records.is_empty()).then(|| RawBatch { records, ..self.empty() }))
     }
 
-    fn record(&mut self) -> Option<RawRecord> {
+    fn record(&mut self) -> Result<Option<RawRecord>, Error> {
         loop {
             if let Some(file) = &mut self.open {
                 match file.next() {
-                    Some(Ok(record)) => return Some(record),
+                    Some(Ok(record)) => return Ok(Some(record)),
                     Some(Err(error)) => {
                         let location = file.location().to_owned();
-                        self.lost_file(location, error.to_string(), Reason::Unreadable);
+                        self.lost_file(location, error)?;
                     }
                     None => {}
                 }
@@ -199,25 +223,24 @@ impl UnitReader {
                     add(&mut self.counters, file.counters());
                 }
             }
-            let file = self.files.pop()?;
-            match file.open(&self.options) {
+            let Some(file) = self.files.pop() else { return Ok(None) };
+            match file.open_asking(&self.options, self.on_read.clone()) {
                 Ok(records) => self.open = Some(records),
-                Err(error) => {
-                    let reason = match error {
-                        Error::BadFile { .. } => Reason::BrokenArchive,
-                        Error::NoTextColumn { .. } => Reason::NoTextField,
-                        _ => Reason::Unreadable,
-                    };
-                    self.lost_file(file.location().to_owned(), error.to_string(), reason);
-                }
+                Err(error) => self.lost_file(file.location().to_owned(), error)?,
             }
         }
     }
 
-    fn lost_file(&mut self, file: String, detail: String, reason: Reason) {
-        let damage = Damage { file, place: String::new(), reason, detail };
+    /// Counts a file that cannot be opened or read on; gives the error back where that may pass, and where the file has no
+    /// column of the text's name.
+    fn lost_file(&mut self, file: String, error: Error) -> Result<(), Error> {
+        // Another column was meant, or another file: no run should end without a text and without a word.
+        let wrong_column = matches!(error, Error::NoTextColumn { .. });
+        let Some(reason) = error.reason().filter(|_| !wrong_column) else { return Err(error) };
+        let damage = Damage { file, place: String::new(), reason, detail: error.to_string() };
         self.tally.documents_in += 1;
         self.tally.damaged(damage, Dropped { documents: 1, bytes: 0 });
+        Ok(())
     }
 
     /// What was read and what was lost.
@@ -229,7 +252,7 @@ impl UnitReader {
 
     /// A batch without documents, with the columns of all others.
     pub fn empty(&self) -> RawBatch {
-        RawBatch { records: Vec::new(), source: self.source.clone(), columns: self.columns.clone() }
+        RawBatch { records: Vec::new(), source: self.source.clone(), columns: self.options.columns.clone() }
     }
 }
 
@@ -241,9 +264,17 @@ fn add(sum: &mut Counters, file: &Counters) {
 }
 
 impl RawBatch {
+    /// Bytes of the records.
+    pub fn bytes(&self) -> u64 {
+        self.records.iter().map(|record| record.content.len() as u64).sum()
+    }
+
     /// Makes text of the records; those that have none are counted.
     pub fn extract(self, extraction: &Extraction, tally: &mut Tally) -> Batch {
-        let names: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let mut names: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        if extraction.finds_language() && !names.contains(&LANGUAGE) {
+            names.push(LANGUAGE);
+        }
         let mut out = Collector::new(&names);
         let mut lengths = Histogram::default();
         for record in self.records {
@@ -257,9 +288,14 @@ impl RawBatch {
                 Content::Latex(_) => "latex",
             };
             tally.count("content", kind, bytes);
+            let value = |name: &str| {
+                record.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
+            };
             // A parser of somebody else meets pages from anywhere.
-            let text = match crew::fenced(|| Ok(extraction.text(record.content))) {
-                Ok(Ok(extracted)) => extracted.text,
+            let (text, charset, language) = match crew::fenced(|| Ok(extraction.text(record.content))) {
+                Ok(Ok(extracted)) => {
+                    (extracted.text, extracted.charset.or(value("charset")), extracted.language)
+                }
                 Ok(Err(refusal)) => {
                     tally.drop(refusal.reason(), bytes);
                     continue;
@@ -277,10 +313,19 @@ impl RawBatch {
                 continue;
             }
             lengths.add(text.len() as f64);
-            let value = |name: &&str| {
-                record.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
-            };
-            let values: Vec<Option<&str>> = names.iter().map(value).collect();
+            if let Some(charset) = charset.filter(|charset| *charset != "UTF-8") {
+                tally.count("charset", charset, bytes);
+            }
+            if let Some(language) = &language {
+                tally.count("page_language", language, text.len() as u64);
+            }
+            let found = |name: &&str| value(name).or(language.as_deref().filter(|_| *name == LANGUAGE));
+            let values: Vec<Option<&str>> = names.iter().map(found).collect();
+            for (name, value) in names.iter().zip(&values) {
+                if let Some(value) = value {
+                    tally.count(COLUMNS, name, value.len() as u64);
+                }
+            }
             out.push(&record.id, &text, &self.source, &values);
         }
         tally.lengths.merge(&lengths);

@@ -1,9 +1,9 @@
 //! arXiv source archives: a tar of papers, each a gzip of a tar or of a single TeX file.
 
-use std::io::Read;
+use std::io::{self, Read};
 
-use super::packed::Packed;
-use super::tarball::{Next, Problem, Tarball, is_tar};
+use super::packed::{Expansion, Packed};
+use super::tarball::{CUT_OFF, Member, Next, Problem, Tarball, is_tar};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use fathom_prose::extract::{Content, LatexFile};
@@ -11,18 +11,55 @@ use fathom_prose::extract::{Content, LatexFile};
 /// The papers of one archive.
 pub(super) struct Papers {
     archive: Tarball<Packed>,
+    /// The sources of a paper are at most so many bytes; its figures do not count, they are passed over unread.
     limit: usize,
     number: u64,
 }
 
+/// Why a paper is not used, and what is said of it.
+type Unusable = (Reason, String);
+
 impl Papers {
     pub(super) fn new(input: Packed, limit: usize) -> Papers {
-        Papers { archive: Tarball::new(input, limit), limit, number: 0 }
+        Papers { archive: Tarball::new(input), limit, number: 0 }
     }
 
     fn lost(&self, reason: Reason, offset: u64, bytes: u64, detail: String) -> Step {
         let place = format!("entry {}, byte {offset}", self.number);
         Step::Lost(Loss { reason, records: 1, bytes, place, detail })
+    }
+
+    /// The next entry of the archive.
+    fn paper(&mut self) -> io::Result<Step> {
+        let Member { path, offset, size } = match self.archive.next()? {
+            Next::End => return Ok(Step::End),
+            Next::Refused { offset, bytes, problem, detail } => {
+                return Ok(self.lost(reason_of(problem), offset, bytes, detail));
+            }
+            Next::Member(member) => member,
+        };
+        let found = if path.ends_with(".gz") {
+            unpacked(&mut self.archive, size, self.limit)
+        } else if is_source(&path) {
+            only_file(&mut self.archive, self.limit)
+        } else {
+            Err((Reason::OtherType, String::new()))
+        };
+        if !self.archive.skip()? {
+            return Ok(self.lost(Reason::BrokenArchive, offset, size, CUT_OFF.to_string()));
+        }
+        Ok(match found {
+            Ok(files) => {
+                let stem = path.rsplit('/').next().unwrap_or(&path);
+                let id = stem.trim_end_matches(".gz").trim_end_matches(".tex").to_string();
+                let columns = vec![("arxiv_id".to_string(), id)];
+                Step::Record(Raw { content: Content::Latex(files), number: Some(self.number), columns })
+            }
+            Err((reason, detail)) => {
+                let colon = if detail.is_empty() { "" } else { ": " };
+                self.lost(reason, offset, size, format!("`{path}`{colon}{detail}"))
+            }
+        })
     }
 }
 
@@ -30,43 +67,23 @@ fn reason_of(problem: Problem) -> Reason {
     match problem {
         Problem::Damaged => Reason::BrokenArchive,
         Problem::UnsafePath | Problem::Link => Reason::UnsafePath,
-        Problem::TooLarge => Reason::TooLarge,
     }
 }
 
 impl Records for Papers {
     fn step(&mut self) -> Step {
         self.number += 1;
-        let member = match self.archive.next() {
-            Ok(Next::End) => return Step::End,
-            Ok(Next::Refused { offset, bytes, problem, detail }) => {
-                return self.lost(reason_of(problem), offset, bytes, detail);
-            }
-            Ok(Next::Member(member)) => member,
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+        match self.paper() {
+            Ok(step) => step,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let input = self.archive.input_mut();
                 let offset = input.offset();
-                return match input.resync() {
+                match input.resync() {
                     Ok(_) => self.lost(Reason::BrokenArchive, offset, 0, error.to_string()),
                     Err(error) => Step::Failed(error),
-                };
+                }
             }
-            Err(error) => return Step::Failed(error),
-        };
-        let bytes = member.data.len() as u64;
-        if !member.path.ends_with(".gz") && !is_source(&member.path) {
-            return self.lost(Reason::OtherType, member.offset, bytes, format!("`{}`", member.path));
-        }
-        match sources(&member.path, &member.data, self.limit) {
-            Ok(files) => {
-                let stem = member.path.rsplit('/').next().unwrap_or(&member.path);
-                let id = stem.trim_end_matches(".gz").trim_end_matches(".tex").to_string();
-                let columns = vec![("arxiv_id".to_string(), id)];
-                Step::Record(Raw { content: Content::Latex(files), number: Some(self.number), columns })
-            }
-            Err((reason, detail)) => {
-                self.lost(reason, member.offset, bytes, format!("`{}`: {detail}", member.path))
-            }
+            Err(error) => Step::Failed(error),
         }
     }
 }
@@ -77,46 +94,86 @@ fn is_source(path: &str) -> bool {
     [".tex", ".ltx", ".latex", ".sty", ".cls", ".def"].iter().any(|end| lower.ends_with(end))
 }
 
-/// The sources of one paper: unpacked, and where that is a tar, its source files.
+/// The sources of a paper of `size` compressed bytes: one file, or those of a tar.
+fn unpacked(packed: impl Read, size: u64, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
+    let left = Expansion::default().most(size);
+    let mut plain = Bounded { inner: flate2::read::MultiGzDecoder::new(packed), left };
+    let mut head = Vec::new();
+    (&mut plain).take(512).read_to_end(&mut head).map_err(unusable)?;
+    if head.starts_with(b"%PDF") || head.starts_with(b"%!PS") {
+        return Err(without_source());
+    }
+    let tar = is_tar(&head);
+    let whole = head.as_slice().chain(plain);
+    if tar { source_files(Tarball::new(whole), limit) } else { only_file(whole, limit) }
+}
+
+/// A paper that is one file.
+fn only_file(input: impl Read, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
+    let mut bytes = Vec::new();
+    input.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(unusable)?;
+    if bytes.len() > limit {
+        return Err((Reason::TooLarge, format!("a source of more than {limit} bytes")));
+    }
+    Ok(vec![LatexFile { path: "main.tex".to_string(), text: text_of(&bytes) }])
+}
+
+/// The source files of a paper's tar; figures and all else are passed over unread.
 ///
 /// # Errors
-/// What makes the paper unusable. Entries of its tar that are damaged or have unsafe paths make all of it suspicious.
-fn sources(path: &str, data: &[u8], limit: usize) -> Result<Vec<LatexFile>, (Reason, String)> {
-    let mut plain = Vec::new();
-    if path.ends_with(".gz") {
-        let unpacked = flate2::read::MultiGzDecoder::new(data).take(limit as u64 + 1).read_to_end(&mut plain);
-        if plain.len() > limit {
-            return Err((Reason::TooLarge, format!("expands to more than {limit} bytes")));
-        }
-        unpacked.map_err(|error| (Reason::BrokenArchive, error.to_string()))?;
-    } else {
-        plain.extend_from_slice(data);
-    }
-    if plain.starts_with(b"%PDF") || plain.starts_with(b"%!PS") {
-        return Err((Reason::OtherType, "a paper without TeX source".to_string()));
-    }
-    if !is_tar(&plain) {
-        return Ok(vec![LatexFile { path: "main.tex".to_string(), text: text_of(&plain) }]);
-    }
-    let mut files = Vec::new();
-    let mut archive = Tarball::new(plain.as_slice(), limit);
+/// What makes the paper unusable. Entries that are damaged or have unsafe paths make all of it suspicious.
+fn source_files(mut archive: Tarball<impl Read>, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
+    let (mut files, mut left) = (Vec::new(), limit as u64);
     loop {
-        match archive.next().map_err(|error| (Reason::BrokenArchive, error.to_string()))? {
+        match archive.next().map_err(unusable)? {
             Next::End => break,
             // Nothing is unpacked, so a link inside a paper only means a file that is not there.
             Next::Refused { problem: Problem::Link, .. } => {}
             Next::Refused { problem, detail, .. } => return Err((reason_of(problem), detail)),
-            Next::Member(member) if is_source(&member.path) => {
-                files.push(LatexFile { path: member.path, text: text_of(&member.data) });
+            Next::Member(Member { path, size, .. }) => {
+                let mut bytes = Vec::new();
+                if is_source(&path) {
+                    let too_large = || (Reason::TooLarge, format!("sources of more than {limit} bytes"));
+                    left = left.checked_sub(size).ok_or_else(too_large)?;
+                    archive.read_to_end(&mut bytes).map_err(unusable)?;
+                    files.push(LatexFile { path, text: text_of(&bytes) });
+                }
+                if !archive.skip().map_err(unusable)? {
+                    return Err((Reason::BrokenArchive, CUT_OFF.to_string()));
+                }
             }
-            Next::Member(_) => {}
         }
     }
     if files.is_empty() {
-        return Err((Reason::OtherType, "a paper without TeX source".to_string()));
+        return Err(without_source());
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
+}
+
+fn without_source() -> Unusable {
+    (Reason::OtherType, "a paper without TeX source".to_string())
+}
+
+fn unusable(error: io::Error) -> Unusable {
+    let large = error.kind() == io::ErrorKind::FileTooLarge;
+    (if large { Reason::TooLarge } else { Reason::BrokenArchive }, error.to_string())
+}
+
+/// What is read to its end but never further than the rule against bombs allows.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::FileTooLarge, "it expands without measure, like a bomb")
+        })?;
+        Ok(count)
+    }
 }
 
 /// UTF-8, or Latin-1 where it is not: the two encodings that TeX sources have.

@@ -3,51 +3,35 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::packed::{Codec, Expansion, Packed};
 use super::remote::{Remote, RemoteOptions, is_remote};
 use crate::error::Error;
 
-/// The files of a crawl.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CrawlFiles {
-    /// Responses with their HTML.
-    #[default]
-    Warc,
-    /// Text that Common Crawl extracted.
-    Wet,
+fathom_base::choice! {
+    /// The files of a crawl.
+    pub enum CrawlFiles {
+        /// Responses with their HTML.
+        Warc = "warc",
+        /// Text that Common Crawl extracted.
+        Wet = "wet",
+    }
 }
 
-/// A choice of the files of one crawl.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Snapshot {
-    /// `CC-MAIN-2024-10` or `2024-10` (year and week); news crawls are `CC-NEWS-2024-03` (year and month).
-    pub name: String,
-    /// Responses or extracted text.
-    pub files: CrawlFiles,
-    /// Files in front that are passed over.
-    pub skip: usize,
-    /// Then every so manieth file is taken.
-    pub stride: usize,
-    /// At most so many files; `None` for all.
-    pub first: Option<usize>,
-    /// Where the crawls lie: an address, `s3://commoncrawl`, or a local copy with the same folders.
-    pub base: String,
-}
-
-impl Default for Snapshot {
-    fn default() -> Self {
-        Snapshot {
-            name: String::new(),
-            files: CrawlFiles::Warc,
-            skip: 0,
-            stride: 1,
-            first: None,
-            base: "https://data.commoncrawl.org".to_string(),
-        }
+fathom_base::recipe! {
+    /// A choice of the files of one crawl of Common Crawl.
+    pub struct Snapshot {
+        /// `CC-MAIN-2024-10` or `2024-10` (year and week); news crawls are `CC-NEWS-2024-03` (year and month). Empty: no crawl.
+        pub name: String,
+        /// Responses (`warc`) or extracted text (`wet`).
+        pub files: CrawlFiles,
+        /// Files in front that are passed over.
+        pub skip: usize = 0,
+        /// Then every so manieth file is taken.
+        pub stride: usize = 1,
+        /// At most so many files; all if none.
+        pub first: Option<usize>,
+        /// Where the crawls lie: an address, `s3://commoncrawl`, or a local copy with the same folders.
+        pub base: String = "https://data.commoncrawl.org".into(),
     }
 }
 
@@ -55,10 +39,23 @@ impl Default for Snapshot {
 const LARGEST_LISTING: u64 = 256 << 20;
 
 impl Snapshot {
+    /// The name in full, `CC-MAIN-2024-10` also where `2024-10` was written.
+    pub fn full_name(&self) -> String {
+        if self.name.starts_with("CC-") { self.name.clone() } else { format!("CC-MAIN-{}", self.name) }
+    }
+
+    /// What a file is called wherever the crawl lies: the snapshot and the place in it.
+    pub(super) fn name_of(&self, location: &str) -> Result<String, Error> {
+        let base = self.base.trim_end_matches('/');
+        let below = location.strip_prefix(base).unwrap_or(location).trim_start_matches('/');
+        let below = below.strip_prefix(&format!("{}/", self.folder()?)).unwrap_or(below);
+        Ok(format!("{}/{below}", self.full_name()))
+    }
+
     /// The folder of the snapshot below the base.
     fn folder(&self) -> Result<String, Error> {
         let wrong = || Error::Setting {
-            key: "snapshot",
+            key: "input.snapshot.name",
             found: format!("`{}`", self.name),
             advice: "it is named like CC-MAIN-2024-10 (year and week) or CC-NEWS-2024-03 (year and month)"
                 .to_string(),
@@ -78,7 +75,7 @@ impl Snapshot {
         }
         if self.name.starts_with("CC-NEWS-") && self.files == CrawlFiles::Wet {
             return Err(Error::Setting {
-                key: "files",
+                key: "input.snapshot.files",
                 found: "`wet`".to_string(),
                 advice: "news crawls have WARC files only".to_string(),
             });
@@ -106,8 +103,14 @@ impl Snapshot {
         let lines =
             BufReader::new(Packed::new(input, Codec::Gzip, Expansion::default()).take(LARGEST_LISTING))
                 .lines();
-        let stride = self.stride.max(1);
-        let chosen = lines.skip(self.skip).step_by(stride).take(self.first.unwrap_or(usize::MAX));
+        if self.stride == 0 {
+            return Err(Error::Setting {
+                key: "input.snapshot.stride",
+                found: "0".to_string(),
+                advice: "1 takes every file, 2 every other".to_string(),
+            });
+        }
+        let chosen = lines.skip(self.skip).step_by(self.stride).take(self.first.unwrap_or(usize::MAX));
         chosen
             .map(|line| line.map(|path| format!("{base}/{}", path.trim())))
             .filter(|path| !path.as_ref().is_ok_and(|p| p.len() <= base.len() + 1))

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::Read;
 
+use crate::counters::Reason;
+
 /// What the head of a response says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
@@ -50,7 +52,10 @@ impl Head {
     /// The body without chunks and compression, at most `limit` bytes of it.
     ///
     /// Crawlers often store the decoded body and leave the header: what does not look encoded is taken as it is.
-    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, String> {
+    ///
+    /// # Errors
+    /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] where nothing can be unpacked, with what is wrong.
+    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, (Reason, String)> {
         let whole = match self.chunked.then(|| unchunk(sent)).flatten() {
             Some(joined) => Cow::Owned(joined),
             None => Cow::Borrowed(sent),
@@ -63,9 +68,11 @@ impl Head {
                 unpack(flate2::read::ZlibDecoder::new(&*whole), limit)
             }
             "zstd" if whole.starts_with(b"\x28\xb5\x2f\xfd") => {
-                zstd::Decoder::new(&*whole).map_err(|e| e.to_string()).and_then(|d| unpack(d, limit))
+                zstd::Decoder::new(&*whole).map_err(|e| broken(&e)).and_then(|d| unpack(d, limit))
             }
-            "br" if looks_binary(&whole) => Err("a body in Brotli is not read".to_string()),
+            "br" if looks_binary(&whole) => {
+                unpack(brotli_decompressor::Decompressor::new(&*whole, 4 << 10), limit)
+            }
             _ => return Ok(whole),
         };
         unpacked.map(Cow::Owned)
@@ -76,13 +83,19 @@ fn looks_binary(bytes: &[u8]) -> bool {
     bytes.iter().take(512).any(|&b| b < 9 || (14..32).contains(&b))
 }
 
-fn unpack(decoder: impl Read, limit: usize) -> Result<Vec<u8>, String> {
+fn broken(error: &std::io::Error) -> (Reason, String) {
+    (Reason::BrokenRecord, format!("the body cannot be unpacked: {error}"))
+}
+
+fn unpack(decoder: impl Read, limit: usize) -> Result<Vec<u8>, (Reason, String)> {
     let mut out = Vec::new();
     let result = decoder.take(limit as u64 + 1).read_to_end(&mut out);
     match result {
-        _ if out.len() > limit => Err(format!("the body expands to more than {limit} bytes")),
+        _ if out.len() > limit => {
+            Err((Reason::TooLarge, format!("the body expands to more than {limit} bytes")))
+        }
         // A page cut off by the crawler still has a beginning.
-        Err(error) if out.is_empty() => Err(format!("the body cannot be unpacked: {error}")),
+        Err(error) if out.is_empty() => Err(broken(&error)),
         _ => Ok(out),
     }
 }
@@ -118,7 +131,8 @@ mod tests {
 
     fn body(response: &[u8]) -> Result<String, String> {
         let (head, sent) = parse(response).ok_or("no head")?;
-        head.body(sent, 1000).map(|b| String::from_utf8_lossy(&b).into_owned())
+        let text = |(reason, detail): (Reason, String)| format!("{reason}: {detail}");
+        head.body(sent, 1000).map(|b| String::from_utf8_lossy(&b).into_owned()).map_err(text)
     }
 
     #[test]
@@ -144,11 +158,19 @@ mod tests {
         gzip.read_to_end(&mut packed).unwrap();
         let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n";
         let response = [head.as_slice(), &packed].concat();
-        assert!(body(&response).unwrap_err().contains("more than 1000"));
+        let said = body(&response).unwrap_err();
+        assert!(said.starts_with("too large") && said.contains("more than 1000"), "{said}");
+        let torn =
+            body(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\xff\xff\xff").unwrap_err();
+        assert!(torn.starts_with("broken record: "), "{torn}");
         let (head, sent) = parse(&response).unwrap();
         assert_eq!(head.content_type.as_deref(), Some("text/html"));
         assert_eq!(head.body(sent, 5000).unwrap().len(), 5000);
         let (stored, plain) = parse(b"HTTP/1.1 200 OK\nContent-Encoding: gzip\n\n<p>plain").unwrap();
         assert_eq!(&*stored.body(plain, 99).unwrap(), b"<p>plain");
+        let brotli = b"\x1b\xd4\x00\xf8\x9d\x09\x36\x2e\xa8\x77\xc7\x78\xc9\x23\x06\x57\x20\x74\xe5\x23\x97\x69\x6c\x6f\x31\x60\x24\x40\xc1\xfa\x00";
+        let head = b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\n".as_slice();
+        assert_eq!(body(&[head, brotli].concat()).unwrap(), format!("<p>{}", "brotli ".repeat(30)));
+        assert!(body(&[head, b"\x01\x02\x03"].concat()).unwrap_err().contains("cannot be unpacked"));
     }
 }

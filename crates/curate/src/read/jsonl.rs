@@ -1,5 +1,6 @@
 //! JSON lines, plain or from a decompressor: one object a line, one of its fields is the text.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead};
 
@@ -10,8 +11,11 @@ use super::packed::Packed;
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
-use super::{Loss, Raw, Records, Step};
+use super::{Loss, NoField, Raw, Records, Step};
 use crate::counters::Reason;
+
+/// So many names are told where the wanted one is missing.
+const NAMES: usize = 24;
 
 /// The lines of one file. Offsets are those of the decompressed stream.
 pub(super) struct Lines {
@@ -22,7 +26,14 @@ pub(super) struct Lines {
     line: u64,
     buffer: Vec<u8>,
     ended: bool,
+    /// Objects that have no field of the wanted name, until there is one that has.
+    without: u64,
+    /// What their fields are called; `None` behind the first object that has the wanted one.
+    names: Option<BTreeSet<String>>,
 }
+
+/// A byte order mark.
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How a line ended.
 enum Line {
@@ -35,7 +46,23 @@ impl Lines {
     /// `field` holds the text; `columns` are other fields to hand out where they are there.
     pub(super) fn new(input: Packed, field: &str, columns: &[String], limit: usize) -> Lines {
         let (field, columns) = (field.to_string(), columns.to_vec());
-        Lines { input, field, columns, limit, line: 0, buffer: Vec::new(), ended: false }
+        let (line, buffer, ended) = (0, Vec::new(), false);
+        let (without, names) = (0, Some(BTreeSet::new()));
+        Lines { input, field, columns, limit, line, buffer, ended, without, names }
+    }
+
+    /// Whether the file begins as an array, which is one value and no row of lines.
+    fn is_array(&mut self) -> io::Result<bool> {
+        let head = self.input.fill_buf()?;
+        let head = head.strip_prefix(MARK).unwrap_or(head);
+        Ok(head.trim_ascii_start().first() == Some(&b'['))
+    }
+
+    /// A file that is one JSON value and not lines of it.
+    fn no_lines(&mut self, what: &str) -> Step {
+        self.ended = true;
+        let detail = format!("{what}; a file of JSON has one object a line, `jq -c` writes it so");
+        Step::Lost(Loss { reason: Reason::BadJson, records: 1, bytes: 0, place: String::new(), detail })
     }
 
     /// Reads one line into `buffer` and its length with the line end; a line over the limit is skipped unread.
@@ -77,8 +104,11 @@ impl Records for Lines {
         while !self.ended {
             let start = self.input.decoded();
             self.line += 1;
-            let (line, length) = match self.read_line() {
-                Ok(read) => read,
+            let read = if self.line == 1 { self.is_array() } else { Ok(false) };
+            let read = read.and_then(|array| if array { Ok(None) } else { self.read_line().map(Some) });
+            let (line, length) = match read {
+                Ok(Some(read)) => read,
+                Ok(None) => return self.no_lines("an array"),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let step = self.lost(Reason::BrokenArchive, 0, start, error.to_string());
                     return match self.input.resync() {
@@ -95,32 +125,55 @@ impl Records for Lines {
                     return self.lost(Reason::TooLarge, length, start, detail);
                 }
                 Line::Whole => {
-                    let bytes = self.buffer.strip_prefix(b"\xef\xbb\xbf".as_slice()).unwrap_or(&self.buffer);
-                    if bytes.iter().all(u8::is_ascii_whitespace) {
-                        continue;
+                    if let Some(step) = self.whole(length, start) {
+                        return step;
                     }
-                    let (found, columns) = match fields_of(bytes, &self.field, &self.columns) {
-                        Ok(fields) => fields,
-                        Err(error) => return self.lost(Reason::BadJson, length, start, error.to_string()),
-                    };
-                    return match found {
-                        Found::Text(text) => {
-                            let content = Content::Text(text);
-                            Step::Record(Raw { content, number: Some(self.line), columns })
-                        }
-                        Found::Other(kind) => {
-                            let detail = format!("`{}` is {kind}, not a string", self.field);
-                            self.lost(Reason::NoTextField, length, start, detail)
-                        }
-                        Found::Missing => {
-                            let detail = format!("no field `{}`", self.field);
-                            self.lost(Reason::NoTextField, length, start, detail)
-                        }
-                    };
                 }
             }
         }
         Step::End
+    }
+
+    fn no_field(&self) -> Option<NoField> {
+        let names = self.names.as_ref().filter(|_| self.without > 1)?;
+        let problem = format!("none of its {} records has the field `{}`", self.without, self.field);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Some(NoField { problem, names: names.join(", ") })
+    }
+}
+
+impl Lines {
+    /// What the line in `buffer` gives; nothing if it is blank.
+    fn whole(&mut self, length: u64, start: u64) -> Option<Step> {
+        let bytes = self.buffer.strip_prefix(MARK).unwrap_or(&self.buffer);
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return None;
+        }
+        if self.line == 1 && bytes.trim_ascii() == b"{" {
+            return Some(self.no_lines("an object over several lines"));
+        }
+        let asked = Wanted { field: &self.field, columns: &self.columns, names: &mut self.names };
+        let (found, columns) = match fields_of(bytes, asked) {
+            Ok(fields) => fields,
+            Err(error) => return Some(self.lost(Reason::BadJson, length, start, error.to_string())),
+        };
+        Some(match found {
+            Found::Text(text) => {
+                self.names = None;
+                let content = Content::Text(text);
+                Step::Record(Raw { content, number: Some(self.line), columns })
+            }
+            Found::Other(kind) => {
+                self.names = None;
+                let detail = format!("`{}` is {kind}, not a string", self.field);
+                self.lost(Reason::NoTextField, length, start, detail)
+            }
+            Found::Missing => {
+                self.without += 1;
+                let detail = format!("no field `{}`", self.field);
+                self.lost(Reason::NoTextField, length, start, detail)
+            }
+        })
     }
 }
 
@@ -133,9 +186,10 @@ enum Found {
 
 /// Parses `line` as an object and keeps the text field and the columns; the last one counts where a name repeats, as
 /// in most parsers. A column that is no string is handed out as JSON; null and missing ones are left out.
-fn fields_of(line: &[u8], field: &str, columns: &[String]) -> Result<(Found, Columns), serde_json::Error> {
+fn fields_of(line: &[u8], wanted: Wanted<'_>) -> Result<(Found, Columns), serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let (found, mut values) = parser.deserialize_map(Wanted { field, columns })?;
+    let columns = wanted.columns;
+    let (found, mut values) = parser.deserialize_map(wanted)?;
     parser.end()?;
     let mut kept = Columns::new();
     for (name, value) in columns.iter().zip(&mut values) {
@@ -147,6 +201,8 @@ fn fields_of(line: &[u8], field: &str, columns: &[String]) -> Result<(Found, Col
 struct Wanted<'a> {
     field: &'a str,
     columns: &'a [String],
+    /// Takes the names of the fields.
+    names: &'a mut Option<BTreeSet<String>>,
 }
 
 impl<'de> Visitor<'de> for Wanted<'_> {
@@ -161,6 +217,9 @@ impl<'de> Visitor<'de> for Wanted<'_> {
         let mut values = vec![None; self.columns.len()];
         while let Some(key) = map.next_key::<String>()? {
             let column = self.columns.iter().position(|c| *c == key);
+            if let Some(names) = self.names.as_mut().filter(|names| names.len() < NAMES) {
+                names.insert(key.clone());
+            }
             if key != self.field && column.is_none() {
                 map.next_value::<IgnoredAny>()?;
                 continue;

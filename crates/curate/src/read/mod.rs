@@ -1,6 +1,10 @@
 //! Readers: every kind of file becomes a stream of records, every record a [`Document`] or a count.
 
+mod access;
 mod arxiv;
+mod blocks;
+mod charset;
+mod columns;
 mod common_crawl;
 mod html;
 mod http;
@@ -15,7 +19,6 @@ mod text;
 mod warc;
 mod wiki;
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
@@ -25,13 +28,17 @@ use crate::error::Error;
 use crate::files::{Entry, Kind, below, list_of};
 use fathom_prose::extract::{Content, Extraction};
 
+pub use access::OnRead;
+pub use charset::Charset;
 pub use common_crawl::{CrawlFiles, Snapshot};
 pub use html::html_to_text;
+pub(crate) use raw::snapshot_files;
 pub use raw::{InputFile, RawOptions, RawRecords, input_files, named_files};
 pub use record::{Columns, RawRecord};
 pub use remote::{RemoteOptions, is_remote};
 
-use packed::{Expansion, Packed};
+use access::{Access, Opened};
+use packed::{Codec, Expansion, Packed};
 
 /// How the user's own data is read.
 #[derive(Clone, Debug)]
@@ -103,17 +110,30 @@ impl Loss {
 trait Records: Send {
     /// The next record; after `Failed` or `End` it is not called again.
     fn step(&mut self) -> Step;
+
+    /// At the end: that no record had the field of the text.
+    fn no_field(&self) -> Option<NoField> {
+        None
+    }
+}
+
+/// That no record of a file has the field of the text.
+struct NoField {
+    problem: String,
+    /// The fields that there are.
+    names: String,
 }
 
 /// The documents of a corpus in order, one record in memory at a time.
 ///
-/// The iterator gives an error where a path that the user named fails, or, at its end, where no document came
-/// out at all ([`Error::EmptyCorpus`]); it ends after an error.
+/// The iterator gives an error where a path that the user named fails, where a file cannot be read for a reason that
+/// may pass ([`Error::Unavailable`]), or, at its end, where no document came out at all ([`Error::EmptyCorpus`]); it
+/// ends after an error.
 pub struct Documents {
     looked_at: String,
     num_files: usize,
     files: std::vec::IntoIter<Entry>,
-    current: Option<(Entry, Box<dyn Records>)>,
+    current: Option<(Entry, Opened)>,
     options: ReadOptions,
     extraction: Extraction,
     screen: fn(&str, &str) -> Option<Reason>,
@@ -197,7 +217,7 @@ impl Documents {
         self.files.len()
     }
 
-    /// Opens the next file; a failure stops the run only if the user named the file.
+    /// Opens the next file; a failure stops the run only if the user named the file, or if it may pass.
     fn open_next(&mut self) -> Result<bool, Error> {
         for entry in self.files.by_ref() {
             match open_records(&entry, &self.options) {
@@ -205,13 +225,8 @@ impl Documents {
                     self.current = Some((entry, records));
                     return Ok(true);
                 }
-                Err(error) if entry.named => return Err(error),
                 Err(error) => {
-                    let reason = match error {
-                        Error::BadFile { .. } => Reason::BrokenArchive,
-                        Error::NoTextColumn { .. } => Reason::NoTextField,
-                        _ => Reason::Unreadable,
-                    };
+                    let Some(reason) = error.reason().filter(|_| !entry.named) else { return Err(error) };
                     let (file, place) = (entry.name, String::new());
                     let damage = Damage { file, place, reason, detail: error.to_string() };
                     self.counters.damaged(damage, 1, entry.bytes);
@@ -242,7 +257,7 @@ impl Documents {
             Some(number) => format!("{}#{number}", entry.name),
         };
         let group = match entry.kind {
-            Kind::Text | Kind::Html => entry.group,
+            Kind::Text(_) | Kind::Html(_) => entry.group,
             _ => group_of(&source),
         };
         Some(Document { text, source, group })
@@ -257,7 +272,7 @@ impl Documents {
                 }
                 return Ok(None);
             };
-            match records.step() {
+            match records.step()? {
                 Step::Record(raw) => {
                     if let Some(document) = self.document(raw) {
                         return Ok(Some(document));
@@ -308,30 +323,60 @@ impl Iterator for Documents {
     }
 }
 
-fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Box<dyn Records>, Error> {
+fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
     let limit = options.max_document_bytes.max(1);
-    let file = File::open(&entry.path).map_err(|e| Error::read(&entry.path, e))?;
-    if entry.kind == Kind::Parquet {
-        return Ok(Box::new(parquet::Rows::open(&entry.path, file, &options.field, &[], limit)?));
+    let access = Access::new(&entry.path.display().to_string(), None);
+    let file = access.open(&entry.path)?;
+    let records: Box<dyn Records> = if entry.kind == Kind::Parquet {
+        Box::new(parquet::Rows::open(&entry.path, file.seekable(), &options.field, &[], limit)?)
+    } else {
+        let how = How { limit, ..How::of(&options.field) };
+        stream_records(entry.kind, Box::new(file), &how)
+    };
+    Ok(Opened::new(records, access))
+}
+
+/// How a file that is read from front to back becomes records.
+struct How<'a> {
+    /// The field of the text.
+    field: &'a str,
+    /// Fields that are handed out beside it.
+    columns: &'a [String],
+    /// Bytes of the largest record.
+    limit: usize,
+    expansion: Expansion,
+}
+
+impl How<'_> {
+    /// With this field and defaults.
+    fn of(field: &str) -> How<'_> {
+        How { field, columns: &[], limit: 32 << 20, expansion: Expansion::default() }
     }
-    Ok(stream_records(entry.kind, Box::new(file), &options.field, &[], limit))
+
+    /// A decompressing reader.
+    fn packed(&self, input: Box<dyn Read + Send>, codec: Codec) -> Packed {
+        Packed::new(input, codec, self.expansion)
+    }
+
+    /// The bytes of a file, decompressed where it is compressed.
+    fn unpacked(&self, input: Box<dyn Read + Send>, codec: Codec) -> Box<dyn Read + Send> {
+        match codec {
+            Codec::Plain => input,
+            codec => Box::new(self.packed(input, codec)),
+        }
+    }
 }
 
 /// The reader of a kind of file that is read from front to back, all but Parquet.
-fn stream_records(
-    kind: Kind,
-    input: Box<dyn Read + Send>,
-    field: &str,
-    columns: &[String],
-    limit: usize,
-) -> Box<dyn Records> {
-    let packed = |input, codec| Packed::new(input, codec, Expansion::default());
+fn stream_records(kind: Kind, input: Box<dyn Read + Send>, how: &How<'_>) -> Box<dyn Records> {
+    let How { field, columns, limit, .. } = *how;
     match kind {
-        Kind::Text | Kind::Parquet => Box::new(text::Parts::new(input, limit)),
-        Kind::Html => Box::new(text::Page::new(input, limit)),
-        Kind::Jsonl(codec) => Box::new(jsonl::Lines::new(packed(input, codec), field, columns, limit)),
-        Kind::Warc(codec) => Box::new(warc::Warc::new(packed(input, codec), limit)),
-        Kind::Wiki(codec) => Box::new(wiki::Dump::new(packed(input, codec), limit)),
-        Kind::Papers(codec) => Box::new(arxiv::Papers::new(packed(input, codec), limit)),
+        Kind::Parquet => Box::new(text::Parts::new(input, limit)),
+        Kind::Text(codec) => Box::new(text::Parts::new(how.unpacked(input, codec), limit)),
+        Kind::Html(codec) => Box::new(text::Page::new(how.unpacked(input, codec), limit)),
+        Kind::Jsonl(codec) => Box::new(jsonl::Lines::new(how.packed(input, codec), field, columns, limit)),
+        Kind::Warc(codec) => Box::new(warc::Warc::new(how.packed(input, codec), limit)),
+        Kind::Wiki(codec) => Box::new(wiki::Dump::new(how.packed(input, codec), limit)),
+        Kind::Papers(codec) => Box::new(arxiv::Papers::new(how.packed(input, codec), limit)),
     }
 }

@@ -6,6 +6,7 @@
 
 use std::io::{self, BufRead, Read};
 
+use fathom_base::human;
 use flate2::bufread::GzDecoder;
 
 /// Bytes read or decoded at once.
@@ -54,11 +55,20 @@ pub(crate) struct Expansion {
     pub floor: u64,
     /// Beyond the floor it may be so many times as large as it was compressed.
     pub ratio: u64,
+    /// The largest window of zstd, as a power of two.
+    pub window_log: u32,
 }
 
 impl Default for Expansion {
     fn default() -> Self {
-        Expansion { floor: 256 << 20, ratio: 100 }
+        Expansion { floor: 256 << 20, ratio: 100, window_log: 27 }
+    }
+}
+
+impl Expansion {
+    /// To so many bytes `packed` ones may expand.
+    pub(crate) fn most(self, packed: u64) -> u64 {
+        self.floor.max(self.ratio.saturating_mul(packed))
     }
 }
 
@@ -192,6 +202,14 @@ impl Packed {
         {
             return failure;
         }
+        // Not damage: with more memory the next run reads it.
+        if self.codec == Codec::Zstd && error.to_string().contains("too much memory") {
+            let window = human::bytes(1 << self.expansion.window_log.min(63));
+            let message = format!(
+                "its zstd window is larger than {window}; raise `memory`, a quarter of it is allowed"
+            );
+            return io::Error::new(io::ErrorKind::OutOfMemory, message);
+        }
         io::Error::new(io::ErrorKind::InvalidData, error.to_string())
     }
 
@@ -207,7 +225,7 @@ impl Packed {
             Stage::Between(_) | Stage::Gone => return Ok(()),
         };
         let packed = packed.saturating_sub(self.member_start).max(1);
-        let Expansion { floor, ratio } = self.expansion;
+        let Expansion { floor, ratio, .. } = self.expansion;
         if self.member_bytes > floor && self.member_bytes / packed > ratio {
             self.out.clear();
             self.close_member();
@@ -271,7 +289,9 @@ impl Packed {
             Codec::Gzip => Stage::Gzip(Box::new(GzDecoder::new(input))),
             Codec::Bzip2 => Stage::Bzip2(Box::new(bzip2::bufread::BzDecoder::new(input))),
             Codec::Zstd => {
-                Stage::Zstd(zstd::Decoder::with_dictionary(input, &self.dictionary)?.single_frame())
+                let mut decoder = zstd::Decoder::with_dictionary(input, &self.dictionary)?;
+                decoder.window_log_max(self.expansion.window_log)?;
+                Stage::Zstd(decoder.single_frame())
             }
         };
         Ok(true)

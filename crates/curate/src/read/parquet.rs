@@ -5,7 +5,6 @@
 //! tried.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -17,6 +16,8 @@ use parquet::schema::types::SchemaDescriptor;
 
 use fathom_prose::extract::Content;
 
+use super::access::Seekable;
+use super::columns::{Column, Values, read_cells};
 use super::record::Columns;
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
@@ -27,7 +28,7 @@ const BATCH_ROWS: usize = 8;
 
 /// The text column of one file.
 pub(super) struct Rows {
-    reader: SerializedFileReader<File>,
+    reader: SerializedFileReader<Seekable>,
     /// The text column.
     column: Column,
     /// Columns that are handed out with it.
@@ -40,44 +41,31 @@ pub(super) struct Rows {
     ready: VecDeque<Step>,
 }
 
-/// A column of strings.
-struct Column {
-    name: String,
-    index: usize,
-    /// A row whose definition level is lower has no value.
-    full_level: i16,
-}
-
-impl Column {
-    fn new(schema: &SchemaDescriptor, name: &str, index: usize) -> Column {
-        Column { name: name.to_string(), index, full_level: schema.column(index).max_def_level() }
-    }
-}
-
 type Cells = ColumnReaderImpl<ByteArrayType>;
 
 /// The row group being read.
 struct Group {
     column: Cells,
-    others: Vec<Cells>,
+    others: Vec<Values>,
     rows: u64,
     done: u64,
 }
 
 impl Rows {
-    /// Reads the footer and finds the column of the text and those of `columns` that are there and hold strings.
+    /// Reads the footer and finds the column of the text and those of `columns` that are there and hold strings or numbers.
     ///
     /// # Errors
     /// [`Error::BadFile`] if the footer is broken, [`Error::NoTextColumn`] if `field` is not a plain column of
-    /// strings.
+    /// strings, [`Error::Unavailable`] if the footer may be read later.
     pub(super) fn open(
         path: &Path,
-        file: File,
+        file: Seekable,
         field: &str,
         columns: &[String],
         limit: usize,
     ) -> Result<Rows, Error> {
-        let bad = |detail| Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail };
+        let access = file.access().clone();
+        let bad = |detail| access.told(Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail });
         let reader = fenced(|| SerializedFileReader::new(file)).map_err(bad)?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let index = text_column(schema, field).map_err(|problem| Error::NoTextColumn {
@@ -86,9 +74,7 @@ impl Rows {
             columns: text_columns(schema).join(", "),
         })?;
         let column = Column::new(schema, field, index);
-        let there =
-            |name: &String| text_column(schema, name).ok().map(|index| Column::new(schema, name, index));
-        let others = columns.iter().filter_map(there).collect();
+        let others = columns.iter().filter_map(|name| Column::named(schema, name)).collect();
         let (next_group, first_row, group, ready) = (0, 0, None, VecDeque::new());
         Ok(Rows { reader, column, others, limit, next_group, first_row, group, ready })
     }
@@ -103,10 +89,9 @@ impl Rows {
         let rows = u64::try_from(self.reader.metadata().row_group(index).num_rows()).unwrap_or(0);
         let opened = fenced(|| {
             let group = self.reader.get_row_group(index)?;
-            let cells =
-                |c: &Column| Ok(get_typed_column_reader::<ByteArrayType>(group.get_column_reader(c.index)?));
-            let others = self.others.iter().map(cells).collect::<parquet::errors::Result<Vec<_>>>()?;
-            Ok((cells(&self.column)?, others))
+            let column = get_typed_column_reader(group.get_column_reader(self.column.index)?);
+            let others = self.others.iter().map(|c| Values::of(group.get_column_reader(c.index)?));
+            Ok((column, others.collect::<parquet::errors::Result<Vec<_>>>()?))
         });
         match opened {
             Ok((column, others)) => self.group = Some(Group { column, others, rows, done: 0 }),
@@ -133,11 +118,11 @@ impl Rows {
             let texts = read_cells(&mut group.column, &self.column, BATCH_ROWS)?;
             let mut others = Vec::with_capacity(self.others.len());
             for (cells, column) in group.others.iter_mut().zip(&self.others) {
-                others.push(read_cells(cells, column, texts.len())?);
+                others.push(cells.next(column, texts.len())?);
             }
             Ok((texts, others))
         });
-        let (texts, others) = match read {
+        let (texts, mut others) = match read {
             Ok(read) => read,
             Err(detail) => {
                 self.lose(group.done, group.rows, detail);
@@ -156,10 +141,9 @@ impl Rows {
             group.done += 1;
             let row = self.first_row.saturating_add(group.done);
             let mut columns = Columns::new();
-            for (values, column) in others.iter().zip(&self.others) {
-                let value =
-                    values.get(i).and_then(Option::as_ref).and_then(|v| std::str::from_utf8(v.data()).ok());
-                columns.extend(value.map(|value| (column.name.clone(), value.to_string())));
+            for (values, column) in others.iter_mut().zip(&self.others) {
+                let value = values.get_mut(i).and_then(Option::take);
+                columns.extend(value.map(|value| (column.name.clone(), value)));
             }
             self.ready.push_back(self.row(text.as_ref().map(ByteArray::data), columns, row));
         }
@@ -199,30 +183,6 @@ impl Records for Rows {
             }
         }
     }
-}
-
-/// The next values of a column, at most `count` rows of it; `None` for null.
-fn read_cells(
-    cells: &mut Cells,
-    column: &Column,
-    count: usize,
-) -> parquet::errors::Result<Vec<Option<ByteArray>>> {
-    let (mut levels, mut values) = (Vec::new(), Vec::new());
-    let mut rows = Vec::new();
-    // One call may stop at the end of a page.
-    while rows.len() < count {
-        levels.clear();
-        values.clear();
-        let (read, _, _) = cells.read_records(count - rows.len(), Some(&mut levels), None, &mut values)?;
-        if read == 0 {
-            break;
-        }
-        let mut values = values.drain(..);
-        // A required column has no definition levels: every row has a value.
-        let present = |i: usize| column.full_level == 0 || levels.get(i) == Some(&column.full_level);
-        rows.extend((0..read).map(|i| if present(i) { values.next() } else { None }));
-    }
-    Ok(rows)
 }
 
 /// Runs one call of the decoder; its errors and panics become text.

@@ -4,17 +4,21 @@
 //! be shared out among threads and machines. Documents of a [`named`](named_files) input are called after that name and
 //! the place below it, wherever it lies; those of another are called after the path as it was written.
 
-use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::access::{Access, OnRead, Opened};
+use super::blocks::Blocks;
+use super::charset::Charset;
+use super::common_crawl::Snapshot;
+use super::packed::Expansion;
 use super::record::RawRecord;
 use super::remote::{Remote, RemoteOptions, is_remote, list};
-use super::{Records, Step, parquet, stream_records, text};
-use crate::counters::{Counters, Reason};
+use super::{How, NoField, Records, Step, parquet, stream_records, text};
+use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Kind, below_of};
+use crate::files::{Format, Kind, below_of};
 
 /// How raw records are read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -24,16 +28,29 @@ pub struct RawOptions {
     pub field: String,
     /// Further fields or columns of strings to hand out with each record, where they are there.
     pub columns: Vec<String>,
+    /// What the files are, where their names do not say it.
+    pub format: Format,
+    /// Of text that is not UTF-8.
+    pub charset: Charset,
     /// Bytes of the largest record. It bounds the memory of a reader.
     pub max_document_bytes: usize,
+    /// The largest window of zstd, as a power of two; its memory comes on top. `zstd --long=31` needs 31.
+    pub window_log: u32,
     /// For locations with `https://` and `s3://`.
     pub remote: RemoteOptions,
 }
 
 impl Default for RawOptions {
     fn default() -> Self {
-        let remote = RemoteOptions::default();
-        RawOptions { field: "text".to_string(), columns: Vec::new(), max_document_bytes: 32 << 20, remote }
+        RawOptions {
+            field: "text".to_string(),
+            columns: Vec::new(),
+            format: Format::Auto,
+            charset: Charset::Detect,
+            max_document_bytes: 32 << 20,
+            window_log: Expansion::default().window_log,
+            remote: RemoteOptions::default(),
+        }
     }
 }
 
@@ -83,6 +100,22 @@ pub fn named_files(
     Ok((files, counters))
 }
 
+/// The chosen files of a crawl, with names that do not depend on where it lies.
+///
+/// # Errors
+/// Those of [`Snapshot::locations`], and [`Error::Read`] for a file that a local copy lacks.
+pub(crate) fn snapshot_files(
+    snapshot: &Snapshot,
+    options: &RawOptions,
+) -> Result<(Vec<InputFile>, Counters), Error> {
+    let (mut files, mut counters) = (Vec::new(), Counters::default());
+    for location in snapshot.locations(&options.remote)? {
+        let name = snapshot.name_of(&location)?;
+        list_files(&location, &|_, _| name.clone(), options, &mut files, &mut counters)?;
+    }
+    Ok((files, counters))
+}
+
 /// Lists one location; `name_of` makes the name of a file from its path or address and from its path below the location.
 fn list_files(
     location: &str,
@@ -91,20 +124,24 @@ fn list_files(
     files: &mut Vec<InputFile>,
     counters: &mut Counters,
 ) -> Result<(), Error> {
-    let kind_of = |name: &str| Kind::of_any(name.as_ref());
+    let kind_of = |name: &str| options.format.kind(name.as_ref());
     let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(name) };
     let mut add = |at: String, below: &str, place: Place, kind: Kind, bytes: Option<u64>| {
         files.push(InputFile { name: name_of(&at, below), location: at.into(), place, kind, bytes });
     };
     if is_remote(location) {
         let whole_prefix = location.ends_with('/');
-        let found = if whole_prefix { list(location, &options.remote)? } else { vec![location.to_string()] };
-        for at in found {
+        let found = if whole_prefix {
+            list(location, &options.remote)?.into_iter().map(|(at, bytes)| (at, Some(bytes))).collect()
+        } else {
+            vec![(location.to_string(), None)]
+        };
+        for (at, bytes) in found {
             let below = at.strip_prefix(location).filter(|below| !below.is_empty());
             let below = below.unwrap_or_else(|| last_part(&at)).to_string();
             match kind_of(&at) {
-                Some(kind) => add(at, &below, Place::Remote, kind, None),
-                None if whole_prefix => counters.drop_documents(Reason::NoReader, 1, 0),
+                Some(kind) => add(at, &below, Place::Remote, kind, bytes),
+                None if whole_prefix => counters.without_reader(at.as_ref(), bytes.unwrap_or(0)),
                 None => return Err(unknown(&at)),
             }
         }
@@ -113,7 +150,7 @@ fn list_files(
     let path = PathBuf::from(location);
     let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
     if metadata.is_dir() {
-        for file in below_of(&path, true, |_| false, Kind::of_any, counters)? {
+        for file in below_of(&path, true, |_| false, |path| options.format.kind(path), counters)? {
             let at = path.join(&file.relative).display().to_string();
             add(at, &file.relative, Place::Local(file.path), file.kind, Some(file.bytes));
         }
@@ -149,29 +186,40 @@ impl InputFile {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Remote`], [`Error::BadFile`] and [`Error::NoTextColumn`] where it cannot be opened.
+    /// [`Error::Read`], [`Error::Remote`], [`Error::BadFile`] and [`Error::NoTextColumn`] where it cannot be opened,
+    /// [`Error::Unavailable`] where it may be later.
     pub fn open(&self, options: &RawOptions) -> Result<RawRecords, Error> {
+        self.open_asking(options, None)
+    }
+
+    /// The same; `on_read` is asked before every access.
+    pub(crate) fn open_asking(
+        &self,
+        options: &RawOptions,
+        on_read: Option<OnRead>,
+    ) -> Result<RawRecords, Error> {
+        let access = Access::new(&self.location, on_read);
         let limit = options.max_document_bytes.max(1);
         let (field, columns) = (options.field.as_str(), options.columns.as_slice());
-        let records = match &self.place {
+        let records: Box<dyn Records> = match &self.place {
             Place::Local(path) => {
-                let file = File::open(path).map_err(|e| Error::read(path, e))?;
+                let file = access.open(path)?;
                 if self.kind == Kind::Parquet {
-                    Box::new(parquet::Rows::open(path, file, field, columns, limit)?)
+                    Box::new(parquet::Rows::open(path, file.seekable(), field, columns, limit)?)
                 } else {
                     self.stream(Box::new(file), options)
                 }
             }
             Place::Remote if self.kind == Kind::Parquet => {
-                return Err(Error::Remote {
-                    location: self.location.to_string(),
-                    detail: "Parquet needs random access".to_string(),
-                    advice: "download the file and name its path".to_string(),
-                });
+                let file = access.watch(Blocks::open(&self.location, &options.remote)?).seekable();
+                Box::new(parquet::Rows::open((*self.location).as_ref(), file, field, columns, limit)?)
             }
-            Place::Remote => self.stream(Box::new(Remote::open(&self.location, &options.remote)?), options),
+            Place::Remote => {
+                let remote = Remote::open(&self.location, &options.remote)?;
+                self.stream(Box::new(access.watch(remote)), options)
+            }
         };
-        Ok(self.records(records))
+        Ok(self.records(Opened::new(records, access)))
     }
 
     /// The records of `input` as if it were a file of this name; for what does not lie in a file. Parquet needs one.
@@ -183,23 +231,30 @@ impl InputFile {
         input: Box<dyn Read + Send>,
         options: &RawOptions,
     ) -> Result<RawRecords, Error> {
-        let kind = Kind::of_any(name.as_ref()).filter(|kind| *kind != Kind::Parquet);
+        let kind = options.format.kind(name.as_ref()).filter(|kind| *kind != Kind::Parquet);
         let kind = kind.ok_or_else(|| Error::UnknownExtension { path: PathBuf::from(name) })?;
         let (place, location) = (Place::Remote, Arc::from(name));
         let file = InputFile { name: name.to_string(), location, place, kind, bytes: None };
-        Ok(file.records(file.stream(input, options)))
+        let access = Access::new(name, None);
+        let records = file.stream(Box::new(access.watch(input)), options);
+        Ok(file.records(Opened::new(records, access)))
     }
 
-    fn records(&self, records: Box<dyn Records>) -> RawRecords {
+    fn records(&self, records: Opened) -> RawRecords {
         let (name, location) = (self.name.clone(), self.location.clone());
         RawRecords { name, location, records, counters: Counters::default(), ended: false }
     }
 
     fn stream(&self, input: Box<dyn Read + Send>, options: &RawOptions) -> Box<dyn Records> {
         let limit = options.max_document_bytes.max(1);
+        let expansion = Expansion { window_log: options.window_log, ..Expansion::default() };
+        let how = How { field: &options.field, columns: &options.columns, limit, expansion };
         match self.kind {
-            Kind::Html => Box::new(text::Page::raw(input, limit)),
-            kind => stream_records(kind, input, &options.field, &options.columns, limit),
+            Kind::Html(codec) => Box::new(text::Page::raw(how.unpacked(input, codec), limit)),
+            Kind::Text(codec) if options.charset == Charset::Detect => {
+                Box::new(text::Parts::detecting(how.unpacked(input, codec), limit))
+            }
+            kind => stream_records(kind, input, &how),
         }
     }
 }
@@ -207,11 +262,11 @@ impl InputFile {
 /// The records of one file, one in memory at a time.
 ///
 /// Damaged records are counted; the iterator gives an error only where the file itself can no longer be read, and ends
-/// behind it.
+/// behind it. The error is [`Error::Unavailable`] where a later try may succeed.
 pub struct RawRecords {
     name: String,
     location: Arc<str>,
-    records: Box<dyn Records>,
+    records: Opened,
     counters: Counters,
     ended: bool,
 }
@@ -233,7 +288,14 @@ impl Iterator for RawRecords {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
-            match self.records.step() {
+            let step = match self.records.step() {
+                Ok(step) => step,
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            };
+            match step {
                 Step::Record(raw) => {
                     self.counters.read_documents += 1;
                     self.counters.read_bytes += raw.content.len() as u64;
@@ -247,9 +309,19 @@ impl Iterator for RawRecords {
                 Step::Lost(loss) => loss.count(&self.location, &mut self.counters),
                 Step::Failed(source) => {
                     self.ended = true;
+                    // Another run may have the memory; everything else that may pass was told where the file is read.
+                    if source.kind() == ErrorKind::OutOfMemory {
+                        return Some(Err(Error::access(&self.location, None, source)));
+                    }
                     return Some(Err(Error::read((*self.location).as_ref(), source)));
                 }
-                Step::End => self.ended = true,
+                Step::End => {
+                    self.ended = true;
+                    if let Some(NoField { problem, names: columns }) = self.records.no_field() {
+                        let path = PathBuf::from(&*self.location);
+                        return Some(Err(Error::NoTextColumn { path, problem, columns }));
+                    }
+                }
             }
         }
         None

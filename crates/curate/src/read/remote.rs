@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use url::Url;
 
-use crate::error::Error;
+use crate::error::{Error, may_pass};
 
 /// How remote files are read.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ fn network() -> io::Result<&'static Runtime> {
 
 /// A store and a place in it.
 #[derive(Clone)]
-struct Place {
+pub(super) struct Place {
     store: Arc<dyn ObjectStore>,
     path: Path,
 }
@@ -86,12 +86,15 @@ const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or A
      Common Crawl is open without an account at https://data.commoncrawl.org/";
 
 impl Place {
-    fn of(location: &str, options: &RemoteOptions) -> Result<Place, Error> {
+    pub(super) fn of(location: &str, options: &RemoteOptions) -> Result<Place, Error> {
         let url = Url::parse(location).map_err(|e| refused(location, e, "give a whole address"))?;
+        let told = |(name, value): &(String, String)| {
+            name.eq_ignore_ascii_case("aws_allow_http") && matches!(value.as_str(), "true" | "1")
+        };
         let client = ClientOptions::new()
             .with_timeout(Duration::from_secs(options.timeout_seconds.max(1)))
             .with_connect_timeout(Duration::from_secs(options.timeout_seconds.clamp(1, 20)))
-            .with_allow_http(options.allow_http);
+            .with_allow_http(options.allow_http || (url.scheme() == "s3" && options.s3.iter().any(told)));
         // Ranges are tried again here, where also the body counts; the client's own retries would only multiply.
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         if url.query().is_some() {
@@ -149,7 +152,7 @@ fn require_credentials(location: &str, settings: &[(String, String)]) -> Result<
 }
 
 /// The bytes of a range and the size of the whole object.
-type Answer = Result<(Vec<u8>, u64), object_store::Error>;
+pub(super) type Answer = io::Result<(Vec<u8>, u64)>;
 
 /// One range and, from the first answer on, the size of the object.
 async fn fetch(place: &Place, from: u64, options: &RemoteOptions) -> Answer {
@@ -158,7 +161,7 @@ async fn fetch(place: &Place, from: u64, options: &RemoteOptions) -> Answer {
     loop {
         match fetch_once(place, from, options.range_bytes.max(1)).await {
             Ok(answer) => return Ok(answer),
-            Err(error) if left == 0 || is_final(&error) => return Err(error),
+            Err(error) if left == 0 || !may_pass(&error) => return Err(error),
             Err(_) => {
                 left -= 1;
                 tokio::time::sleep(pause).await;
@@ -170,21 +173,56 @@ async fn fetch(place: &Place, from: u64, options: &RemoteOptions) -> Answer {
 
 async fn fetch_once(place: &Place, from: u64, count: u64) -> Answer {
     let range = Some(GetRange::Bounded(from..from.saturating_add(count)));
-    let answer = place.store.get_opts(&place.path, GetOptions { range, ..GetOptions::default() }).await?;
+    let answer = place.store.get_opts(&place.path, GetOptions { range, ..GetOptions::default() }).await;
+    let answer = answer.map_err(|e| refusal(&e))?;
     let size = answer.meta.size;
-    Ok((answer.bytes().await?.into(), size))
+    Ok((answer.bytes().await.map_err(|e| refusal(&e))?.into(), size))
 }
 
-fn is_final(error: &object_store::Error) -> bool {
-    use object_store::Error::{NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated};
-    matches!(
-        error,
-        NotFound { .. }
-            | NotImplemented { .. }
-            | NotSupported { .. }
-            | PermissionDenied { .. }
-            | Unauthenticated { .. }
-    )
+/// What a server said, with the kind that tells whether it lasts: 404 does, 503 does not.
+fn refusal(error: &object_store::Error) -> io::Error {
+    use object_store::Error::{
+        InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
+    };
+    let text = error.to_string();
+    // The client tells the status only in words. Its other words have the time that the request took in them, which must
+    // not come into an account.
+    let status = text.split_once("status code: ").and_then(|(_, status)| status.split(':').next());
+    let number = status.and_then(|status| status.get(..3)).and_then(|number| number.parse::<u16>().ok());
+    let kind = match (error, number) {
+        (NotFound { .. }, _) | (_, Some(404 | 405 | 410 | 416)) => io::ErrorKind::NotFound,
+        (PermissionDenied { .. } | Unauthenticated { .. }, _) | (_, Some(401 | 403 | 451)) => {
+            io::ErrorKind::PermissionDenied
+        }
+        (NotImplemented { .. } | NotSupported { .. } | InvalidPath { .. }, _) => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, status.map_or(text.clone(), |status| format!("the server said {}", status.trim())))
+}
+
+/// Starts the request for a range.
+pub(super) fn ask(place: &Place, from: u64, options: &RemoteOptions) -> io::Result<Receiver<Answer>> {
+    let (sender, receiver) = sync_channel(1);
+    let (place, options) = (place.clone(), options.clone());
+    network()?.spawn(async move {
+        // Nobody waits any more if this fails.
+        let _ = sender.send(fetch(&place, from, &options).await);
+    });
+    Ok(receiver)
+}
+
+/// Waits for a range.
+pub(super) fn answered(answer: Receiver<Answer>) -> Answer {
+    answer.recv().map_err(|_| io::Error::other("the network's thread ended"))?
+}
+
+/// What the first answer means for a file that is being opened.
+pub(super) fn unopened(location: &str, error: io::Error) -> Error {
+    if may_pass(&error) {
+        return Error::access(location, None, error);
+    }
+    let advice = if location.starts_with("s3:") { CREDENTIALS } else { "check the address and the network" };
+    refused(location, error, advice)
 }
 
 /// A remote file as a reader.
@@ -202,37 +240,26 @@ impl Remote {
     /// Asks for the first range, so that a missing file or right is known at once.
     ///
     /// # Errors
-    /// [`Error::Remote`] with what the server said.
+    /// [`Error::Remote`] with what the server said, [`Error::Unavailable`] where it may say something else later.
     pub(crate) fn open(location: &str, options: &RemoteOptions) -> Result<Remote, Error> {
         let place = Place::of(location, options)?;
         let (options, now) = (options.clone(), Cursor::default());
         let mut remote = Remote { place, options, now, next: 0, size: u64::MAX, coming: None };
         let first = remote.ask().and_then(|answer| remote.receive(answer));
-        first.map_err(|error| {
-            let advice =
-                if location.starts_with("s3:") { CREDENTIALS } else { "check the address and the network" };
-            refused(location, error, advice)
-        })?;
+        first.map_err(|error| unopened(location, error))?;
         Ok(remote)
     }
 
     /// Starts the request for the next range.
     fn ask(&self) -> io::Result<Receiver<Answer>> {
-        let (sender, receiver) = sync_channel(1);
-        let (place, from, options) = (self.place.clone(), self.next, self.options.clone());
-        network()?.spawn(async move {
-            // Nobody waits any more if this fails.
-            let _ = sender.send(fetch(&place, from, &options).await);
-        });
-        Ok(receiver)
+        ask(&self.place, self.next, &self.options)
     }
 
     /// Waits for a range and asks for the one behind it.
     fn receive(&mut self, answer: Receiver<Answer>) -> io::Result<()> {
-        let received = answer.recv().map_err(|_| io::Error::other("the network's thread ended"))?;
-        let (bytes, size) = received.map_err(|e| io::Error::other(e.to_string()))?;
+        let (bytes, size) = answered(answer)?;
         if bytes.is_empty() && self.next < size {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server sent an empty range"));
+            return Err(io::Error::other("the server sent an empty range"));
         }
         self.next += bytes.len() as u64;
         self.size = size;
@@ -255,14 +282,18 @@ impl Read for Remote {
     }
 }
 
-/// The files below an `s3://` prefix that ends with `/`, sorted.
+/// The files below an `s3://` prefix that ends with `/`, sorted, with their bytes.
 ///
 /// # Errors
 /// [`Error::Remote`] with what the server said; `https://` has no listing.
-pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<String>, Error> {
+pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<(String, u64)>, Error> {
     let place = Place::of(location, options)?;
     if !location.starts_with("s3://") {
-        return Err(refused(location, "https has no listing", "name the files, or a file of paths"));
+        return Err(refused(
+            location,
+            "https has no listing",
+            "name the files; those of Common Crawl are listed by input.snapshot.name",
+        ));
     }
     let bucket_end = location["s3://".len()..].find('/').map_or(location.len(), |at| at + "s3://".len());
     let bucket = location[..bucket_end].to_string();
@@ -273,7 +304,7 @@ pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<String
             let mut stream = place.store.list(Some(&place.path));
             while let Some(found) = stream.next().await {
                 match found {
-                    Ok(meta) => names.push(format!("{bucket}/{}", meta.location)),
+                    Ok(meta) => names.push((format!("{bucket}/{}", meta.location), meta.size)),
                     Err(error) => {
                         let _ = sender.send(Err(error.to_string()));
                         return;

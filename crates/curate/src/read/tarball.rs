@@ -11,13 +11,14 @@ const BLOCK: usize = 512;
 /// Long names of GNU and pax are at most so long.
 const LONGEST_NAME: u64 = 64 << 10;
 
-/// An entry whose data has been read.
+/// An entry. Its data is read from the archive, which is a [`Read`] for it.
 pub(super) struct Member {
     /// Relative, with `/`.
     pub path: String,
     /// Offset of its header.
     pub offset: u64,
-    pub data: Vec<u8>,
+    /// Bytes of its data.
+    pub size: u64,
 }
 
 /// What comes next in an archive.
@@ -38,24 +39,50 @@ pub(super) enum Next {
 pub(super) enum Problem {
     Damaged,
     UnsafePath,
-    TooLarge,
     Link,
 }
+
+/// What is said of an entry whose data is not all there.
+pub(super) const CUT_OFF: &str = "the archive ends inside an entry";
 
 /// A reader over an archive.
 pub(super) struct Tarball<R> {
     input: R,
     offset: u64,
-    limit: u64,
     searching: bool,
     /// A name given by the header before.
     long_name: Option<Vec<u8>>,
+    /// Bytes of the current entry that nobody has read yet, and those that fill its last block.
+    left: u64,
+    padding: u64,
+    /// What the input said while the current entry was read.
+    failure: Option<io::Error>,
+}
+
+impl<R: Read> Read for Tarball<R> {
+    /// The data of the current entry.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        match self.input.read(&mut into[..most]) {
+            Ok(count) => {
+                self.left -= count as u64;
+                self.offset += count as u64;
+                Ok(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let told = io::Error::new(error.kind(), error.to_string());
+                self.failure.get_or_insert(error);
+                Err(told)
+            }
+        }
+    }
 }
 
 impl<R: Read> Tarball<R> {
-    /// No entry larger than `limit` bytes is read into memory.
-    pub(super) fn new(input: R, limit: usize) -> Tarball<R> {
-        Tarball { input, offset: 0, limit: limit as u64, searching: false, long_name: None }
+    pub(super) fn new(input: R) -> Tarball<R> {
+        let (offset, searching, long_name) = (0, false, None);
+        Tarball { input, offset, searching, long_name, left: 0, padding: 0, failure: None }
     }
 
     /// The input, for what the reader of the file needs to do after an error.
@@ -63,6 +90,7 @@ impl<R: Read> Tarball<R> {
         // Behind a broken place nothing is aligned or named any more.
         self.searching = true;
         self.long_name = None;
+        (self.left, self.padding, self.failure) = (0, 0, None);
         &mut self.input
     }
 
@@ -82,24 +110,42 @@ impl<R: Read> Tarball<R> {
         Ok(Some(block))
     }
 
-    /// Reads or skips the data of an entry and its padding; the flag says whether all was there.
-    fn data(&mut self, size: u64, keep: bool) -> io::Result<(Vec<u8>, bool)> {
-        let mut data = Vec::new();
-        let mut part = (&mut self.input).take(size);
-        let read =
-            if keep { part.read_to_end(&mut data)? as u64 } else { io::copy(&mut part, &mut io::sink())? };
-        self.offset += read;
-        let padding = size.wrapping_neg() % BLOCK as u64;
+    /// Passes over what was not read of the current entry; false where the archive ends inside of it.
+    ///
+    /// # Errors
+    /// Those of the input, also when it failed while the entry was read.
+    pub(super) fn skip(&mut self) -> io::Result<bool> {
+        // Behind a failure the input is not where the archive takes it to be.
+        if self.failure.is_none()
+            && let Err(error) = io::copy(self, &mut io::sink())
+        {
+            self.failure.get_or_insert(error);
+        }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let whole = std::mem::take(&mut self.left) == 0;
+        let padding = std::mem::take(&mut self.padding);
         self.offset += io::copy(&mut (&mut self.input).take(padding), &mut io::sink())?;
-        Ok((data, read == size))
+        Ok(whole)
     }
 
-    /// The next regular file; folders and links are passed over.
+    /// Reads the name that the current entry holds; the flag says whether all of it was there.
+    fn name(&mut self) -> io::Result<(Vec<u8>, bool)> {
+        let mut name = Vec::new();
+        if self.left <= LONGEST_NAME {
+            self.read_to_end(&mut name)?;
+        }
+        Ok((name, self.skip()?))
+    }
+
+    /// The next regular file; folders are passed over, and what was not read of the entry before.
     ///
     /// # Errors
     /// Those of the input.
     pub(super) fn next(&mut self) -> io::Result<Next> {
         loop {
+            self.skip()?;
             let offset = self.offset;
             let Some(block) = self.block()? else { return Ok(Next::End) };
             if block.iter().all(|&b| b == 0) {
@@ -120,9 +166,10 @@ impl<R: Read> Tarball<R> {
                 return Ok(refused(BLOCK as u64, Problem::Damaged, "a header with a wrong checksum"));
             };
             self.searching = false;
+            (self.left, self.padding) = (size, size.wrapping_neg() % BLOCK as u64);
             match header.entry_type() {
                 EntryType::GNULongName | EntryType::XHeader => {
-                    let (data, whole) = self.data(size, size <= LONGEST_NAME)?;
+                    let (data, whole) = self.name()?;
                     if !whole {
                         return Ok(refused(size, Problem::Damaged, "the archive ends inside a name"));
                     }
@@ -131,31 +178,21 @@ impl<R: Read> Tarball<R> {
                 }
                 EntryType::Regular | EntryType::Continuous => {
                     let name = self.long_name.take().unwrap_or_else(|| header.path_bytes().into_owned());
-                    let path = safe_path(&name);
-                    let keep = path.is_some() && size <= self.limit;
-                    let (data, whole) = self.data(size, keep)?;
-                    return Ok(match path {
-                        _ if !whole => refused(size, Problem::Damaged, "the archive ends inside an entry"),
-                        None => {
-                            let detail = format!("path `{}`", String::from_utf8_lossy(&name));
-                            refused(size, Problem::UnsafePath, &detail)
-                        }
-                        Some(_) if !keep => {
-                            let detail = format!("an entry of {size} bytes, the limit is {}", self.limit);
-                            refused(size, Problem::TooLarge, &detail)
-                        }
-                        Some(path) => Next::Member(Member { path, offset, data }),
-                    });
+                    if let Some(path) = safe_path(&name) {
+                        return Ok(Next::Member(Member { path, offset, size }));
+                    }
+                    if !self.skip()? {
+                        return Ok(refused(size, Problem::Damaged, CUT_OFF));
+                    }
+                    let detail = format!("path `{}`", String::from_utf8_lossy(&name));
+                    return Ok(refused(size, Problem::UnsafePath, &detail));
                 }
                 EntryType::Symlink | EntryType::Link => {
                     self.long_name = None;
-                    self.data(size, false)?;
+                    self.skip()?;
                     return Ok(refused(0, Problem::Link, "a link"));
                 }
-                _ => {
-                    self.long_name = None;
-                    self.data(size, false)?;
-                }
+                _ => self.long_name = None,
             }
         }
     }

@@ -4,15 +4,21 @@ use std::io::{self, Read};
 
 use fathom_prose::extract::Content;
 
+use super::charset::{Transcoded, detected};
 use super::record::Columns;
 use super::{Loss, Raw, Records, Step, html_to_text};
 use crate::counters::Reason;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// A text, and its charset if that is not UTF-8.
+type Decoded = (String, Option<&'static str>);
+
 /// A plain text file in parts of at most `limit` bytes.
 pub(super) struct Parts {
-    file: Box<dyn Read + Send>,
+    file: Transcoded,
+    /// Makes text of the bytes at an offset.
+    decode: fn(Vec<u8>, u64) -> Result<Decoded, Loss>,
     limit: usize,
     /// Bytes read beyond the last cut.
     carry: Vec<u8>,
@@ -23,8 +29,20 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    /// All that is not UTF-8 is lost.
     pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> Parts {
-        Parts { file, limit, carry: Vec::new(), offset: 0, part: 0, finished: false }
+        let (file, carry) = (Transcoded::never(file), Vec::new());
+        let decode = |bytes, offset| utf8(bytes, offset).map(|text| (text, None));
+        Parts { file, decode, limit, carry, offset: 0, part: 0, finished: false }
+    }
+
+    /// Charsets other than UTF-8 are detected.
+    pub(super) fn detecting(file: Box<dyn Read + Send>, limit: usize) -> Parts {
+        Parts {
+            file: Transcoded::by_mark(file),
+            decode: detected,
+            ..Parts::new(Box::new(io::empty()), limit)
+        }
     }
 
     /// The next part; cut behind the last line end, else before the last character that is cut through.
@@ -59,14 +77,22 @@ impl Records for Parts {
         }
         let bytes = match self.part() {
             Ok(bytes) => bytes,
-            Err(error) => return Step::Failed(error),
+            Err(error) => {
+                self.finished = true;
+                return broken(error, format!("byte {} of the text and after", self.offset));
+            }
         };
         let start = self.offset;
         self.offset += bytes.len() as u64;
         self.part += 1;
         let whole = self.finished && self.part == 1;
-        match utf8(bytes, start) {
-            Ok(text) => Step::Record(Raw::text(text, (!whole).then_some(self.part))),
+        match (self.decode)(bytes, start) {
+            Ok((text, charset)) => {
+                let charset = charset.or(self.file.charset());
+                let columns = charset.map(|name| ("charset".to_string(), name.to_string()));
+                let number = (!whole).then_some(self.part);
+                Step::Record(Raw { columns: columns.into_iter().collect(), ..Raw::text(text, number) })
+            }
             Err(loss) => Step::Lost(loss),
         }
     }
@@ -102,7 +128,7 @@ impl Records for Page {
         let Some(file) = self.file.take() else { return Step::End };
         let mut bytes = Vec::new();
         if let Err(error) = file.take(self.limit as u64 + 1).read_to_end(&mut bytes) {
-            return Step::Failed(error);
+            return broken(error, String::new());
         }
         if bytes.len() > self.limit {
             let detail = format!("a page of more than {} bytes", self.limit);
@@ -122,8 +148,17 @@ impl Records for Page {
     }
 }
 
+/// What an error while reading means: damage of a compressed file costs the text from `place` on.
+fn broken(error: io::Error, place: String) -> Step {
+    if error.kind() != io::ErrorKind::InvalidData {
+        return Step::Failed(error);
+    }
+    let (reason, detail) = (Reason::BrokenArchive, error.to_string());
+    Step::Lost(Loss { reason, records: 1, bytes: 0, place, detail })
+}
+
 /// The text of `bytes`, which start at `offset` of their file; a byte order mark at the very start is removed.
-fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
+pub(super) fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
     let mark = if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
     bytes.drain(..mark);
     String::from_utf8(bytes).map_err(|error| {

@@ -246,7 +246,7 @@ fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns),
         if response.status != 200 {
             return Err((Reason::OtherStatus, format!("status {}", response.status)));
         }
-        let body = response.body(sent, limit).map_err(|detail| (Reason::TooLarge, detail))?;
+        let body = response.body(sent, limit)?;
         (body.into_owned(), response.content_type)
     };
     let declared = declared.filter(|t| !t.is_empty());

@@ -82,6 +82,11 @@ impl Maker for Classify {
             let advice = "name a column that is not there yet, as `class`";
             return refuse("column", format!("`{}`", options.column), advice);
         }
+        if let (Some(min), Some(max)) = (options.min, options.max)
+            && min > max
+        {
+            return refuse("min", min.to_string(), "it is above `max`, so no text could pass");
+        }
         let folder = model::folder(&options.model)?;
         let limits = options.min.into_iter().chain(options.max).collect();
         Ok(Work::Rows(Box::new(Classify { model: Asked::new(folder.clone()), options, folder, limits })))

@@ -2,51 +2,44 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{StringArray, UInt32Array};
 use arrow::compute::take_record_batch;
+use fathom_base::human;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
-use crate::blend::{Blend, BlendOptions, BlendSource, Sizes, Split, SplitOptions, Unit};
-use crate::decontaminate::{Cleaned, DecontaminateOptions, Decontaminator, Matches};
+use crate::blend::{
+    Blend, BlendOptions, BlendSource, Sizes, Split, SplitOptions, Unit, copy_id, original_id,
+};
+use crate::counters::Dropped;
+use crate::decontaminate::{Cleaned, DecontaminateOptions, DecontaminationReport, Decontaminator, Matches};
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Stage, Tally, Work};
 
 /// Removes the texts of evaluation sets.
-pub(super) struct Decontaminate(Decontaminator, DecontaminateOptions);
+pub(super) struct Decontaminate(Decontaminator);
 
 impl Maker for Decontaminate {
     type Options = DecontaminateOptions;
     const NAME: &'static str = "decontaminate";
-    const ABOUT: &'static str = "cuts n-grams of evaluation sets, with some text on both sides";
+    const ABOUT: &'static str =
+        "cuts n-grams of evaluation sets (sets = [\"quiz.jsonl\"]), with some text on both sides";
 
     fn make(options: DecontaminateOptions) -> Result<Work, Error> {
-        Ok(Work::Table(Box::new(Decontaminate(Decontaminator::new(&options)?, options))))
+        Ok(Work::Table(Box::new(Decontaminate(Decontaminator::new(&options)?))))
     }
 }
 
 impl Barrier for Decontaminate {
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
-        let matches = Mutex::new(Matches::default());
-        job.for_each(&|_, batch| {
-            let mut found = Matches::default();
-            (0..batch.rows()).for_each(|row| found.add(&self.0.find(batch.text(row))));
-            matches.lock().unwrap_or_else(PoisonError::into_inner).merge(&found);
-            Ok(())
-        })?;
-        let matches = matches.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let report = self.0.report(&matches, 100);
-        let path = job.folder().join("report.json");
-        let text = serde_json::to_vec_pretty(&report).map_err(|e| Error::write("write", &path, e.into()))?;
-        std::fs::write(&path, text).map_err(|e| Error::write("write", &path, e))?;
-        for task in &report.tasks {
-            tally.score_many("matches", task.matches as f64, 1);
-        }
+        let (matches, report) = self.look(job, tally)?;
+        self.tell(job, &report, tally);
         let removable = self.0.removable(&matches);
         let change = |_: u64, batch: Batch, tally: &mut Tally| {
-            let mut pieces: Vec<(u32, Cow<'_, str>, Option<usize>)> = Vec::with_capacity(batch.rows());
+            let mut pieces: Vec<(u32, Cow<'_, str>, Option<String>)> = Vec::with_capacity(batch.rows());
             for row in 0..batch.rows() {
                 let text = batch.text(row);
                 match self.0.clean(text, &removable) {
@@ -54,9 +47,10 @@ impl Barrier for Decontaminate {
                     Cleaned::Dropped(reason) => tally.drop(reason, text.len() as u64),
                     Cleaned::Pieces(parts) => {
                         tally.count("cut", "documents cut", text.len() as u64);
-                        let numbered = parts.into_iter().enumerate();
-                        pieces
-                            .extend(numbered.map(|(n, part)| (row as u32, Cow::Borrowed(part), Some(n + 1))));
+                        let id = batch.id(row);
+                        for (n, part) in parts.into_iter().enumerate() {
+                            pieces.push((row as u32, Cow::Borrowed(part), Some(format!("{id}/{}", n + 1))));
+                        }
                     }
                 }
             }
@@ -65,21 +59,76 @@ impl Barrier for Decontaminate {
         job.rewrite(&change, tally)
     }
 
-    fn files(&self) -> Vec<std::path::PathBuf> {
-        self.1.sets.iter().map(|set| set.path.clone()).collect()
+    fn files(&self) -> Vec<PathBuf> {
+        self.0.files().to_vec()
     }
 }
 
-/// Rows of a batch, some of them several times, with new texts; a number makes the id another one.
-fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<usize>)]) -> Result<Batch, Error> {
+impl Decontaminate {
+    /// The first pass: what occurs where. Documents are counted under the sets that they have something of.
+    fn look(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(Matches, DecontaminationReport), Error> {
+        let sums = Mutex::new((Matches::default(), Tally::default()));
+        job.for_each(&|_, batch| {
+            let (mut matches, mut tally) = (Matches::default(), Tally::default());
+            for row in 0..batch.rows() {
+                let found = self.0.find(batch.text(row));
+                matches.add(&found);
+                for set in self.0.sets_of(&found) {
+                    tally.count("found in documents", set, batch.text(row).len() as u64);
+                }
+            }
+            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+            sums.0.merge(&matches);
+            sums.1.add(&tally);
+            Ok(())
+        })?;
+        let (matches, sum) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tally.add(&sum);
+        let report = self.0.report(&matches, 100);
+        let path = job.folder().join("report.json");
+        let text = serde_json::to_vec_pretty(&report).map_err(|e| Error::write("write", &path, e.into()))?;
+        std::fs::write(&path, text).map_err(|e| Error::write("write", &path, e))?;
+        Ok((matches, report))
+    }
+
+    /// Says of each set how much of it was found, and what could not be looked for.
+    fn tell(&self, job: &Job<'_>, report: &DecontaminationReport, tally: &mut Tally) {
+        for task in &report.tasks {
+            // Sets that were not found stand in the report too.
+            tally.count_many("found in documents", &task.task, Dropped::default());
+            if task.too_short_texts > 0 {
+                let documents = Dropped { documents: task.too_short_texts, bytes: 0 };
+                tally.count_many("texts of sets too short to look for", &task.task, documents);
+            }
+            let documents = tally.groups["found in documents"][&task.task].documents;
+            let [documents, removed, common, grams, short, texts] = [
+                documents,
+                task.removed_grams,
+                task.common_grams,
+                task.grams,
+                task.too_short_texts,
+                task.texts,
+            ]
+            .map(human::grouped);
+            let mut line = format!(
+                "{}: found in {documents} documents; {removed} of {grams} n-grams removed, {common} too common",
+                task.task
+            );
+            if task.too_short_texts > 0 {
+                line += &format!("; {short} of {texts} texts too short to be looked for");
+            }
+            job.say(&line);
+        }
+    }
+}
+
+/// Rows of a batch, some of them several times, with new texts and, where one is given, another id.
+fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<String>)]) -> Result<Batch, Error> {
     let places = UInt32Array::from_iter_values(rows.iter().map(|(row, ..)| *row));
     let wrong = |detail: String| Error::Table { detail };
     let taken = take_record_batch(batch.table(), &places).map_err(|e| wrong(e.to_string()))?;
-    let id = |(row, _, number): &(u32, Cow<'_, str>, Option<usize>)| {
-        let id = batch.id(*row as usize);
-        number.map_or_else(|| id.to_owned(), |number| format!("{id}/{number}"))
-    };
-    let ids = StringArray::from_iter_values(rows.iter().map(id));
+    let ids = rows.iter().map(|(row, _, id)| id.as_deref().unwrap_or_else(|| batch.id(*row as usize)));
+    let ids = StringArray::from_iter_values(ids);
     let texts = StringArray::from_iter_values(rows.iter().map(|(_, text, _)| text.as_ref()));
     let taken = Batch::new(taken).map_err(wrong)?;
     Ok(taken.with_column("id", Arc::new(ids)).with_column("text", Arc::new(texts)))
@@ -89,13 +138,13 @@ fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<usize>)]) -> Resul
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BlendStageOptions {
-    /// Weight by source; a source that is not named has none.
+    /// Weight by source, each of them; zero leaves a source out.
     pub weights: BTreeMap<String, f64>,
     /// What weights and target count: `documents` or `bytes`.
     pub unit: Unit,
-    /// Size of the blend in that unit; 0 takes each source once.
+    /// Size of the blend in that unit; 0 takes each source once, whatever its weight.
     pub target: u64,
-    /// A source that has run out begins again; without it the others go on.
+    /// Takes no document twice: the others go on when a source has run out, which begins again otherwise.
     pub once: bool,
 }
 
@@ -122,30 +171,86 @@ impl Maker for BlendSources {
         if options.weights.is_empty() {
             return refuse("weights", "empty", "give weights by source: weights = { wiki = 2, web = 1 }");
         }
+        let mut open = options.weights.values().filter(|weight| **weight > 0.0);
+        let first = open.next();
+        if options.target == 0 && open.any(|weight| Some(weight) != first) {
+            let advice = "without a size each source is taken once and weights decide nothing: give `target`, or equal weights";
+            return refuse("target", "0 beside different weights", advice);
+        }
         Ok(Work::Table(Box::new(BlendSources(options))))
     }
 }
 
+/// The sizes of each source's documents, in the order of the table.
+type Sources = BTreeMap<String, Vec<u64>>;
+
 impl Barrier for BlendSources {
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
-        // Sizes of the documents of each source, in the order of the table.
-        let mut sizes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let sources = self.sources(job)?;
+        let copies = self.copies(job, &sources)?;
+        let mut next: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut parts = job.writer();
+        for batch in job.ahead() {
+            let (_, batch) = batch?;
+            let mut rows = Vec::with_capacity(batch.rows());
+            for row in 0..batch.rows() {
+                let (text, Some((source, copies))) =
+                    (batch.text(row), copies.get_key_value(batch.source(row)))
+                else {
+                    continue;
+                };
+                let place = next.entry(source).or_default();
+                let times = copies.get(*place).copied().unwrap_or(0);
+                *place += 1;
+                if times == 0 {
+                    tally.drop("not_drawn", text.len() as u64);
+                }
+                for copy in 0..times as usize {
+                    let id = (copy > 0).then(|| copy_id(batch.id(row), copy + 1));
+                    rows.push((row as u32, Cow::Borrowed(text), id));
+                    tally.count("source", source, text.len() as u64);
+                    if copy > 0 {
+                        tally.count("copies", source, text.len() as u64);
+                    }
+                }
+            }
+            // Copies can make a batch many times as large; its rows are written a few at a time.
+            rows.chunks(Batch::MAX_ROWS).try_for_each(|rows| parts.write(&repeated(&batch, rows)?))?;
+        }
+        parts.finish()
+    }
+}
+
+impl BlendSources {
+    /// The sources of the table, each of which has to have a weight.
+    fn sources(&self, job: &Job<'_>) -> Result<Sources, Error> {
+        let mut sources = Sources::new();
         for batch in job.batches() {
             let (_, batch) = batch?;
             for row in 0..batch.rows() {
                 let size = if self.0.unit == Unit::Bytes { batch.text(row).len() as u64 } else { 1 };
-                match sizes.get_mut(batch.source(row)) {
+                match sources.get_mut(batch.source(row)) {
                     Some(sizes) => sizes.push(size),
-                    None => drop(sizes.insert(batch.source(row).to_owned(), vec![size])),
+                    None => drop(sources.insert(batch.source(row).to_owned(), vec![size])),
                 }
             }
         }
-        let unknown = self.0.weights.keys().find(|name| !sizes.contains_key(*name));
-        if let Some(name) = unknown {
-            let has = sizes.keys().cloned().collect::<Vec<_>>().join(", ");
-            let found = format!("for `{name}`");
-            return Err(Error::Setting { key: "weights", found, advice: format!("the table has {has}") });
+        let refuse = |found: String, advice: String| Err(Error::Setting { key: "weights", found, advice });
+        if let Some(name) = self.0.weights.keys().find(|name| !sources.contains_key(*name)) {
+            let has = sources.keys().cloned().collect::<Vec<_>>().join(", ");
+            return refuse(format!("for `{name}`"), format!("the table has {has}"));
         }
+        match sources.keys().find(|name| !self.0.weights.contains_key(*name)) {
+            Some(name) => refuse(
+                format!("nothing for `{name}`"),
+                "every source of the table needs one; 0 leaves it out".to_owned(),
+            ),
+            None => Ok(sources),
+        }
+    }
+
+    /// How often each document is drawn, by source.
+    fn copies<'s>(&self, job: &Job<'_>, sizes: &'s Sources) -> Result<BTreeMap<&'s str, Vec<u32>>, Error> {
         let sources: Vec<BlendSource<'_>> = sizes
             .iter()
             .map(|(name, sizes)| BlendSource {
@@ -154,40 +259,21 @@ impl Barrier for BlendSources {
                 sizes: Sizes::Each(sizes),
             })
             .collect();
-        let options = BlendOptions {
-            unit: self.0.unit,
-            target: self.0.target,
-            repeat: !self.0.once,
-            shuffle: true,
-            seed: job.seed(),
-        };
+        let (unit, target, repeat) = (self.0.unit, self.0.target, !self.0.once);
+        let options = BlendOptions { unit, target, repeat, shuffle: true, seed: job.seed() };
         let copies = Blend::new(options, &sources)?.copies();
-        let copies: BTreeMap<&str, Vec<u32>> = sizes.keys().map(String::as_str).zip(copies).collect();
-        let mut next: BTreeMap<String, usize> = BTreeMap::new();
-        let mut parts = job.writer();
-        for batch in job.ahead() {
-            let (_, batch) = batch?;
-            let mut rows = Vec::with_capacity(batch.rows());
-            for row in 0..batch.rows() {
-                let (source, text) = (batch.source(row), batch.text(row));
-                if !next.contains_key(source) {
-                    next.insert(source.to_owned(), 0);
-                }
-                let place = next.get_mut(source).map_or(0, |place| std::mem::replace(place, *place + 1));
-                let times = copies.get(source).and_then(|copies| copies.get(place)).copied().unwrap_or(0);
-                if times == 0 {
-                    tally.drop("not_drawn", text.len() as u64);
-                }
-                for copy in 0..times as usize {
-                    let number = (copy > 0).then_some(copy + 1);
-                    rows.push((row as u32, Cow::Borrowed(text), number));
-                    tally.count("source", source, text.len() as u64);
-                }
-            }
-            // Copies can make a batch many times as large; its rows are written a few at a time.
-            rows.chunks(Batch::MAX_ROWS).try_for_each(|rows| parts.write(&repeated(&batch, rows)?))?;
+        let drawn: u64 = std::iter::zip(&copies, sizes.values())
+            .flat_map(|(copies, sizes)| std::iter::zip(copies, sizes))
+            .map(|(times, size)| u64::from(*times) * size)
+            .sum();
+        if drawn < target {
+            let [drawn, target] = [drawn, target].map(human::grouped);
+            let unit = if unit == Unit::Bytes { "bytes" } else { "documents" };
+            job.say(&format!(
+                "every source is used up: the blend has {drawn} {unit} of {target}, and not the shares that its weights ask for"
+            ));
         }
-        parts.finish()
+        Ok(sizes.keys().map(String::as_str).zip(copies).collect())
     }
 }
 
@@ -206,7 +292,8 @@ impl Maker for SplitRows {
 
 impl Stage for SplitRows {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        let of = |row: usize| self.0.part(batch.id(row)).name();
+        // Copies of a document go where it goes: a model must not be measured by what it has learned.
+        let of = |row: usize| self.0.part(original_id(batch.id(row))).name();
         for row in 0..batch.rows() {
             tally.count("split", of(row), batch.text(row).len() as u64);
         }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 use fathom_base::human;
@@ -14,7 +16,7 @@ use crate::dedup::{
     substring_needs, substrings,
 };
 use crate::error::Error;
-use crate::pipeline::{Barrier, Batch, Job, RowSet, Tally, Work};
+use crate::pipeline::{Barrier, Batch, Job, RowSet, ShareOf, Tally, Work};
 
 /// Clusters whose text the report shows.
 const SHOWN_CLUSTERS: usize = 16;
@@ -73,6 +75,11 @@ impl Maker for Fuzzy {
         Bands::new(&options)?;
         Ok(Work::Table(Box::new(Fuzzy(options))))
     }
+
+    fn preset(written: &BTreeMap<String, toml::Value>) -> Option<FuzzyOptions> {
+        let named = written.get("preset").and_then(toml::Value::as_str);
+        (named == Some("datatrove")).then(FuzzyOptions::datatrove)
+    }
 }
 
 impl Barrier for Fuzzy {
@@ -82,15 +89,15 @@ impl Barrier for Fuzzy {
         let found = with_engine(job, engine_bytes, |engine, work| {
             let bands = Bands::new(&self.0)?;
             let mut finder = FuzzyFinder::new(&bands, work)?;
-            let keys = |number: u64, batch: &Batch| {
-                let mut scratch = MinHashScratch::default();
-                let mut of =
-                    |row: usize| (number + row as u64, band_keys(&bands, batch.text(row), &mut scratch));
-                Ok((0..batch.rows()).map(&mut of).collect::<Vec<_>>())
-            };
-            job.in_order(&keys, &mut |keys| {
-                keys.into_iter().try_for_each(|(number, keys)| finder.take(number, &keys))
-            })?;
+            match job.shares() {
+                Some(files) => taken(&files, bands.bands(), &mut finder)?,
+                None => {
+                    let keys = |number: u64, batch: &Batch| Ok((number, keys_of(&bands, batch)));
+                    job.in_order(&keys, &mut |(number, keys)| {
+                        (number..).zip(keys).try_for_each(|(number, keys)| finder.take(number, &keys))
+                    })?;
+                }
+            }
             let found = finder.finish(engine)?;
             match self.0.check {
                 Some(threshold) => found.checked(self.0.shingles, threshold, job.documents(), work),
@@ -99,6 +106,47 @@ impl Barrier for Fuzzy {
         })?;
         remove(job, &found, &all_but_first(&found), "near_duplicate", tally)
     }
+
+    /// Of each document whether it has keys, and the keys of its bands.
+    fn share(&self) -> Option<Box<ShareOf<'_>>> {
+        let bands = Bands::new(&self.0).ok()?;
+        Some(Box::new(move |batch: &Batch| {
+            let mut bytes = Vec::new();
+            for keys in keys_of(&bands, batch) {
+                bytes.push(u8::from(!keys.is_empty()));
+                keys.iter().for_each(|key| bytes.extend(key.to_le_bytes()));
+            }
+            Ok(bytes)
+        }))
+    }
+}
+
+/// The keys of the documents of a batch.
+fn keys_of(bands: &Bands, batch: &Batch) -> Vec<Vec<u64>> {
+    let mut scratch = MinHashScratch::default();
+    (0..batch.rows()).map(|row| band_keys(bands, batch.text(row), &mut scratch)).collect()
+}
+
+/// Hands on the keys that ranks have written, one document after the other.
+fn taken(files: &[PathBuf], bands: usize, finder: &mut FuzzyFinder) -> Result<(), Error> {
+    let mut number = 0;
+    for path in files {
+        let bad = |e| Error::read(path, e);
+        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(bad)?);
+        while !file.fill_buf().map_err(bad)?.is_empty() {
+            let (mut has, mut key) = ([0], [0; 8]);
+            file.read_exact(&mut has).map_err(bad)?;
+            let count = if has == [1] { bands } else { 0 };
+            let mut keys = Vec::with_capacity(count);
+            for _ in 0..count {
+                file.read_exact(&mut key).map_err(bad)?;
+                keys.push(u64::from_le_bytes(key));
+            }
+            finder.take(number, &keys)?;
+            number += 1;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn say(job: &Job<'_>, needs: Needs) {
@@ -185,19 +233,22 @@ impl Maker for Bloom {
         "drops paragraphs and documents most of whose word n-grams came before (Bloom filter)";
 
     fn make(options: BloomOptions) -> Result<Work, Error> {
+        options.check()?;
         Ok(Work::Table(Box::new(Bloom(options))))
     }
 }
 
 impl Barrier for Bloom {
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error> {
-        job.say(&format!("needs {} of memory for its filter", human::bytes(self.0.bytes())));
-        let mut filter = ParagraphFilter::new(&self.0)?;
+        let options = self.0.for_text(job.text_bytes());
+        let (bytes, ngrams) = (human::bytes(options.bytes()), human::grouped(options.expected_ngrams));
+        job.say(&format!("needs {bytes} of memory for a filter of {ngrams} n-grams"));
+        let mut filter = ParagraphFilter::new(&options, job.memory_bytes())?;
         let mut parts = job.writer();
         for batch in job.ahead() {
             let (_, batch) = batch?;
             let texts: Vec<&str> = (0..batch.rows()).map(|row| batch.text(row)).collect();
-            let left = job.on_threads(|| filter.filter(&texts))?;
+            let left = job.on_threads(|| filter.filter(&texts))??;
             let mut keep = Vec::with_capacity(texts.len());
             let mut new: Vec<Cow<'_, str>> = Vec::with_capacity(texts.len());
             for (text, left) in texts.iter().zip(left) {
@@ -215,6 +266,10 @@ impl Barrier for Bloom {
             }
             let changed = batch.clone().with_texts(&new);
             parts.write(&changed.keep(&keep))?;
+        }
+        if filter.has_grown() {
+            let (bytes, ngrams) = (human::bytes(filter.bytes()), human::grouped(filter.ngrams()));
+            job.say(&format!("{ngrams} different n-grams came; the filter has grown to {bytes}"));
         }
         tally.score("false_positive_rate", filter.false_positive_rate());
         parts.finish()

@@ -5,6 +5,7 @@ mod classify;
 mod corpus;
 mod dedup;
 mod extract;
+mod filters;
 mod model;
 mod order;
 mod perplexity;
@@ -45,6 +46,11 @@ trait Maker {
 
     /// The stage.
     fn make(options: Self::Options) -> Result<Work, Error>;
+
+    /// What the options have that are not written, where that is not their default.
+    fn preset(_written: &BTreeMap<String, toml::Value>) -> Option<Self::Options> {
+        None
+    }
 }
 
 impl Kind {
@@ -66,6 +72,11 @@ impl Kind {
         let of = |name: &&str| defaults.get(*name).map_or("\"none\"".to_owned(), ToString::to_string);
         (self.fields)().iter().map(|name| ((*name).to_owned(), of(name))).collect()
     }
+
+    /// Whether it has an option `seed` that is unset unless a recipe sets it.
+    pub(crate) fn takes_seed(&self) -> bool {
+        (self.fields)().contains(&"seed") && !(self.defaults)().contains_key("seed")
+    }
 }
 
 fn defaults<M: Maker>() -> toml::Table {
@@ -73,7 +84,15 @@ fn defaults<M: Maker>() -> toml::Table {
 }
 
 fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
-    let (options, table) = match read_options::<M::Options>(written) {
+    let mut written = written.clone();
+    let preset = M::preset(&written).and_then(|options| toml::Table::try_from(options).ok());
+    for (key, value) in preset.unwrap_or_default() {
+        // Also one that is written as `key.inner`.
+        if !written.keys().any(|path| path.split('.').next() == Some(&key)) {
+            written.insert(key, value);
+        }
+    }
+    let (options, table) = match read_options::<M::Options>(&written) {
         Ok(read) => read,
         Err(mistake) => return Ok(Err(mistake)),
     };
@@ -81,13 +100,21 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
         Ok(work) => Ok(Ok((work, table))),
         // The stage itself refused a value; the recipe's place is told with it.
         Err(Error::Setting { key, found, advice }) => {
-            let message = format!("{found} cannot be; {advice}");
-            Ok(Err(Mistake { key: key.to_string(), message }))
+            Ok(Err(Mistake { key: key.to_string(), message: refusal(&found, &advice) }))
         }
-        Err(Error::Option { key, found, advice, .. }) => {
-            Ok(Err(Mistake { key, message: format!("{found} cannot be; {advice}") }))
-        }
+        Err(
+            Error::Option { key, found, advice, .. }
+            | Error::Prose(fathom_prose::Error::Option { key, found, advice, .. }),
+        ) => Ok(Err(Mistake { key, message: refusal(&found, &advice) })),
         Err(error) => Err(error),
+    }
+}
+
+/// What is said of a value that cannot be; `nothing` and `empty` are values that were never set.
+fn refusal(found: &str, advice: &str) -> String {
+    match found {
+        "nothing" | "empty" => format!("it is not set; {advice}"),
+        found => format!("{found} cannot be; {advice}"),
     }
 }
 
@@ -98,8 +125,11 @@ pub(crate) fn kinds() -> &'static [Kind] {
         Kind::of::<text::Clean>(),
         Kind::of::<text::Languages>(),
         Kind::of::<rows::Length>(),
-        Kind::of::<text::Heuristics>(),
-        Kind::of::<text::Code>(),
+        Kind::of::<filters::Heuristics>(),
+        Kind::of::<filters::C4Pages>(),
+        Kind::of::<filters::Characters>(),
+        Kind::of::<filters::Code>(),
+        Kind::of::<filters::Tokens>(),
         Kind::of::<text::Quality>(),
         Kind::of::<classify::Classify>(),
         Kind::of::<perplexity::Perplexity>(),
@@ -133,11 +163,14 @@ mod tests {
                 (key.clone(), table["x"].clone())
             };
             let built = (kind.build)(&defaults.iter().map(written).collect());
-            // A model that is not named cannot be loaded, and no weights blend nothing; everything else must stand.
+            // A file or model that is not named cannot be loaded, no sets are found nowhere, and no weights blend nothing;
+            // everything else must stand.
             match built {
                 Ok(Err(mistake)) => {
-                    let without = ["quality", "classify", "perplexity", "semantic", "blend"];
-                    assert!(without.contains(&kind.name), "{}: {mistake:?}", kind.name);
+                    let files = ["quality", "classify", "perplexity", "semantic", "histogram", "tokens"];
+                    let without =
+                        files.contains(&kind.name) || ["decontaminate", "blend"].contains(&kind.name);
+                    assert!(without, "{}: {mistake:?}", kind.name);
                 }
                 Ok(Ok((_, table))) => assert!(table.len() <= defaults.len(), "{}: {table}", kind.name),
                 Err(error) => panic!("{}: {error}", kind.name),

@@ -34,15 +34,13 @@ impl Maker for Shuffle {
 impl Barrier for Shuffle {
     fn run(&self, job: &Job<'_>, _: &mut Tally) -> Result<(), Error> {
         let seed = self.0.seed.unwrap_or(job.seed());
-        let needs = job.ordered_needs();
-        if needs > job.memory_bytes() || !matches!(job.engine(), TableEngine::Embedded) {
+        if !matches!(job.engine(), TableEngine::Embedded) {
             return sorted_by_the_engine(job, seed);
         }
-        let disk = human::bytes(job.text_bytes());
+        let (disk, memory) = (human::bytes(job.text_bytes()), human::bytes(job.ordered_needs()));
         job.say(&format!(
-            "needs {disk} of disk in {} and {} of memory a thread",
-            job.spill().display(),
-            human::bytes(needs)
+            "needs {disk} of disk in {} and {memory} of memory a thread",
+            job.spill().display()
         ));
         let work = scratch(job)?;
         job.write_ordered(&work, &|id| shuffle_key(seed, id))?;
@@ -50,7 +48,7 @@ impl Barrier for Shuffle {
     }
 }
 
-/// The same order where a range of it does not fit into memory, by a sort that spills.
+/// The same table by a query, which a cluster can answer.
 fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
     let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
     let tables = Tables::new(&TableOptions {
@@ -60,11 +58,11 @@ fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
         engine: job.engine().clone(),
     })?;
     tables.register("documents", folder)?;
-    let mut parts = job.writer();
+    let key = |id: &str| shuffle_key(seed, id);
+    let Some(mut parts) = job.in_key_order(&key)? else { return Ok(()) };
     shuffled(&tables, "documents", seed, &mut |rows| {
         job.point("batch")?;
-        let batch = Batch::new(rows).map_err(|detail| Error::Table { detail })?;
-        batch.pieces().try_for_each(|piece| parts.write(&piece))
+        parts.push(&Batch::new(rows).map_err(|detail| Error::Table { detail })?)
     })?;
     parts.finish()
 }

@@ -69,6 +69,11 @@ impl Maker for Perplexity {
                 return refuse(key, limit.to_string(), "no perplexity is below 1");
             }
         }
+        if let (Some(min), Some(max)) = (options.min, options.max)
+            && min > max
+        {
+            return refuse("min", min.to_string(), "it is above `max`, so no text could pass");
+        }
         let folder = model::folder(&options.model)?;
         let tokenizer = Tokenizer::from_dir(&folder)?;
         let bos = tokenizer.prompt_bos();

@@ -33,6 +33,10 @@ impl Maker for Length {
     const ABOUT: &'static str = "drops texts that are too short or too long, in characters";
 
     fn make(options: LengthOptions) -> Result<Work, Error> {
+        if options.min_chars > options.max_chars {
+            let advice = "it is above `max_chars`, so no text could pass".to_owned();
+            return Err(Error::Setting { key: "min_chars", found: options.min_chars.to_string(), advice });
+        }
         Ok(Work::Rows(Box::new(Length(options))))
     }
 }
@@ -84,6 +88,10 @@ impl Maker for Head {
     const ABOUT: &'static str = "keeps a range of characters of each text";
 
     fn make(options: HeadOptions) -> Result<Work, Error> {
+        if options.chars == 0 {
+            let advice = "nothing would stay; give the number of characters that do".to_owned();
+            return Err(Error::Setting { key: "chars", found: "0".to_owned(), advice });
+        }
         Ok(Work::Rows(Box::new(Head(options))))
     }
 }

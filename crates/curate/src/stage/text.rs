@@ -1,22 +1,17 @@
-//! Row-wise stages over text: cleaning, languages, personal data, filters, models of quality.
+//! Row-wise stages over text: cleaning, languages, personal data, models of quality.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, StringArray};
-use twox_hash::XxHash3_64;
 
 use super::Maker;
 use crate::error::Error;
 use crate::pipeline::{Batch, Stage, Tally, Work};
 use fathom_prose::clean::{CleanOptions, Cleaner};
-use fathom_prose::filter::{CodeFilters, CodeOptions, FilterOptions, Filters, Score, Scratch};
 use fathom_prose::language::{Language, LanguageDetector, LanguageOptions, QualityModel, QualityOptions};
 use fathom_prose::pii::{Pii, PiiOptions};
-
-/// Of so many documents one is measured by every filter for the distributions; the others end at their first refusal.
-const MEASURED: u64 = 16;
 
 /// Repairs and cleans texts.
 pub(super) struct Clean(Cleaner);
@@ -40,7 +35,7 @@ impl Stage for Clean {
 }
 
 /// The batch with new texts; rows whose text became blank are dropped.
-fn with_texts(
+pub(super) fn with_texts(
     batch: &Batch,
     texts: &[Cow<'_, str>],
     reason: &str,
@@ -82,11 +77,15 @@ impl Stage for Personal {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
         let mut texts = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {
-            let (text, found) = self.0.apply(batch.text(row));
-            if found > 0 {
-                tally.score("detections", found as f64);
+            let text = batch.text(row);
+            let found = self.0.find(text);
+            if !found.is_empty() {
+                tally.score("detections", found.len() as f64);
             }
-            texts.push(text);
+            for found in &found {
+                tally.count("detections", found.entity.mark(), (found.end - found.start) as u64);
+            }
+            texts.push(self.0.rewrite(text, &found));
         }
         with_texts(&batch, &texts, "empty_after_redaction", tally)
     }
@@ -155,107 +154,6 @@ impl Stage for Languages {
     }
 }
 
-/// The heuristic filters of text, in one pass.
-pub(super) struct Heuristics(Filters);
-
-impl Maker for Heuristics {
-    type Options = FilterOptions;
-    const NAME: &'static str = "heuristics";
-    const ABOUT: &'static str = "the filters of NeMo Curator, Gopher, C4 and FineWeb in one pass";
-
-    fn make(options: FilterOptions) -> Result<Work, Error> {
-        Ok(Work::Rows(Box::new(Heuristics(Filters::new(&options)?))))
-    }
-}
-
-impl Stage for Heuristics {
-    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        let mut scratch = Scratch::default();
-        let mut scores = Vec::new();
-        let mut keep = Vec::with_capacity(batch.rows());
-        for row in 0..batch.rows() {
-            let document = (batch.id(row), batch.text(row));
-            let verdict = if is_measured(document.0) {
-                let verdict = self.0.scores(document.1, &mut scratch, &mut scores);
-                note(&scores, &|name| self.0.limits(name), document, tally);
-                verdict
-            } else {
-                self.0.check(document.1, &mut scratch)
-            };
-            if let Err(refusal) = verdict {
-                tally.drop(refusal.reason, document.1.len() as u64);
-            }
-            keep.push(verdict.is_ok());
-        }
-        Ok(batch.keep(&keep))
-    }
-}
-
-/// Whether a document is among those that are measured in full: its id alone decides.
-fn is_measured(id: &str) -> bool {
-    XxHash3_64::oneshot(id.as_bytes()).is_multiple_of(MEASURED)
-}
-
-/// Adds the scores of a document to the distributions.
-fn note(
-    scores: &[Score],
-    limits: &dyn Fn(&str) -> Option<(f64, f64)>,
-    document: (&str, &str),
-    tally: &mut Tally,
-) {
-    for score in scores {
-        let (low, high) = limits(score.name).unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
-        let finite: Vec<f64> = [low, high].into_iter().filter(|limit| limit.is_finite()).collect();
-        tally.decided(score.name, score.value, &finite, score.keep, document);
-    }
-}
-
-/// The filters of source code.
-pub(super) struct Code(CodeFilters, CodeOptions);
-
-impl Maker for Code {
-    type Options = CodeOptions;
-    const NAME: &'static str = "code";
-    const ABOUT: &'static str = "the filters of source code: comments, lines, letters, markup";
-
-    fn make(options: CodeOptions) -> Result<Work, Error> {
-        Ok(Work::Rows(Box::new(Code(CodeFilters::new(&options), options))))
-    }
-}
-
-impl Code {
-    /// The lowest and highest value that a filter keeps.
-    fn limits(&self, filter: &str) -> Option<(f64, f64)> {
-        let above = |low: f64| Some((low, f64::INFINITY));
-        match filter {
-            "num_lines" => Some(self.1.num_lines),
-            "alpha" => above(self.1.alpha),
-            "comment_ratio" => Some(self.1.comment_ratio),
-            "html_boilerplate" => above(self.1.html_boilerplate),
-            _ => None,
-        }
-    }
-}
-
-impl Stage for Code {
-    fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        let mut scores = Vec::new();
-        let mut keep = Vec::with_capacity(batch.rows());
-        for row in 0..batch.rows() {
-            let document = (batch.id(row), batch.text(row));
-            let verdict = self.0.scores(document.1, &mut scores);
-            if is_measured(document.0) {
-                note(&scores, &|name| self.limits(name), document, tally);
-            }
-            if let Err(refusal) = verdict {
-                tally.drop(refusal.reason, document.1.len() as u64);
-            }
-            keep.push(verdict.is_ok());
-        }
-        Ok(batch.keep(&keep))
-    }
-}
-
 /// A fastText model of good text.
 pub(super) struct Quality(QualityModel, QualityOptions);
 
@@ -275,8 +173,7 @@ impl Maker for Quality {
 
 impl Stage for Quality {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        let limits: Vec<f64> =
-            if self.1.pareto.is_some() { Vec::new() } else { vec![self.1.min_score.into()] };
+        let limits: Vec<f64> = self.1.threshold().into_iter().map(f64::from).collect();
         let mut keep = Vec::with_capacity(batch.rows());
         let mut scores = Vec::with_capacity(batch.rows());
         for row in 0..batch.rows() {

@@ -124,9 +124,15 @@ impl Barrier for Tokenize {
         stores.finish()
     }
 
+    fn rehearse(&self, empty: &Batch) -> Result<(), Error> {
+        if let Some(tokenizer) = self.given()? {
+            tokenizer.require_eos()?;
+        }
+        self.splits(empty).map(drop)
+    }
+
     fn files(&self) -> Vec<PathBuf> {
-        let file = |path: &PathBuf| if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
-        self.0.tokenizer.iter().map(file).collect()
+        self.0.tokenizer.iter().map(|path| tokenizer_file(path)).collect()
     }
 }
 
@@ -142,19 +148,31 @@ impl Tokenize {
         Ok(found)
     }
 
+    /// The tokenizer that the recipe names.
+    fn given(&self) -> Result<Option<Tokenizer>, Error> {
+        self.0.tokenizer.as_deref().map(open_tokenizer).transpose()
+    }
+
     /// The tokenizer that was given, or one trained on a sample of the table.
     fn tokenizer(&self, job: &Job<'_>) -> Result<Tokenizer, Error> {
-        match &self.0.tokenizer {
-            Some(path) if path.is_dir() => Ok(Tokenizer::from_dir(path)?),
-            Some(path) => Ok(Tokenizer::from_file(path)?),
-            None => {
-                let sample = sample(job, self.0.sample_bytes)?;
-                let vocab = usize::try_from(self.0.vocab).unwrap_or(usize::MAX);
-                let train = || Tokenizer::train_bpe(sample.into_iter(), vocab, &[END_OF_TEXT]);
-                Ok(job.on_threads(train)??)
-            }
+        if let Some(given) = self.given()? {
+            return Ok(given);
         }
+        let sample = sample(job, self.0.sample_bytes)?;
+        let vocab = usize::try_from(self.0.vocab).unwrap_or(usize::MAX);
+        let train = || Tokenizer::train_bpe(sample.into_iter(), vocab, &[END_OF_TEXT]);
+        Ok(job.on_threads(train)??)
     }
+}
+
+/// The tokenizer that an option names: a `tokenizer.json` or a folder that holds one.
+pub(super) fn open_tokenizer(path: &Path) -> Result<Tokenizer, Error> {
+    Ok(if path.is_dir() { Tokenizer::from_dir(path)? } else { Tokenizer::from_file(path)? })
+}
+
+/// The file whose content decides what such a tokenizer does.
+pub(super) fn tokenizer_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() }
 }
 
 /// Whether a word can be part of a file's name and of no path.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Maker;
 use crate::error::Error;
-use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
+use crate::pipeline::{Barrier, Batch, Job, ShareOf, Tally, Work};
 
 /// How the files look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,14 @@ impl Barrier for WriteFiles {
         };
         let name = |index: usize| job.folder().join(format!("part-{index:05}.{end}"));
         job.export(&name, &|batch| self.lines(batch))
+    }
+
+    fn rehearse(&self, empty: &Batch) -> Result<(), Error> {
+        self.chosen(empty).map(drop)
+    }
+
+    fn share(&self) -> Option<Box<ShareOf<'_>>> {
+        Some(Box::new(|batch: &Batch| self.lines(batch)))
     }
 }
 

@@ -139,6 +139,7 @@ pub fn executor(options: &ExecutorOptions) -> Result<(), Error> {
     listen.check(next)?;
     std::fs::create_dir_all(work).map_err(|e| Error::write("create", work, e))?;
     let work = std::path::absolute(work).map_err(|e| Error::read(work, e))?;
+    let spill = work.clone();
     let state = session(SessionConfig::new_with_ballista())
         .map_err(|e| failed("prepare the executor at", &listen.host(), e, "report this"))?;
     let all = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -157,6 +158,7 @@ pub fn executor(options: &ExecutorOptions) -> Result<(), Error> {
         grpc_max_encoding_message_size: MESSAGE_BYTES,
         executor_heartbeat_interval_seconds: HEARTBEAT_S,
         memory_pool_size: *memory_bytes,
+        override_runtime_producer: Some(Arc::new(move |_: &SessionConfig| super::within(u64::MAX, &spill))),
         override_function_registry: Some(Arc::new(BallistaFunctionRegistry::from(&state))),
         ..ExecutorProcessConfig::default()
     };

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::error::DataFusionError;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::FairSpillPool;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use tokio::runtime::Runtime;
@@ -27,6 +28,9 @@ pub use place::TableEngine;
 pub use show::{json_lines, text_table};
 
 use crate::error::Error;
+
+/// A sort of whole documents holds some batches of them, of up to 8 MiB each; with less it finds no room to begin.
+const PARTITION_BYTES: u64 = 64 << 20;
 
 /// What a context may use.
 #[derive(Clone, Debug)]
@@ -56,20 +60,17 @@ impl Tables {
     pub fn new(options: &TableOptions) -> Result<Tables, Error> {
         std::fs::create_dir_all(&options.spill).map_err(|e| Error::write("create", &options.spill, e))?;
         let threads = options.threads.max(1);
+        let partitions =
+            threads.min(usize::try_from(options.memory_bytes / PARTITION_BYTES).unwrap_or(threads));
         let mut config = SessionConfig::new()
-            .with_target_partitions(threads)
+            .with_target_partitions(partitions.max(1))
             // Rows carry whole documents: few at once.
             .with_batch_size(1024)
             .with_sort_spill_reservation_bytes(4 << 20)
             .with_information_schema(true);
         // Texts come out as they are stored, so that stages and SQL see the same columns.
         config.options_mut().execution.parquet.schema_force_view_types = false;
-        let memory = usize::try_from(options.memory_bytes).unwrap_or(usize::MAX);
-        let environment = RuntimeEnvBuilder::new()
-            .with_memory_pool(Arc::new(FairSpillPool::new(memory)))
-            .with_temp_file_path(&options.spill)
-            .build_arc()
-            .map_err(failed)?;
+        let environment = within(options.memory_bytes, &options.spill).map_err(failed)?;
         let context = options.engine.context(config, environment)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
@@ -121,6 +122,20 @@ impl Tables {
         })?;
         Ok(all)
     }
+}
+
+/// What every context of this process works within: memory that its sorts share, and a folder for the rest, as large as the
+/// disk.
+pub(crate) fn within(memory_bytes: u64, spill: &Path) -> Result<Arc<RuntimeEnv>, DataFusionError> {
+    let disk = DiskManagerBuilder::default()
+        .with_mode(DiskManagerMode::Directories(vec![spill.to_path_buf()]))
+        // The engine would stop at 100 GiB.
+        .with_max_temp_directory_size(u64::MAX);
+    let memory = usize::try_from(memory_bytes).unwrap_or(usize::MAX);
+    RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(FairSpillPool::new(memory)))
+        .with_disk_manager_builder(disk)
+        .build_arc()
 }
 
 /// The functions that queries have beside DataFusion's own. Every process that runs or plans a query knows them.

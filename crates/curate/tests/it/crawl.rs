@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use fathom_curate::{Counters, InputFile, RawOptions, RawRecord, Reason, input_files};
 use fathom_prose::extract::Content;
 
+use crate::server::{Answer, serve};
 use crate::{dropped, folder};
 
 /// All records of one file and what was counted.
@@ -309,42 +310,6 @@ fn remote_files_need_what_they_need() {
     assert!(refused("https://example.org/get?file=a.warc.gz").contains("query"));
 }
 
-/// Serves one file over HTTP with ranges; every other answer breaks off.
-fn serve(bytes: Vec<u8>) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}/a.warc.gz", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for (turn, stream) in listener.incoming().enumerate() {
-            let mut stream = stream.unwrap();
-            let mut request = Vec::new();
-            let mut buffer = [0; 1024];
-            while !request.windows(4).any(|w| w == b"\r\n\r\n") {
-                match stream.read(&mut buffer) {
-                    Ok(count) if count > 0 => request.extend_from_slice(&buffer[..count]),
-                    _ => break,
-                }
-            }
-            let request = String::from_utf8_lossy(&request).to_lowercase();
-            let Some(range) = request.split("range: bytes=").nth(1) else { continue };
-            let range = range.split("\r\n").next().unwrap();
-            let (from, to) = range.split_once('-').unwrap();
-            let from: usize = from.parse().unwrap();
-            let to = to.trim().parse::<usize>().map_or(bytes.len(), |t| (t + 1).min(bytes.len()));
-            let part = &bytes[from..to];
-            let head = format!(
-                "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{}/{}\r\n\
-                 Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: \"x\"\r\nConnection: close\r\n\r\n",
-                part.len(),
-                to - 1,
-                bytes.len()
-            );
-            let sent = if turn % 2 == 1 { part.len() / 2 } else { part.len() };
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&part[..sent]));
-        }
-    });
-    address
-}
-
 #[test]
 fn remote_files_are_read_by_ranges_with_retries() {
     use fathom_curate::RemoteOptions;
@@ -352,7 +317,10 @@ fn remote_files_are_read_by_ranges_with_retries() {
     let range_bytes = bytes.len() as u64 / 2 + 1;
     let remote = RemoteOptions { range_bytes, allow_http: true, ..RemoteOptions::default() };
     let options = RawOptions { remote, ..RawOptions::default() };
-    let (files, _) = input_files(&[serve(bytes)], &options).unwrap();
+    // Every other answer breaks off.
+    let base =
+        serve(&[("a.warc.gz", bytes)], |turn, _, _| if turn % 2 == 1 { Answer::Half } else { Answer::Whole });
+    let (files, _) = input_files(&[format!("{base}/a.warc.gz")], &options).unwrap();
     let records: Vec<RawRecord> = files[0].open(&options).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(urls(&records), ["a", "b", "c"]);
 }

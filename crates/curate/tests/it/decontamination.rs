@@ -6,6 +6,7 @@ use fathom_curate::decontaminate::{
     Cleaned, DecontaminateOptions, Decontaminator, EvaluationSet, Matches, Removable,
 };
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 use crate::folder;
 
@@ -172,6 +173,62 @@ fn sets_are_read_from_files_of_every_kind() {
     }
     let none = DecontaminateOptions { min_ngram_words: 14, ..options() };
     assert!(Decontaminator::empty(&none).unwrap_err().to_string().contains("max_ngram_words"));
+}
+
+#[test]
+fn sets_that_find_nothing_are_told() {
+    let dir = folder(&[
+        (
+            "quiz.jsonl",
+            b"{\"question\": \"Who was it?\", \"choices\": {\"text\": [\"a\", \"b\"]}, \"n\": 1}\n",
+        ),
+        ("long.jsonl", b"{\"text\": \"one two three four five six seven eight nine\"}\n"),
+    ]);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let refused = |sets: Value| {
+        let options: DecontaminateOptions = serde_json::from_value(json!({ "sets": sets })).unwrap();
+        Decontaminator::new(&options).unwrap_err().to_string()
+    };
+    let error = refused(json!([]));
+    assert!(error.contains("sets") && error.contains("quiz.jsonl"), "{error}");
+    let error = refused(json!([at("quiz.jsonl")]));
+    assert!(error.contains("the field `text` of `quiz` holds no text"), "{error}");
+    assert!(error.contains("text is in choices.text, question;"), "{error}");
+    let quiz = json!({ "path": at("quiz.jsonl"), "fields": ["question"] });
+    let error = refused(json!([quiz]));
+    assert!(error.contains("min_ngram_words") && error.contains("quiz"), "{error}");
+    let error = refused(json!([at("long.jsonl"), format!("long={}", at("quiz.jsonl"))]));
+    assert!(error.contains("two sets called `long`"), "{error}");
+    // Beside a set that can be found a short one stands in the report.
+    let options: DecontaminateOptions =
+        serde_json::from_value(json!({ "sets": [quiz, at("long.jsonl")] })).unwrap();
+    let decontaminator = Decontaminator::new(&options).unwrap();
+    let tasks = decontaminator.report(&Matches::default(), 0).tasks;
+    assert_eq!((tasks[0].task.as_str(), tasks[0].too_short_texts, tasks[0].grams), ("quiz", 1, 0));
+    assert_eq!((tasks[1].task.as_str(), tasks[1].too_short_texts, tasks[1].grams), ("long", 0, 1));
+    let found = decontaminator.find("0 one two three four five six seven eight nine 10");
+    assert_eq!(decontaminator.sets_of(&found), ["long"]);
+    assert_eq!(decontaminator.files(), [dir.path().join("quiz.jsonl"), dir.path().join("long.jsonl")]);
+}
+
+#[test]
+fn a_set_may_be_just_its_path() {
+    let read = |set: Value| {
+        let options: Result<DecontaminateOptions, _> = serde_json::from_value(json!({ "sets": [set] }));
+        options.map(|options| options.sets[0].clone())
+    };
+    let set = |name: &str, path: &str| EvaluationSet {
+        name: name.into(),
+        path: path.into(),
+        fields: vec!["text".into()],
+    };
+    assert_eq!(read(json!("data/eval/x.test.jsonl.gz")).unwrap(), set("x", "data/eval/x.test.jsonl.gz"));
+    assert_eq!(read(json!("race=data/eval/")).unwrap(), set("race", "data/eval/"));
+    assert_eq!(read(json!({ "path": "data/eval/" })).unwrap(), set("eval", "data/eval/"));
+    let error = read(json!(5)).unwrap_err().to_string();
+    assert!(error.contains("expected a path, or { name"), "{error}");
+    let error = read(json!({ "path": "a", "feilds": [] })).unwrap_err().to_string();
+    assert!(error.contains("`feilds`") && error.contains("`fields`"), "{error}");
 }
 
 #[test]

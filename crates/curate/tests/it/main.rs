@@ -1,6 +1,7 @@
 //! Readers, gathering, deduplication and joining, through the public interface and real files.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
+mod access;
 mod adapters;
 mod corpus;
 mod crawl;
@@ -8,14 +9,18 @@ mod decontamination;
 mod dedup;
 mod gathering;
 mod hostile;
+mod inputs;
 mod mutated;
 mod naming;
 mod pages;
 mod parquet_files;
 mod pipeline;
 mod pipeline_corpus;
+mod pipeline_filters;
 mod pipeline_models;
+mod pipeline_scale;
 mod readers;
+mod server;
 
 use std::path::{Path, PathBuf};
 

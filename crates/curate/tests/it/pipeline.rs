@@ -70,6 +70,7 @@ pub fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     files
         .map(|path| (path.strip_prefix(out).unwrap().display().to_string(), path))
         .filter(|(name, _)| !name.starts_with("seconds") && name != "stats.json" && name != "recipe.toml")
+        .filter(|(name, _)| !name.starts_with(".rank-"))
         .map(|(name, path)| (name, std::fs::read(path).unwrap()))
         .collect()
 }
@@ -223,6 +224,9 @@ fn the_resolved_recipe_loads_to_the_same() {
 const WHOLE: &str = r#"
 memory = "96MiB"
 
+[input]
+max_document_bytes = 1048576
+
 [[stage]]
 use = "clean"
 
@@ -327,7 +331,7 @@ fn all_stages_together_give_the_same_bytes_on_any_threads() {
 }
 
 /// The values of a text column of a part, in order.
-fn column(part: &Path, name: &str) -> Vec<String> {
+pub fn column(part: &Path, name: &str) -> Vec<String> {
     let file = std::fs::File::open(part).unwrap();
     let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
     let batches = reader.build().unwrap().map(Result::unwrap);
@@ -337,30 +341,6 @@ fn column(part: &Path, name: &str) -> Vec<String> {
         column.iter().map(|value| value.unwrap().to_owned()).collect()
     };
     batches.flat_map(values).collect()
-}
-
-#[test]
-fn a_shuffled_table_is_in_the_order_of_its_keys_however_it_was_sorted() {
-    let line = |n: u64| format!("{{\"text\":\"{n} {}\"}}\n", "text ".repeat((n * 7 % 900) as usize));
-    let lines: String = (0..9000).map(line).collect();
-    let input = folder(&[("a.jsonl", lines.as_bytes())]);
-    let outs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    // The second has less memory than three times the text, so that the query engine sorts it.
-    let ids = [("1GiB", &outs[0]), ("48MiB", &outs[1])].map(|(memory, out)| {
-        let layers = Layers::new()
-            .text("test", "seed = 5\n[[stage]]\nuse = \"shuffle\"\n")
-            .set(&format!("input.paths=[\"lines={}\"]", input.path().display()))
-            .set(&format!("memory={memory}"))
-            .set(&format!("out={}", out.path().display()));
-        let pipeline = Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap();
-        let stats = run(&pipeline, &options(2)).unwrap();
-        assert!(stats.tables[1].documents == 9000 && stats.tables[1].text_bytes > 20_000_000, "{stats:#?}");
-        column(&out.path().join("01-shuffle/part-00000.parquet"), "id")
-    });
-    let key = |id: &String| fathom_curate::blend::shuffle_key(5, id);
-    assert_eq!(ids[0].len(), 9000);
-    assert!(ids[0].is_sorted_by_key(key));
-    assert_eq!(ids[0], ids[1]);
 }
 
 #[test]
@@ -408,4 +388,49 @@ fn shipped_recipes_can_be_planned() {
         count += 1;
     }
     assert_eq!(count, 5);
+}
+
+#[test]
+fn a_folder_keeps_only_what_its_recipe_makes() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(2)).unwrap();
+    std::fs::create_dir(out.path().join("07-notes")).unwrap();
+    std::fs::write(out.path().join("07-notes/mine.txt"), "kept").unwrap();
+    // The same stages under another name: the table of the old name goes, what nobody here wrote stays.
+    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let lines = said.clone();
+    let told = RunOptions {
+        say: Some(Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))),
+        ..options(2)
+    };
+    run(&pipeline(input.path(), out.path(), &["stage.exact.name=unique"]).unwrap(), &told).unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(out.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with('0'))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["00-length", "01-unique", "02-slice", "07-notes"]);
+    assert!(said.lock().unwrap().iter().any(|line| line.contains("01-exact")), "{said:?}");
+
+    // Other inputs are another curation.
+    let other = inputs();
+    let before = bytes_of(out.path());
+    let refused = pipeline(other.path(), out.path(), &[]).unwrap().run(&options(2)).unwrap_err();
+    assert!(matches!(refused, Error::OtherCuration { .. }), "{refused}");
+    assert!(before == bytes_of(out.path()), "nothing was touched");
+}
+
+#[test]
+fn a_column_that_nobody_adds_is_missed_before_anything_is_read() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let recipe = format!("{RECIPE}\n[[stage]]\nuse = \"write\"\ncolumns = [\"id\", \"txet\"]\n");
+    let layers = Layers::new()
+        .text("test", &recipe)
+        .set(&format!("input.paths=[{:?}]", input.path()))
+        .set(&format!("out={}", out.path().display()));
+    let refused =
+        Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).unwrap().run(&options(2)).unwrap_err();
+    assert!(refused.to_string().contains("`txet`, the table has id, "), "{refused}");
+    assert!(!out.path().join("00-length").exists());
 }

@@ -135,6 +135,7 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
         (tally(&stats, "decontaminate").documents_in, tally(&stats, "decontaminate").documents_out),
         (300, 309)
     );
+    assert_eq!(tally(&stats, "decontaminate").groups["found in documents"]["quiz"].documents, 9);
     let clean = texts(&stats, out.path(), "decontaminate");
     assert!(clean.iter().all(|(_, text)| !text.contains("captains") && text.len() > 200));
     assert_eq!(clean.iter().filter(|(id, _)| id.contains("wiki") && id.ends_with("/2")).count(), 9);
@@ -144,6 +145,11 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
         report["tasks"][0]["task"] == "quiz" && report["tasks"][0]["matches"].as_u64() > Some(8),
         "{report}"
     );
+
+    // What goes on is measured behind every stage that writes a table.
+    for name in ["decontaminate", "substrings", "blend"] {
+        assert_eq!(tally(&stats, name).lengths.total(), tally(&stats, name).documents_out, "{name}");
+    }
 
     // Of thirty notices one is left, and nothing else is shorter than it was.
     assert_eq!(clean.iter().filter(|(_, text)| text.contains(NOTICE)).count(), 30);
@@ -161,7 +167,70 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
     assert!((wiki / web - 2.0).abs() < 0.03 && (300_000.0..302_000.0).contains(&(wiki + web)), "{drawn:?}");
     let blended = query(&stats, out.path(), "select count(*) as n, count(distinct id) as ids from blend");
     assert!(blended[0]["n"] == blended[0]["ids"], "copies have ids of their own: {blended:?}");
-    assert!(tally(&stats, "blend").dropped.contains_key("not_drawn"));
+    let blend = tally(&stats, "blend");
+    let copies: u64 = blend.groups["copies"].values().map(|d| d.documents).sum();
+    assert_eq!(blend.documents_in + copies, blend.documents_out + blend.dropped["not_drawn"].documents);
+}
+
+#[test]
+fn what_a_blend_cannot_do_is_said() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let made = |settings: &[&str]| {
+        let layers = Layers::new()
+            .text("test", "[[stage]]\nuse = \"blend\"\n\n[[stage]]\nuse = \"split\"\nvalidation = 0.3")
+            .set(&format!("input.paths=[\"wiki={0}/wiki\", \"web={0}/web\"]", input.path().display()))
+            .set(&format!("out={}", out.path().display()))
+            .sets(settings);
+        Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap())
+    };
+    let refused = |settings: &[&str]| match made(settings) {
+        Err(error) => error.to_string(),
+        Ok(pipeline) => pipeline.run(&options(2)).unwrap_err().to_string(),
+    };
+    let no_size = refused(&["stage.blend.weights={ wiki = 2, web = 1 }"]);
+    assert!(no_size.contains("give `target`"), "{no_size}");
+    let one_source = refused(&["stage.blend.weights={ wiki = 2 }"]);
+    assert!(one_source.contains("nothing for `web`"), "{one_source}");
+
+    let said = Arc::new(std::sync::Mutex::new(String::new()));
+    let lines = said.clone();
+    let told = RunOptions {
+        say: Some(Arc::new(move |line: &str| lines.lock().unwrap().push_str(line))),
+        ..options(2)
+    };
+    let weights = "stage.blend.weights={ wiki = 2, web = 1 }";
+    run(&made(&[weights, "stage.blend.target=1000", "stage.blend.once=true"]).unwrap(), &told).unwrap();
+    assert!(said.lock().unwrap().contains("300 documents of 1\u{202f}000"), "{said:?}");
+
+    // Copies are on the side of their original.
+    let stats = run(&made(&[weights, "stage.blend.target=600"]).unwrap(), &options(2)).unwrap();
+    let rows = query(&stats, out.path(), "select id, split from split");
+    let sides: BTreeMap<&str, &Value> =
+        rows.iter().map(|row| (row["id"].as_str().unwrap(), &row["split"])).collect();
+    let copied: Vec<_> =
+        sides.iter().filter_map(|(id, side)| Some((id.split_once("~copy")?.0, side))).collect();
+    assert!(copied.len() > 200 && copied.iter().all(|(id, side)| sides[id] == **side), "{copied:?}");
+}
+
+#[test]
+fn sets_of_a_recipe_may_be_paths() {
+    let input = inputs();
+    let (out, quiz) = (tempfile::tempdir().unwrap(), input.path().join("quiz.jsonl"));
+    let recipe = |sets: &str| {
+        let layers = Layers::new()
+            .text("test", "[[stage]]\nuse = \"decontaminate\"\n")
+            .set(&format!("input.paths={}", input.path().join("wiki").display()))
+            .set(&format!("out={}", out.path().display()))
+            .set(&format!("stage.decontaminate.sets={sets}"));
+        Pipeline::new(&Loaded::<Recipe>::load(layers).unwrap()).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let error = recipe(&format!("[{:?}]", quiz.display().to_string())).unwrap_err();
+    assert!(error.contains("text is in answer, question"), "{error}");
+    let error = recipe("[]").unwrap_err();
+    assert!(error.contains("name the evaluation sets"), "{error}");
+    let error = recipe("5").unwrap_err();
+    assert!(error.contains("expected a path, or { name"), "{error}");
+    recipe(&format!("[{{ path = {:?}, fields = [\"question\"] }}]", quiz.display().to_string())).unwrap();
 }
 
 #[test]

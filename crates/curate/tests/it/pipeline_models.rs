@@ -346,8 +346,8 @@ fn what_cannot_be_is_told_before_anything_is_read() {
     let said = run(&pipeline, &with(broken, 1).1).unwrap_err().to_string();
     assert!(said.contains("its family is unknown"), "{said}");
     assert!(!out.path().join("00-perplexity").exists());
-    let recipe = "memory = \"8MiB\"\n[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\nclusters = 100000\n";
+    let recipe = "memory = \"40MiB\"\n[input]\nmax_document_bytes = 1000000\n[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\nclusters = 1000000\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
     let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
-    assert!(said.contains("`sample`") && said.contains("8.00 MiB"), "{said}");
+    assert!(said.contains("`sample`") && said.contains("40.0 MiB"), "{said}");
 }

@@ -18,7 +18,7 @@ use crate::error::Error;
 
 pub use content::{Content, LatexFile};
 pub(crate) use html::decode_entities;
-pub use html::{Html, HtmlOptions, Method};
+pub use html::{Html, HtmlOptions, Method, PageText};
 pub use latex::{Latex, LatexOptions};
 pub use wikitext::{Wikitext, WikitextOptions};
 
@@ -43,6 +43,8 @@ pub enum Refusal {
     Redirect,
     /// Macros that expand without end or measure.
     ExpansionTooLarge,
+    /// The page is in a language without a list of stop words, and stop words decide.
+    NoStopWords,
     /// No document: no section and no `\begin{document}`.
     NoDocument,
 }
@@ -60,6 +62,7 @@ impl Refusal {
             Refusal::ExtractorFailed => "extractor_failed",
             Refusal::Redirect => "redirect",
             Refusal::ExpansionTooLarge => "expansion_too_large",
+            Refusal::NoStopWords => "no_stop_words",
             Refusal::NoDocument => "no_document",
         }
     }
@@ -90,6 +93,8 @@ pub struct Extracted {
     pub text: String,
     /// The charset that a page was decoded with.
     pub charset: Option<&'static str>,
+    /// The language and script of a page, as `en_Latn`, where [`Extraction::finds_language`] and something told it.
+    pub language: Option<String>,
 }
 
 /// [`ExtractOptions`] made ready once, for any number of records.
@@ -120,26 +125,24 @@ impl Extraction {
         })
     }
 
+    /// Whether it finds the languages of web pages.
+    pub fn finds_language(&self) -> bool {
+        self.html.finds_language()
+    }
+
     /// The text of a record.
     ///
     /// # Errors
     /// The reason why there is none.
     pub fn text(&self, content: Content) -> Result<Extracted, Refusal> {
-        self.text_in(content, None)
-    }
-
-    /// [`Extraction::text`] where the language is known, as an ISO 639-1 code.
-    ///
-    /// # Errors
-    /// The reason why there is none.
-    pub fn text_in(&self, content: Content, language: Option<&str>) -> Result<Extracted, Refusal> {
-        let plain = |text| Extracted { text, charset: None };
+        let plain = |text| Extracted { text, charset: None, language: None };
         match content {
             Content::Text(text) => Ok(plain(text)),
             Content::Page { bytes, content_type } => {
                 let (page, charset) = charset::decode(&bytes, content_type.as_deref())?;
-                let text = self.html.extract_in(&page, language)?;
-                Ok(Extracted { text, charset: Some(charset) })
+                let found = self.html.page(&page)?;
+                let language = found.language.map(|language| language.label());
+                Ok(Extracted { text: found.text, charset: Some(charset), language })
             }
             Content::Wikitext(source) => self.wikitext.extract(&source).map(plain),
             Content::Latex(files) => self.latex.extract(&files).map(plain),

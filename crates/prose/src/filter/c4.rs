@@ -8,6 +8,7 @@ use crate::Error;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 /// Thresholds of C4; the defaults are datatrove's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub struct C4Options {
     pub policy: bool,
     /// Words that condemn a page, in lower case; matched between characters that are no letters, digits or `_`.
     pub bad_words: Vec<String>,
+    /// A file with more of them, one a line.
+    pub bad_words_file: Option<PathBuf>,
 }
 
 impl Default for C4Options {
@@ -48,6 +51,7 @@ impl Default for C4Options {
             curly_bracket: true,
             policy: true,
             bad_words: Vec::new(),
+            bad_words_file: None,
         }
     }
 }
@@ -84,7 +88,8 @@ impl C4 {
     /// Compiles `options`.
     ///
     /// # Errors
-    /// [`Error::Option`] when the bad words are too many for an automaton, or one of them is empty.
+    /// [`Error::Option`] when the bad words are too many for an automaton, or one of them is empty; [`Error::Read`] for
+    /// their file.
     pub fn new(options: &C4Options) -> Result<C4, Error> {
         let refused = |found: String, advice: &str| Error::Option {
             piece: "c4",
@@ -100,12 +105,14 @@ impl C4 {
             .kind(Some(AhoCorasickKind::DFA))
             .build(PHRASES)
             .map_err(|e| refused(e.to_string(), "this is a fault of the program"))?;
-        let bad_words = match options.bad_words.is_empty() {
+        let mut words = options.bad_words.clone();
+        if let Some(path) = &options.bad_words_file {
+            let text = std::fs::read_to_string(path).map_err(|e| Error::read(path, e))?;
+            words.extend(text.lines().map(|line| line.trim().to_lowercase()).filter(|line| !line.is_empty()));
+        }
+        let bad_words = match words.is_empty() {
             true => None,
-            false => Some(
-                AhoCorasick::new(&options.bad_words)
-                    .map_err(|e| refused(e.to_string(), "shorten the list"))?,
-            ),
+            false => Some(AhoCorasick::new(&words).map_err(|e| refused(e.to_string(), "shorten the list"))?),
         };
         Ok(C4 { options: options.clone(), phrases, bad_words })
     }

@@ -1,19 +1,22 @@
 //! Filters of source code: comments, length, XML in disguise, tables of numbers, HTML that is mostly markup, and
-//! rules by file extension (StarCoder, Li et al. 2023, as in NeMo Curator).
+//! rules by file extension.
 
-use super::comments::CommentStyle;
+use super::comments::{CommentStyle, extension};
+use super::extensions::ExtensionRules;
+use super::ranges;
 use super::unicode::count_chars;
 use super::{Refusal, Score};
 use crate::Error;
 use html5gum::{Token, Tokenizer};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Thresholds; the defaults are those of Curator's classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CodeOptions {
-    /// How comments are written; without it comments are not counted.
+    /// How comments are written: by default as each file's extension says, which leaves files of unknown ones
+    /// unmeasured. Without it comments are not counted.
     pub comments: Option<CommentStyle>,
     /// Lowest and highest share of characters in comments.
     pub comment_ratio: (f64, f64),
@@ -27,177 +30,82 @@ pub struct CodeOptions {
     pub html_boilerplate: f64,
     /// Fewest characters of visible text in HTML.
     pub html_min_chars: usize,
+    /// A table of rules by language and extension (CSV), see [`ExtensionRules::parse`]. Files of extensions that it does
+    /// not list are refused.
+    pub extensions: Option<PathBuf>,
+    /// The column that holds a file's path, name or extension; of an id the part in front of `#`.
+    pub file_column: String,
+    /// The column that names a file's programming language, for the table of extensions. Without it a file passes when
+    /// one of the languages of its extension lets it.
+    pub language_column: Option<String>,
+}
+
+/// What is known of a source file beside its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeFile<'a> {
+    /// Its path, name or extension.
+    pub path: &'a str,
+    /// The name of its programming language, as the table of extensions has it.
+    pub language: Option<&'a str>,
 }
 
 impl Default for CodeOptions {
     fn default() -> Self {
         CodeOptions {
-            comments: None,
+            comments: Some(CommentStyle::Auto),
             comment_ratio: (0.01, 0.85),
             num_lines: (10.0, 20_000.0),
             xml_header_chars: 100,
             alpha: 0.25,
             html_boilerplate: 0.0,
             html_min_chars: 100,
+            extensions: None,
+            file_column: "id".to_string(),
+            language_column: None,
         }
     }
-}
-
-/// The rules of one extension.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ExtensionRule {
-    /// Whether such files are wanted at all.
-    pub include: bool,
-    /// Characters of the longest line; with it the mean line may have 100.
-    pub max_line: Option<u64>,
-    /// Lowest share of `[a-zA-Z0-9\n?!,.]`.
-    pub min_alphanumeric: Option<f64>,
-    /// Lowest share of letters.
-    pub min_alphabetic: Option<f64>,
-}
-
-/// Rules by language and extension, as in the CSV table of the StarCoder project.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExtensionRules {
-    rules: BTreeMap<(String, String), ExtensionRule>,
-}
-
-impl ExtensionRules {
-    /// Reads a table with the columns `language, extension, Include, Long_line_threshold, Alphanum_threshold,
-    /// Alpha filter`; values that are no numbers mean no rule.
-    ///
-    /// # Errors
-    /// [`Error::Option`] when a column is missing or no row is left.
-    pub fn parse(csv: &str) -> Result<ExtensionRules, Error> {
-        let fault = |found: String, advice: &str| Error::Option {
-            piece: "code",
-            key: "extensions".to_string(),
-            found,
-            advice: advice.to_string(),
-        };
-        let mut lines = csv.lines();
-        let head = csv_fields(lines.next().unwrap_or(""));
-        let column = |name: &str| {
-            head.iter().position(|h| h == name).ok_or_else(|| {
-                fault(
-                    format!("a table without the column `{name}`"),
-                    "give StarCoder's table with its first line",
-                )
-            })
-        };
-        let (language, extension, include) = (column("language")?, column("extension")?, column("Include")?);
-        let (line, alnum, alpha) =
-            (column("Long_line_threshold")?, column("Alphanum_threshold")?, column("Alpha filter")?);
-        let mut rules = BTreeMap::new();
-        for row in lines.map(csv_fields) {
-            let field = |i: usize| row.get(i).map_or("", String::as_str);
-            let rule = ExtensionRule {
-                include: field(include) == "1",
-                max_line: field(line).trim().parse().ok(),
-                min_alphanumeric: field(alnum).trim().parse().ok(),
-                min_alphabetic: field(alpha).trim().parse().ok(),
-            };
-            if !field(language).is_empty() {
-                rules.insert((field(language).to_string(), field(extension).to_string()), rule);
-            }
-        }
-        if rules.is_empty() {
-            return Err(fault("a table without rows".to_string(), "add rows"));
-        }
-        Ok(ExtensionRules { rules })
-    }
-
-    /// Refuses `source` by the rules of its language (`C#`, `Jupyter Notebook`, ..) and extension: `extension_unknown`,
-    /// `extension_excluded`, `extension_line_length`, `extension_alphanumeric`, `extension_alphabetic`.
-    ///
-    /// # Errors
-    /// The [`Refusal`] with the measured value.
-    pub fn check(&self, source: &str, language: &str, extension: &str) -> Result<(), Refusal> {
-        let language = match language {
-            "C#" => "c-sharp".to_string(),
-            "F#" => "f-sharp".to_string(),
-            other => other.to_lowercase().replace(' ', "-"),
-        };
-        let Some(rule) = self.rules.get(&(language, extension.to_string())) else {
-            return Err(Refusal { reason: "extension_unknown", value: 0.0 });
-        };
-        let refuse = |reason, value| Err(Refusal { reason, value });
-        if !rule.include {
-            return refuse("extension_excluded", 0.0);
-        }
-        let chars = count_chars(source.as_bytes());
-        if let Some(max) = rule.max_line {
-            let (mut lines, mut longest) = (0usize, 0);
-            for line in source.split('\n') {
-                lines += 1;
-                longest = longest.max(count_chars(line.as_bytes()));
-            }
-            let mean = (chars + 1) as f64 / lines as f64 - 1.0;
-            if longest as u64 > max || mean > 100.0 {
-                return refuse("extension_line_length", longest as f64);
-            }
-        }
-        let share = |count: usize| count as f64 / chars.max(1) as f64;
-        if let Some(min) = rule.min_alphanumeric {
-            let plain = source.bytes().filter(|b| b.is_ascii_alphanumeric() || b"\n?!,.".contains(b)).count();
-            if share(plain) < min {
-                return refuse("extension_alphanumeric", share(plain));
-            }
-        }
-        if let Some(min) = rule.min_alphabetic {
-            let letters = source.chars().filter(|c| c.is_alphabetic()).count();
-            if share(letters) < min {
-                return refuse("extension_alphabetic", share(letters));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn csv_fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let mut quoted = false;
-    for c in line.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            ',' if !quoted => fields.push(String::new()),
-            c => {
-                if let Some(field) = fields.last_mut() {
-                    field.push(c);
-                }
-            }
-        }
-    }
-    fields
 }
 
 /// The code filters compiled.
 #[derive(Clone, Debug)]
 pub struct CodeFilters {
     options: CodeOptions,
+    extensions: Option<ExtensionRules>,
 }
 
 impl CodeFilters {
     /// Compiles `options`.
-    pub fn new(options: &CodeOptions) -> CodeFilters {
-        CodeFilters { options: options.clone() }
+    ///
+    /// # Errors
+    /// [`Error::Option`] for bounds between which nothing lies and a table of extensions without rules, [`Error::Read`]
+    /// for one that cannot be read.
+    pub fn new(options: &CodeOptions) -> Result<CodeFilters, Error> {
+        ranges::ordered("code", "comment_ratio", options.comment_ratio)?;
+        ranges::ordered("code", "num_lines", options.num_lines)?;
+        let (least, most) = (options.comment_ratio.0, options.num_lines.1);
+        ranges::lowest_share("code", "comment_ratio", least)?;
+        ranges::highest("code", "num_lines", most)?;
+        ranges::lowest_share("code", "alpha", options.alpha)?;
+        ranges::lowest_share("code", "html_boilerplate", options.html_boilerplate)?;
+        let extensions = options.extensions.as_deref().map(ExtensionRules::open).transpose()?;
+        Ok(CodeFilters { options: options.clone(), extensions })
     }
 
     /// Refuses at the first filter that does: `empty`, `num_lines`, `xml_header`, `alpha`, `comment_ratio`,
-    /// `html_boilerplate`.
+    /// `html_boilerplate`, and the reasons of [`ExtensionRules::check`].
     ///
     /// # Errors
     /// The [`Refusal`] with the measured value.
-    pub fn check(&self, source: &str) -> Result<(), Refusal> {
+    pub fn check(&self, source: &str, file: CodeFile<'_>) -> Result<(), Refusal> {
         let mut scores = Vec::new();
-        self.scores(source, &mut scores)
+        self.scores(source, file, &mut scores)
     }
 
     /// Measures all filters into `scores` (cleared first) and gives the verdict.
     ///
     /// # Errors
     /// The [`Refusal`] of the first filter that refuses.
-    pub fn scores(&self, source: &str, scores: &mut Vec<Score>) -> Result<(), Refusal> {
+    pub fn scores(&self, source: &str, file: CodeFile<'_>, scores: &mut Vec<Score>) -> Result<(), Refusal> {
         scores.clear();
         if super::strip(source).is_empty() {
             return Err(Refusal { reason: "empty", value: 0.0 });
@@ -218,7 +126,7 @@ impl CodeFilters {
             false => source.chars().filter(|c| c.is_alphabetic()).count(),
         };
         add("alpha", letters as f64 / chars, o.alpha, f64::INFINITY);
-        if let Some(style) = o.comments {
+        if let Some(style) = o.comments.and_then(|style| style.for_file(file.path)) {
             let share = style.comment_chars(source).map_or(0.0, |c| c as f64 / chars);
             add("comment_ratio", share, o.comment_ratio.0, o.comment_ratio.1);
         }
@@ -227,9 +135,10 @@ impl CodeFilters {
             let share = if visible < o.html_min_chars { 0.0 } else { visible as f64 / chars };
             add("html_boilerplate", share, o.html_boilerplate, f64::INFINITY);
         }
-        match scores.iter().find(|s| !s.keep) {
-            Some(s) => Err(Refusal { reason: s.name, value: s.value }),
-            None => Ok(()),
+        match (scores.iter().find(|s| !s.keep), &self.extensions) {
+            (Some(s), _) => Err(Refusal { reason: s.name, value: s.value }),
+            (None, Some(rules)) => rules.check(source, file.language, extension(file.path)),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -255,34 +164,35 @@ fn is_hidden(name: &[u8]) -> bool {
 }
 
 /// Filters over the number of tokens, which the caller's tokenizer gives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenFilter {
     /// Fewest and most tokens.
-    pub token_count: (u64, u64),
+    pub token_count: (f64, f64),
     /// Fewest characters per token (Curator: 2.5 for code); 0 for no rule.
     pub fertility: f64,
 }
 
-impl Default for TokenFilter {
-    fn default() -> Self {
-        TokenFilter { token_count: (0, u64::MAX), fertility: 0.0 }
-    }
-}
-
 impl TokenFilter {
-    /// Refuses text of `tokens` tokens as `token_count` or `tokenizer_fertility`.
+    /// Checks the bounds.
     ///
     /// # Errors
-    /// The [`Refusal`] with the measured value.
-    pub fn check(&self, text: &str, tokens: u64) -> Result<(), Refusal> {
-        if tokens < self.token_count.0 || tokens > self.token_count.1 {
-            return Err(Refusal { reason: "token_count", value: tokens as f64 });
+    /// [`Error::Option`] for bounds between which nothing lies.
+    pub fn new(token_count: (f64, f64), fertility: f64) -> Result<TokenFilter, Error> {
+        ranges::ordered("tokens", "token_count", token_count)?;
+        ranges::highest("tokens", "token_count", token_count.1)?;
+        ranges::highest("tokens", "fertility", fertility)?;
+        Ok(TokenFilter { token_count, fertility })
+    }
+
+    /// Measures text of `tokens` tokens: `token_count`, and where there is a rule `tokenizer_fertility`.
+    pub fn scores(&self, text: &str, tokens: u64, scores: &mut Vec<Score>) {
+        let (low, high) = self.token_count;
+        let count = tokens as f64;
+        scores.clear();
+        scores.push(Score { name: "token_count", value: count, keep: low <= count && count <= high });
+        if self.fertility > 0.0 {
+            let value = if tokens == 0 { -1.0 } else { count_chars(text.as_bytes()) as f64 / count };
+            scores.push(Score { name: "tokenizer_fertility", value, keep: value >= self.fertility });
         }
-        let value = if tokens == 0 { -1.0 } else { count_chars(text.as_bytes()) as f64 / tokens as f64 };
-        if value < self.fertility {
-            return Err(Refusal { reason: "tokenizer_fertility", value });
-        }
-        Ok(())
     }
 }

@@ -9,15 +9,90 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommentStyle {
+    /// As the name of the file says ([`CommentStyle::of_file`]).
+    Auto,
     /// `#` and docstrings.
     Python,
     /// `//` and `/* */`: C, C++, Java, Go, JavaScript, Rust.
     C,
-    /// `#`: shell, Ruby, Perl, TOML.
+    /// `#`: shell, Ruby, Perl, Julia.
     Hash,
     /// `<!-- -->`: HTML, XML.
     Markup,
+    /// `//`, `#` and `/* */`: PHP.
+    Php,
+    /// `--` and `/* */`.
+    Sql,
+    /// `--` and `--[[ ]]`.
+    Lua,
+    /// `--` and `{- -}`: Haskell, Elm.
+    Haskell,
+    /// `;` and `#| |#`: Lisp, Scheme, Clojure; assemblers.
+    Lisp,
+    /// `%`: TeX, Erlang.
+    Tex,
 }
+
+/// The marks of a style.
+struct Marks {
+    line: &'static [&'static str],
+    block: Option<(&'static str, &'static str)>,
+    quotes: &'static [u8],
+    /// A backslash outside of strings takes the meaning of the next character.
+    escapes: bool,
+}
+
+/// Extensions, or whole names, in lower case, by style: programs. Markup, styles and settings are rightly written without
+/// comments, so `auto` leaves them alone.
+const FILES: &[(CommentStyle, &[&str])] = &[
+    (CommentStyle::Python, &["py", "pyi", "pyw", "pyx", "pxd", "bzl", "sconstruct"]),
+    (
+        CommentStyle::C,
+        &[
+            "c", "h", "cc", "cpp", "cxx", "c++", "hh", "hpp", "hxx", "inl", "cu", "cuh", "mm", "java", "kt",
+            "kts", "scala", "groovy", "gradle", "go", "rs", "swift", "dart", "zig", "sv", "d", "cs", "js",
+            "mjs", "cjs", "jsx", "ts", "mts", "cts", "tsx", "glsl", "vert", "frag", "hlsl", "metal", "wgsl",
+            "sol",
+        ],
+    ),
+    (
+        CommentStyle::Hash,
+        &[
+            "sh",
+            "bash",
+            "zsh",
+            "fish",
+            "ksh",
+            "rb",
+            "rake",
+            "gemspec",
+            "pl",
+            "pm",
+            "tcl",
+            "r",
+            "jl",
+            "ex",
+            "exs",
+            "nim",
+            "cr",
+            "coffee",
+            "awk",
+            "sed",
+            "mk",
+            "cmake",
+            "ps1",
+            "makefile",
+            "dockerfile",
+            "rakefile",
+            "gemfile",
+        ],
+    ),
+    (CommentStyle::Php, &["php", "phtml"]),
+    (CommentStyle::Sql, &["sql", "ddl"]),
+    (CommentStyle::Lua, &["lua"]),
+    (CommentStyle::Haskell, &["hs", "elm", "purs", "agda", "idr"]),
+    (CommentStyle::Lisp, &["lisp", "lsp", "el", "scm", "rkt", "clj", "cljs", "cljc", "asm"]),
+];
 
 impl CommentStyle {
     /// The style of a mime type as Curator's filter names languages.
@@ -38,44 +113,80 @@ impl CommentStyle {
         })
     }
 
-    /// Characters of comments in `source`; `None` when the text ends inside a string or comment.
+    /// The style of a file by its extension, or by its whole name where that has none (`Makefile`). `path` may be a
+    /// bare extension. None for data, prose, markup and
+    /// languages that are not known.
+    pub fn of_file(path: &str) -> Option<CommentStyle> {
+        let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+        let extension = extension(&name);
+        let find =
+            |wanted: &str| FILES.iter().find(|(_, names)| names.contains(&wanted)).map(|(style, _)| *style);
+        find(&name).or_else(|| find(extension))
+    }
+
+    /// The style to read `path` with; none where `auto` does not know it.
+    pub(super) fn for_file(self, path: &str) -> Option<CommentStyle> {
+        match self {
+            CommentStyle::Auto => CommentStyle::of_file(path),
+            style => Some(style),
+        }
+    }
+
+    /// Characters of comments in `source`; `None` when the text ends inside a string or comment, and for `auto`, which
+    /// a file's name has to turn into a style first.
     ///
     /// Python: comments with their `#`, docstrings with their indentation removed, a character between two docstrings.
     /// Others: without the marks, a character between two comments.
     pub fn comment_chars(self, source: &str) -> Option<usize> {
+        let of = |line, block, quotes, escapes| marked(source, &Marks { line, block, quotes, escapes });
+        let c_block = Some(("/*", "*/"));
         match self {
+            CommentStyle::Auto => None,
             CommentStyle::Python => python(source),
-            CommentStyle::C => marked(source, &["//"], Some(("/*", "*/")), b"\"'`"),
-            CommentStyle::Hash => marked(source, &["#"], None, b"\"'"),
-            CommentStyle::Markup => marked(source, &[], Some(("<!--", "-->")), b""),
+            CommentStyle::C => of(&["//"], c_block, b"\"'`", false),
+            CommentStyle::Hash => of(&["#"], None, b"\"'", true),
+            CommentStyle::Markup => of(&[], Some(("<!--", "-->")), b"", false),
+            CommentStyle::Php => of(&["//", "#"], c_block, b"\"'`", false),
+            CommentStyle::Sql => of(&["--"], c_block, b"\"'", false),
+            CommentStyle::Lua => of(&["--"], Some(("--[[", "]]")), b"\"'", false),
+            CommentStyle::Haskell => of(&["--"], Some(("{-", "-}")), b"\"", false),
+            CommentStyle::Lisp => of(&[";"], Some(("#|", "|#")), b"\"", true),
+            CommentStyle::Tex => of(&["%"], None, b"", true),
         }
     }
+}
+
+/// What stands behind the last dot of a path's last part, or all of it.
+pub(super) fn extension(path: &str) -> &str {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 fn chars(text: &str) -> usize {
     super::unicode::count_chars(text.as_bytes())
 }
 
-fn marked(source: &str, line: &[&str], block: Option<(&str, &str)>, quotes: &[u8]) -> Option<usize> {
+fn marked(source: &str, marks: &Marks) -> Option<usize> {
     let bytes = source.as_bytes();
     let (mut at, mut total, mut comments) = (0, 0, 0usize);
     while at < bytes.len() {
-        let rest = &source.as_bytes()[at..];
-        if let Some(mark) = line.iter().find(|m| rest.starts_with(m.as_bytes())) {
-            let end = memchr::memchr(b'\n', rest).map_or(bytes.len(), |n| at + n);
-            total += chars(&source[at + mark.len()..end]);
-            comments += 1;
-            at = end;
-        } else if let Some((open, close)) = block.filter(|(open, _)| rest.starts_with(open.as_bytes())) {
+        let rest = &bytes[at..];
+        // Lua's block opens with its mark of a line.
+        if let Some((open, close)) = marks.block.filter(|(open, _)| rest.starts_with(open.as_bytes())) {
             let from = at + open.len();
             let len = memchr::memmem::find(&bytes[from..], close.as_bytes())?;
             total += chars(&source[from..from + len]);
             comments += 1;
             at = from + len + close.len();
-        } else if quotes.contains(&rest[0]) {
+        } else if let Some(mark) = marks.line.iter().find(|m| rest.starts_with(m.as_bytes())) {
+            let end = memchr::memchr(b'\n', rest).map_or(bytes.len(), |n| at + n);
+            total += chars(&source[at + mark.len()..end]);
+            comments += 1;
+            at = end;
+        } else if marks.quotes.contains(&rest[0]) {
             at = string_end(bytes, at, rest[0]);
         } else {
-            at += 1;
+            at += if marks.escapes && rest[0] == b'\\' { 2 } else { 1 };
         }
     }
     Some(total + comments.saturating_sub(1))
@@ -205,6 +316,10 @@ mod tests {
         check(CommentStyle::C, "int a; // two\n/* four */ \"// not\"", Some(4 + 6 + 1));
         check(CommentStyle::C, "/* never closed", None);
         check(CommentStyle::Hash, "echo '#no' # yes\n", Some(4));
+        check(CommentStyle::Hash, "echo \\# no # yes\n", Some(4));
+        check(CommentStyle::Sql, "select 1 -- one\n/* two */", Some(4 + 5 + 1));
+        check(CommentStyle::Lua, "x = 1 -- one\n--[[ two\nmore ]]", Some(4 + 10 + 1));
+        check(CommentStyle::Tex, "5\\% of it % yes", Some(4));
         check(CommentStyle::Markup, "<p><!-- hi --></p>", Some(4));
         check(CommentStyle::Python, "\"\"\"Module.\"\"\"\nx = 1  # one\n", Some(7 + 5));
         check(
@@ -215,5 +330,23 @@ mod tests {
         check(CommentStyle::Python, "x = 'not a doc'\n", Some(0));
         check(CommentStyle::Python, "x = \"\"\"open", None);
         check(CommentStyle::Python, "x = (1", None);
+    }
+    #[test]
+    fn styles_go_by_the_name_of_the_file() {
+        for (path, style) in [
+            ("src/a.PY", Some(CommentStyle::Python)),
+            ("a.b/main.rs", Some(CommentStyle::C)),
+            ("rs", Some(CommentStyle::C)),
+            ("docker/Makefile", Some(CommentStyle::Hash)),
+            ("Dockerfile", Some(CommentStyle::Hash)),
+            ("index.html", None),
+            ("notes.txt", None),
+            ("data.json", None),
+            ("", None),
+        ] {
+            assert_eq!(CommentStyle::of_file(path), style, "{path}");
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        assert!(FILES.iter().flat_map(|(_, names)| *names).all(|name| seen.insert(*name)));
     }
 }

@@ -3,6 +3,7 @@
 use super::catalog::Filter;
 use super::options::{FilterOptions, Position, SubstringOptions};
 use super::phrases::PolicyPhrases;
+use super::ranges;
 use super::scratch::{Needs, Scratch, View};
 use super::select::{bounds, check_lengths, refused, select};
 use crate::Error;
@@ -50,12 +51,13 @@ impl Filters {
     ///
     /// # Errors
     /// [`Error::Option`] for a name that no filter has, an n-gram length outside 2..=16 or given twice, and bounds that
-    /// are no numbers.
+    /// are no numbers or let nothing pass.
     pub fn new(options: &FilterOptions) -> Result<Filters, Error> {
         check_lengths("repeating_top_ngrams", &options.repeating_top_ngrams)?;
         check_lengths("repeating_dup_ngrams", &options.repeating_dup_ngrams)?;
         check_lengths("gopher.top_ngrams", &options.gopher.top_ngrams)?;
         check_lengths("gopher.dup_ngrams", &options.gopher.dup_ngrams)?;
+        ranges::check(options)?;
         let mut rules = Vec::new();
         for filter in select(options)? {
             let (low, high) = bounds(filter, options);
@@ -230,6 +232,7 @@ fn of_lines(filter: Filter, view: &mut View) -> f64 {
     match filter {
         Filter::RepeatedLines => ratio(lines.pieces.unique, count),
         Filter::RepeatedLinesChar => ratio(lines.pieces.unique_chars as f64, lines.pieces.chars as f64),
+        Filter::Punctuation if view.finds_words_by_dictionary() => ratio(lines.without_any_end_mark, count),
         Filter::Punctuation => ratio(lines.without_end_mark, count),
         Filter::Ellipsis => ratio(lines.cut_off, count),
         _ => ratio(lines.bullets, count),

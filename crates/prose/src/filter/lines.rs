@@ -8,6 +8,8 @@ use memchr::memchr_iter;
 const BULLETS: [char; 12] = ['•', '‣', '⁃', '⁌', '⁍', '∙', '○', '●', '◘', '◦', '⦾', '⦿'];
 /// Ends of a line that is a sentence, by Curator and C4.
 const END_MARKS: [char; 5] = ['.', '?', '!', '"', '\''];
+/// Quotation marks that close such a line in other scripts.
+const CLOSING: [char; 6] = ['”', '’', '」', '』', '»', '）'];
 /// Ends of a line that was cut off, in lower case.
 const CUT_OFF: [&str; 8] = ["...", "[...]", "…", "(...)", "[…]", "-»", "read more..", "read more"];
 
@@ -38,6 +40,8 @@ pub(crate) struct LineFacts {
     pub(crate) bullets: u32,
     /// Stripped lines that end in none of `. ? ! " '`.
     pub(crate) without_end_mark: u32,
+    /// Those of them that end in no sentence's end of any script either, nor in its closing quotation mark.
+    pub(crate) without_any_end_mark: u32,
     /// Stripped lines that end in an ellipsis or "read more".
     pub(crate) cut_off: u32,
     /// Lines whose last character is terminal punctuation of any script.
@@ -105,7 +109,11 @@ fn read_line(line: &str, short: u32, bag: &mut Bag, facts: &mut LineFacts) {
     facts.short += u32::from(chars <= short);
     facts.terminal += u32::from(line.ends_with(is_terminal));
     facts.bullets += u32::from(!stripped.as_bytes()[0].is_ascii() && stripped.starts_with(BULLETS));
-    facts.without_end_mark += u32::from(!stripped.ends_with(END_MARKS));
+    if !stripped.ends_with(END_MARKS) {
+        facts.without_end_mark += 1;
+        let ends = stripped.ends_with(is_terminal) || stripped.ends_with(CLOSING);
+        facts.without_any_end_mark += u32::from(!ends);
+    }
     facts.cut_off += u32::from(is_cut_off(stripped));
 }
 

@@ -17,12 +17,14 @@ mod catalog;
 mod chars;
 mod code;
 mod comments;
+mod extensions;
 mod fused;
 mod histogram;
 mod lines;
 mod ngrams;
 mod options;
 mod phrases;
+mod ranges;
 mod repetition;
 mod scratch;
 mod segments;
@@ -35,8 +37,9 @@ mod words;
 
 pub use c4::{C4, C4Options};
 pub use catalog::{Filter, Set};
-pub use code::{CodeFilters, CodeOptions, ExtensionRule, ExtensionRules, TokenFilter};
+pub use code::{CodeFile, CodeFilters, CodeOptions, TokenFilter};
 pub use comments::CommentStyle;
+pub use extensions::{ExtensionRule, ExtensionRules};
 pub use fused::{Filters, Refusal, Score};
 pub use histogram::Histogram;
 pub use options::{

@@ -102,6 +102,11 @@ impl<'a> View<'a> {
         *self.s.gopher_marks.get_or_insert_with(|| gopher_marks(self.text))
     }
 
+    /// Whether the text may be of a script without spaces, whose marks count as its words do.
+    pub(super) fn finds_words_by_dictionary(&self) -> bool {
+        self.needs.rule == WordRule::Dictionary
+    }
+
     pub(super) fn words(&mut self) -> &Words {
         if !self.s.has_words {
             self.s.words.find(self.text, self.needs.rule);

@@ -88,6 +88,9 @@ const CODES: [(&str, &str); 82] = [
     ("zul", "zu"),
 ];
 
+/// The script of Japanese, which writes with three.
+pub(super) const JAPANESE: &str = "Jpan";
+
 /// The code of two letters, or `code` where there is none.
 pub fn two_letters(code: &str) -> &str {
     CODES.iter().find(|(three, _)| *three == code).map_or(code, |(_, two)| two)

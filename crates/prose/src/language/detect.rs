@@ -1,12 +1,13 @@
 //! The language of a text.
 
-use super::codes::{iso_15924, script_of, two_letters};
-use super::model;
+use super::codes::{JAPANESE, iso_15924, script_of, two_letters};
+use super::{known, model};
 use crate::Error;
 use crate::filter::{Refusal, strip};
 use fasttext::FastText;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use whatlang::Lang;
 
 /// How languages are found and which stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +65,8 @@ impl LanguageDetector {
     /// Loads the model that `options` name, if any.
     ///
     /// # Errors
-    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] for a score outside 0..=1.
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] for a score outside 0..=1 and a wanted
+    /// language that is never found.
     pub fn new(options: &LanguageOptions) -> Result<LanguageDetector, Error> {
         if !(0.0..=1.0).contains(&options.min_score) {
             return Err(Error::Option {
@@ -75,30 +77,25 @@ impl LanguageDetector {
             });
         }
         let model = options.model.as_deref().map(model::open).transpose()?;
+        match &model {
+            None => known::check(&options.languages, &known::built_in(), "the built-in detector")?,
+            Some(model) => {
+                known::check(&options.languages, &known::of_labels(&model.get_labels().0), "the model")?
+            }
+        }
         Ok(LanguageDetector { options: options.clone(), model })
     }
 
     /// The language of `text`; none when there is no letter to judge by.
     pub fn detect(&self, text: &str) -> Option<Language> {
-        let text = strip(head(text, self.options.max_bytes));
         match &self.model {
-            None => {
-                let info = whatlang::detect(text)?;
-                let script = match info.lang().code() {
-                    "jpn" => "Jpan",
-                    _ => iso_15924(info.script()),
-                };
-                let code = two_letters(info.lang().code()).to_string();
-                Some(Language { code, script: script.to_string(), score: info.confidence() as f32 })
-            }
+            None => built_in(text, self.options.max_bytes),
             Some(model) => {
+                let text = strip(head(text, self.options.max_bytes));
                 let best = model.predict(&text.replace('\n', " "), 1, 0.0).into_iter().next()?;
-                let label = best.label.trim_start_matches("__label__");
-                let (code, script) = match label.split_once('_') {
-                    Some((code, script)) => (code, script.to_string()),
-                    None => (label, script_of(text).to_string()),
-                };
-                Some(Language { code: two_letters(code).to_string(), script, score: best.prob })
+                let (code, script) = known::parts_of(&best.label);
+                let script = script.unwrap_or_else(|| script_of(text)).to_string();
+                Some(Language { code: code.to_string(), script, score: best.prob })
             }
         }
     }
@@ -121,6 +118,17 @@ impl LanguageDetector {
         }
         Ok(language)
     }
+}
+
+/// The language of the first `max_bytes` of `text` by the built-in detector; none when there is no letter to judge by.
+pub(crate) fn built_in(text: &str, max_bytes: usize) -> Option<Language> {
+    let info = whatlang::detect(strip(head(text, max_bytes)))?;
+    let script = match info.lang() {
+        Lang::Jpn => JAPANESE,
+        _ => iso_15924(info.script()),
+    };
+    let code = two_letters(info.lang().code()).to_string();
+    Some(Language { code, script: script.to_string(), score: info.confidence() as f32 })
 }
 
 /// At most `bytes` of the begin of `text`, cut between characters; 0 for all.

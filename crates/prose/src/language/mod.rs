@@ -8,9 +8,11 @@
 
 mod codes;
 mod detect;
+mod known;
 mod model;
 mod quality;
 
 pub use codes::{script_of, two_letters};
+pub(crate) use detect::built_in;
 pub use detect::{Language, LanguageDetector, LanguageOptions};
 pub use quality::{ParetoKeep, QualityModel, QualityOptions, QualityReport, QualityTraining, train_quality};

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use fasttext::FastText;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 const MAGIC: i32 = 793_712_314;
@@ -54,9 +54,25 @@ fn check_header(path: &Path) -> Result<(), Error> {
     let rows = words as u64 + bucket as u64 + labels as u64;
     let pruned = i64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| header[4 * 21 + i]));
     if pruned < 0 && rows * dim as u64 * 4 > length {
+        if is_quantised(file, words as u64 + labels as u64).unwrap_or(false) {
+            return Err(bad(QUANTISED.to_string()));
+        }
         return Err(bad(format!(
             "{rows} rows of {dim} numbers do not fit into {length} bytes; copy the file again"
         )));
     }
     Ok(())
+}
+
+/// Whether the mark of quantised models stands behind the dictionary, at whose beginning `file` is.
+fn is_quantised(file: std::fs::File, entries: u64) -> std::io::Result<bool> {
+    let mut file = BufReader::new(file);
+    // A word with its 0, its count (8 bytes) and its kind (1 byte).
+    for _ in 0..entries {
+        file.skip_until(0)?;
+        file.read_exact(&mut [0; 9])?;
+    }
+    let mut mark = [0];
+    file.read_exact(&mut mark)?;
+    Ok(mark[0] == 1)
 }

@@ -6,7 +6,7 @@ use crate::filter::Refusal;
 use fasttext::FastText;
 use fasttext::args::Args;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
@@ -18,10 +18,18 @@ pub struct QualityOptions {
     pub model: PathBuf,
     /// The label of good text.
     pub label: String,
-    /// The rule of keeping; without it the threshold holds.
+    /// The rule of keeping, by chance; without it `min_score` alone decides.
     pub pareto: Option<ParetoKeep>,
-    /// Lowest score that is kept when there is no rule.
-    pub min_score: f32,
+    /// Lowest score that is kept, with the rule and without it. Unset it is 0.5 without the rule, and no limit with it.
+    pub min_score: Option<f32>,
+}
+
+impl QualityOptions {
+    /// The threshold that holds.
+    pub fn threshold(&self) -> Option<f32> {
+        const WITHOUT_RULE: f32 = 0.5;
+        self.min_score.or(if self.pareto.is_none() { Some(WITHOUT_RULE) } else { None })
+    }
 }
 
 impl Default for QualityOptions {
@@ -30,7 +38,7 @@ impl Default for QualityOptions {
             model: PathBuf::new(),
             label: "__label__hq".to_string(),
             pareto: Some(ParetoKeep::default()),
-            min_score: 0.5,
+            min_score: None,
         }
     }
 }
@@ -77,8 +85,18 @@ impl QualityModel {
     /// Loads the model.
     ///
     /// # Errors
-    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] when it has no such label.
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] when it has no such label, and for numbers
+    /// that cannot be.
     pub fn new(options: &QualityOptions) -> Result<QualityModel, Error> {
+        let refused = |key: &str, found: String, advice: &str| {
+            Err(Error::Option { piece: "quality", key: key.to_string(), found, advice: advice.to_string() })
+        };
+        if let Some(score) = options.min_score.filter(|score| !(0.0..=1.0).contains(score)) {
+            return refused("min_score", score.to_string(), "give a number from 0 to 1");
+        }
+        if let Some(rule) = options.pareto.filter(|rule| rule.alpha.is_nan() || rule.alpha <= 0.0) {
+            return refused("pareto.alpha", rule.alpha.to_string(), "give a number above 0");
+        }
         let model = model::open(&options.model)?;
         let (labels, _) = model.get_labels();
         if !labels.contains(&options.label) {
@@ -102,18 +120,20 @@ impl QualityModel {
         }
     }
 
-    /// The score of the document `id`, or its refusal as `quality`.
+    /// The score of the document `id`, or its refusal: `quality` below the threshold, `quality_pareto` by the rule.
     ///
     /// # Errors
     /// The [`Refusal`] with the score.
     pub fn check(&self, id: &str, text: &str) -> Result<f32, Refusal> {
         let score = self.score(text);
         let value = f64::from(score);
-        let keep = match &self.options.pareto {
-            Some(rule) => rule.keep(id, value),
-            None => score >= self.options.min_score,
-        };
-        if keep { Ok(score) } else { Err(Refusal { reason: "quality", value }) }
+        if self.options.threshold().is_some_and(|least| score < least) {
+            return Err(Refusal { reason: "quality", value });
+        }
+        match &self.options.pareto {
+            Some(rule) if !rule.keep(id, value) => Err(Refusal { reason: "quality_pareto", value }),
+            _ => Ok(score),
+        }
     }
 }
 
@@ -169,56 +189,91 @@ pub struct QualityReport {
     pub accuracy: f64,
 }
 
-/// Trains a model on labelled texts (`("__label__hq", text)`) and writes it to `out` (`.bin`). One thread, so the same
-/// examples give the same model. The examples pass through a file next to `out`, which is removed.
+/// Trains a model on labelled texts (`("__label__hq", text)`) and writes it to `out` (`.bin`). One thread, and examples in
+/// an order that their number and the seed decide, so the same examples give the same model. They pass through a file
+/// next to `out`, which is removed; memory holds the held-out ones and a few bytes of each.
 ///
 /// # Errors
-/// [`Error::Write`] for the files, [`Error::BadFile`] when nothing can be learnt from the examples.
-pub fn train_quality<'a>(
+/// The first failure among the examples, [`Error::Write`] for the files, [`Error::BadFile`] when nothing can be learnt
+/// from the examples.
+pub fn train_quality<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     options: &QualityTraining,
-    examples: impl IntoIterator<Item = (&'a str, &'a str)>,
+    examples: impl IntoIterator<Item = Result<(L, T), E>>,
     out: &Path,
-) -> Result<QualityReport, Error> {
-    let lines = out.with_extension("examples.tmp");
-    let result = write_examples(options, examples, &lines)
-        .and_then(|(count, held_out)| learn(options, &lines, out, count, &held_out));
-    match std::fs::remove_file(&lines) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound && result.is_ok() => {
-            Err(Error::write("remove", &lines, e))
+) -> Result<QualityReport, E> {
+    let lines = [out.with_extension("arrived.tmp"), out.with_extension("examples.tmp")];
+    let result = write_examples(options, examples, &lines[0]).and_then(|written| {
+        mix(options.seed, &written.places, [&lines[0], &lines[1]])?;
+        Ok(learn(options, &lines[1], out, &written)?)
+    });
+    for path in &lines {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound && result.is_ok() => {
+                return Err(Error::write("remove", path, e).into());
+            }
+            _ => {}
         }
-        _ => result,
     }
+    result
 }
 
-type HeldOut = Vec<(String, String)>;
+/// Examples on their way into a model.
+struct Written {
+    /// First byte and length of each that is learnt.
+    places: Vec<(u64, u64)>,
+    /// The others, with their labels.
+    held_out: Vec<(String, String)>,
+}
 
-fn write_examples<'a>(
+fn write_examples<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     options: &QualityTraining,
-    examples: impl IntoIterator<Item = (&'a str, &'a str)>,
+    examples: impl IntoIterator<Item = Result<(L, T), E>>,
     path: &Path,
-) -> Result<(u64, HeldOut), Error> {
+) -> Result<Written, E> {
     let file = std::fs::File::create(path).map_err(|e| Error::write("create", path, e))?;
     let mut file = std::io::BufWriter::new(file);
-    let mut held_out = Vec::new();
-    let mut count = 0;
-    for (i, (label, text)) in examples.into_iter().enumerate() {
+    let mut written = Written { places: Vec::new(), held_out: Vec::new() };
+    let mut end = 0;
+    for (i, example) in examples.into_iter().enumerate() {
+        let (label, text) = example?;
+        let (label, text) = (label.as_ref(), one_line(text.as_ref()));
         if options.hold_out > 0 && (i as u64).is_multiple_of(u64::from(options.hold_out)) {
-            held_out.push((label.to_string(), one_line(text)));
+            written.held_out.push((label.to_string(), text));
             continue;
         }
-        writeln!(file, "{label} {}", one_line(text)).map_err(|e| Error::write("write", path, e))?;
-        count += 1;
+        writeln!(file, "{label} {text}").map_err(|e| Error::write("write", path, e))?;
+        let bytes = (label.len() + text.len() + 2) as u64;
+        written.places.push((end, bytes));
+        end += bytes;
     }
     file.flush().map_err(|e| Error::write("write", path, e))?;
-    Ok((count, held_out))
+    Ok(written)
+}
+
+/// Copies the lines at `places` in a random order: a model that sees one label after the other forgets the first.
+fn mix(seed: u32, places: &[(u64, u64)], [from, to]: [&Path; 2]) -> Result<(), Error> {
+    let mut input = std::fs::File::open(from).map_err(|e| Error::read(from, e))?;
+    let output = std::fs::File::create(to).map_err(|e| Error::write("create", to, e))?;
+    let mut output = std::io::BufWriter::new(output);
+    let key =
+        |place: &(u64, u64)| (XxHash3_64::oneshot_with_seed(seed.into(), &place.0.to_le_bytes()), place.0);
+    let mut order = places.to_vec();
+    order.sort_by_cached_key(key);
+    let mut line = Vec::new();
+    for (first, bytes) in order {
+        line.clear();
+        input.seek(SeekFrom::Start(first)).map_err(|e| Error::read(from, e))?;
+        (&mut input).take(bytes).read_to_end(&mut line).map_err(|e| Error::read(from, e))?;
+        output.write_all(&line).map_err(|e| Error::write("write", to, e))?;
+    }
+    output.flush().map_err(|e| Error::write("write", to, e))
 }
 
 fn learn(
     options: &QualityTraining,
     lines: &Path,
     out: &Path,
-    examples: u64,
-    held_out: &HeldOut,
+    written: &Written,
 ) -> Result<QualityReport, Error> {
     let mut args = Args { word_ngrams: options.word_ngrams as i32, ..Args::default() };
     args.apply_supervised_defaults();
@@ -236,10 +291,12 @@ fn learn(
     let partial = out.with_extension("bin.tmp");
     model.save_model(&partial).map_err(|e| Error::write("write", &partial, std::io::Error::other(e)))?;
     std::fs::rename(&partial, out).map_err(|e| Error::write("rename", out, e))?;
-    let right = held_out
+    let right = written
+        .held_out
         .iter()
         .filter(|(label, text)| model.predict(text, 1, 0.0).first().is_some_and(|best| best.label == *label))
         .count();
-    let held = held_out.len() as u64;
+    let held = written.held_out.len() as u64;
+    let examples = written.places.len() as u64;
     Ok(QualityReport { examples, held_out: held, accuracy: right as f64 / held.max(1) as f64 })
 }

@@ -1,5 +1,6 @@
 //! US identity numbers, and postal addresses.
 
+use super::digits::{Group, is_single};
 use super::{Entity, Found, compile, has_context, stands_alone};
 use regex::Regex;
 
@@ -7,7 +8,6 @@ use regex::Regex;
 #[derive(Clone, Debug)]
 pub(super) struct Ids {
     ssn: Regex,
-    number: Regex,
     street: Regex,
     box_: Regex,
 }
@@ -35,7 +35,6 @@ impl Ids {
         let city = r"(?:,?\s(?:Apt|Apartment|Suite|Ste|Unit|Floor|#)\.?\s?[0-9A-Za-z-]{1,6})?(?:,\s?[A-Z][A-Za-z.'-]+(?:\s[A-Z][A-Za-z.'-]+){0,2})?(?:,?\s[A-Z]{2}\b\.?(?:\s[0-9]{5}(?:-[0-9]{4})?)?)?";
         Ids {
             ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"),
-            number: compile(r"[A-Z]{0,2}[0-9](?:[ -]?[0-9]){5,13}"),
             street: compile(&format!(
                 r"[1-9][0-9]{{0,5}}[A-Za-z]?(?:-[0-9]{{1,4}})?\s(?:[NSEW]\.?\s|North\s|South\s|East\s|West\s)?(?:[A-Z][A-Za-z'.-]*\s|[0-9]{{1,3}}(?:st|nd|rd|th)\s){{1,3}}(?:{STREETS})\b\.?{city}"
             )),
@@ -43,7 +42,14 @@ impl Ids {
         }
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    /// `groups` are the digits of `text`.
+    pub(super) fn find(
+        &self,
+        text: &str,
+        groups: &[Group],
+        wanted: &impl Fn(Entity) -> bool,
+        found: &mut Vec<Found>,
+    ) {
         if wanted(Entity::UsSsn) {
             for m in self.ssn.find_iter(text) {
                 let bare = m.len() == 9;
@@ -55,7 +61,7 @@ impl Ids {
         }
         let (passport, license) = (wanted(Entity::UsPassport), wanted(Entity::UsDriverLicense));
         if passport || license {
-            self.numbers(text, passport, license, found);
+            numbers(text, groups, (passport, license), found);
         }
         if wanted(Entity::Address) {
             let entity = Entity::Address;
@@ -66,24 +72,49 @@ impl Ids {
             }
         }
     }
+}
 
-    fn numbers(&self, text: &str, passport: bool, license: bool, found: &mut Vec<Found>) {
-        for m in self.number.find_iter(text) {
-            let (start, end) = (m.start(), m.end());
-            if !lone(text, start, end) {
-                continue;
-            }
-            let letters = m.as_str().bytes().take_while(u8::is_ascii_uppercase).count();
-            let digits = m.as_str().bytes().filter(u8::is_ascii_digit).count();
-            let whole = m.len() == letters + digits;
-            let is_passport = whole && (letters, digits) == (0, 9) || (letters, digits) == (1, 8);
-            if passport && is_passport && has_context(text, start, 40, &PASSPORT_WORDS) {
-                found.push(Found { entity: Entity::UsPassport, start, end });
-            } else if license && (6..=14).contains(&digits) && has_context(text, start, 40, &LICENSE_WORDS) {
-                found.push(Found { entity: Entity::UsDriverLicense, start, end });
-            }
+/// Numbers of passports and licences: up to two letters, then digits.
+fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), found: &mut Vec<Found>) {
+    let mut at = 0;
+    while at < groups.len() {
+        let before = text.as_bytes()[..groups[at].start].iter().rev();
+        let letters = before.take(2).take_while(|b| b.is_ascii_uppercase()).count();
+        let start = groups[at].start - letters;
+        let near = |words: &[&str]| has_context(text, start, 40, words);
+        let count = match number(text, groups, at, letters) {
+            (Some(count), _) if passport && near(&PASSPORT_WORDS) => Some((Entity::UsPassport, count)),
+            (_, Some(count)) if license && near(&LICENSE_WORDS) => Some((Entity::UsDriverLicense, count)),
+            _ => None,
+        };
+        if let Some((entity, count)) = count {
+            found.push(Found { entity, start, end: groups[at + count - 1].end });
+        }
+        at += count.map_or(1, |(_, count)| count);
+    }
+}
+
+/// How many groups from `at` would be a passport's number, and how many a licence's.
+fn number(text: &str, groups: &[Group], at: usize, letters: usize) -> (Option<usize>, Option<usize>) {
+    let start = groups[at].start - letters;
+    let (mut digits, mut passport, mut license) = (0, None, None);
+    for (count, group) in (1..).zip(&groups[at..]) {
+        digits += group.len();
+        if digits > 14 {
+            break;
+        }
+        if lone(text, start, group.end) {
+            let is_passport = letters == 0 && digits == 9 && count == 1 || letters == 1 && digits == 8;
+            passport = passport.or(is_passport.then_some(count));
+            license = if digits >= 6 { Some(count) } else { license };
+        }
+        let between = groups.get(at + count).map_or("", |next| &text[group.end..next.start]);
+        // A hyphen goes on; behind a space there is another number once this one is long enough.
+        if !is_single(between) || digits >= 6 && between != "-" {
+            break;
         }
     }
+    (passport, license)
 }
 
 fn lone(text: &str, start: usize, end: usize) -> bool {

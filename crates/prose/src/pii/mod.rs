@@ -6,12 +6,14 @@
 
 mod action;
 mod dates;
+mod digits;
 mod gazetteer;
 mod ids;
 mod names;
 mod net;
 mod numbers;
 mod options;
+mod phones;
 mod places;
 
 pub use options::{Action, Entity, PiiOptions};
@@ -83,9 +85,13 @@ impl Pii {
         let wanted = |entity: Entity| self.options.entities.contains(&entity);
         let mut found = Vec::new();
         self.net.find(text, &wanted, &mut found);
-        if text.bytes().any(|b| b.is_ascii_digit()) {
-            self.numbers.find(text, &wanted, &mut found);
-            self.ids.find(text, &wanted, &mut found);
+        let groups = digits::groups(text);
+        if !groups.is_empty() {
+            self.numbers.find(text, &groups, &wanted, &mut found);
+            if wanted(Entity::Phone) {
+                phones::find(text, &groups, &mut found);
+            }
+            self.ids.find(text, &groups, &wanted, &mut found);
             self.dates.find(text, &wanted, &mut found);
         }
         self.names.find(text, &wanted, &mut found);
@@ -96,18 +102,23 @@ impl Pii {
     /// `text` with its detections redacted, replaced or hashed, and how many there were; borrowed when there were none.
     pub fn apply<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
         let found = self.find(text);
+        (self.rewrite(text, &found), found.len())
+    }
+
+    /// `text` with what [`Pii::find`] found redacted, replaced or hashed; borrowed when that was nothing.
+    pub fn rewrite<'a>(&self, text: &'a str, found: &[Found]) -> Cow<'a, str> {
         if found.is_empty() {
-            return (Cow::Borrowed(text), 0);
+            return Cow::Borrowed(text);
         }
         let mut out = String::with_capacity(text.len());
         let mut done = 0;
-        for f in &found {
+        for f in found {
             out.push_str(&text[done..f.start]);
             action::write(self.options.action, f.entity, &text[f.start..f.end], &self.key, &mut out);
             done = f.end;
         }
         out.push_str(&text[done..]);
-        (Cow::Owned(out), found.len())
+        Cow::Owned(out)
     }
 }
 

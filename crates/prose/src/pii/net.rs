@@ -52,8 +52,13 @@ impl Net {
             return;
         }
         for m in self.v6.find_iter(text) {
-            let start = m.start();
+            // A colon before it belongs to the word there, as in `host:2001:db8::1`.
             let value = m.as_str();
+            let value = match value.strip_prefix(':') {
+                Some(shorter) if !shorter.starts_with(':') => shorter,
+                _ => value,
+            };
+            let start = m.start() + m.len() - value.len();
             // A colon at the end belongs to the sentence, unless it is the double colon of the address.
             let value = match value.strip_suffix(':') {
                 Some(shorter) if !shorter.ends_with(':') => shorter,

@@ -1,143 +1,108 @@
-//! Telephone numbers, payment cards and bank accounts: digits with separators, judged by length, prefix, check digits
-//! and context.
+//! Payment cards and bank accounts: digits with separators, judged by length, prefix and check digits.
 
-use super::{Entity, Found, compile, has_context, stands_alone};
+use super::digits::{Group, is_single};
+use super::{Entity, Found, compile, stands_alone};
 use regex::Regex;
 
 /// The compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
-    phone: Regex,
-    card: Regex,
-    iban: Regex,
+    account: Regex,
 }
-
-const PHONE_WORDS: [&str; 16] = [
-    "phone",
-    "telephone",
-    "tel",
-    "call",
-    "fax",
-    "mobile",
-    "cell",
-    "whatsapp",
-    "text",
-    "sms",
-    "dial",
-    "ring",
-    "reach",
-    "contact",
-    "hotline",
-    "ph",
-];
 
 impl Numbers {
     pub(super) fn new() -> Numbers {
-        Numbers {
-            phone: compile(r"(?:\+|\(\+?)?[0-9][0-9()./\u{a0} \u{2010}\u{2011}\u{2013}-]{5,22}[0-9]"),
-            card: compile(r"[0-9](?:[ -]?[0-9]){12,18}"),
-            iban: compile(r"[A-Z]{2}[0-9]{2}(?:[ \u{a0}]?[A-Z0-9]){11,30}"),
-        }
+        Numbers { account: compile("[A-Z]{2}[0-9]{2}") }
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    /// `groups` are the digits of `text`.
+    pub(super) fn find(
+        &self,
+        text: &str,
+        groups: &[Group],
+        wanted: &impl Fn(Entity) -> bool,
+        found: &mut Vec<Found>,
+    ) {
         if wanted(Entity::Iban) {
             self.ibans(text, found);
         }
         if wanted(Entity::CreditCard) {
-            for m in self.card.find_iter(text) {
-                if stands_alone(text, m.start(), m.end()) && is_card(m.as_str()) {
-                    found.push(Found { entity: Entity::CreditCard, start: m.start(), end: m.end() });
-                }
-            }
-        }
-        if wanted(Entity::Phone) {
-            for m in self.phone.find_iter(text) {
-                self.phone(text, m.start(), m.end(), found);
-            }
+            cards(text, groups, found);
         }
     }
 
     fn ibans(&self, text: &str, found: &mut Vec<Found>) {
-        for m in self.iban.find_iter(text) {
-            let start = m.start();
-            if text[..start].ends_with(char::is_alphanumeric) {
+        let mut done = 0;
+        for m in self.account.find_iter(text) {
+            if m.start() < done || text[..m.start()].ends_with(char::is_alphanumeric) {
                 continue;
             }
-            // The pattern may run into the next words: the length of the country decides.
-            let Some(length) = iban_length(&m.as_str()[..2]) else { continue };
-            let mut value = String::new();
-            let mut end = start;
-            for (offset, c) in m.as_str().char_indices() {
-                if value.len() == length {
-                    break;
-                }
-                if c.is_ascii_alphanumeric() {
-                    value.push(c);
-                    end = start + offset + 1;
-                }
+            if let Some(end) = iban(text, m.start()) {
+                found.push(Found { entity: Entity::Iban, start: m.start(), end });
+                done = end;
             }
-            if value.len() == length && stands_alone(text, start, end) && mod_97(&value) == Some(1) {
-                found.push(Found { entity: Entity::Iban, start, end });
-            }
-        }
-    }
-
-    fn phone(&self, text: &str, start: usize, end: usize, found: &mut Vec<Found>) {
-        let value = &text[start..end];
-        let end = match value.rfind('(').filter(|_| value.matches('(').count() > value.matches(')').count()) {
-            Some(cut) if cut > 0 => {
-                start + value[..cut].trim_end_matches(|c: char| !c.is_ascii_digit()).len()
-            }
-            _ => end,
-        };
-        let value = &text[start..end];
-        let lone = stands_alone(text, start, end)
-            && !text[end..].starts_with(['%', '$', '€', '°', '@'])
-            && !text[..start].ends_with(['$', '€', '£', '#', '.', '/', '-', '_', '=', '@']);
-        if lone && is_phone(value, has_context(text, start, 28, &PHONE_WORDS)) {
-            found.push(Found { entity: Entity::Phone, start, end });
         }
     }
 }
 
-/// International numbers by their `+`; North American ones by their groups; others only with a word before them.
-fn is_phone(value: &str, context: bool) -> bool {
-    let digits: Vec<u8> = value.bytes().filter(u8::is_ascii_digit).collect();
-    let plus = value.starts_with('+') || value.starts_with("(+");
-    if value.contains("  ") || looks_like_date(value) || value.matches('.').count() == 3 && !plus {
-        return false;
+/// Where the account that begins at `start` ends: as many letters and digits as its country has, one separator at most
+/// between two of them.
+fn iban(text: &str, start: usize) -> Option<usize> {
+    let length = iban_length(&text[start..start + 2])?;
+    let (mut value, mut separated) = (String::with_capacity(length), false);
+    for (offset, c) in text[start..].char_indices() {
+        match c {
+            'A'..='Z' | '0'..='9' => (separated, _) = (false, value.push(c)),
+            ' ' | '\u{a0}' | '-' if !separated => separated = true,
+            _ => return None,
+        }
+        if value.len() == length {
+            let end = start + offset + 1;
+            return (stands_alone(text, start, end) && mod_97(&value) == Some(1)).then_some(end);
+        }
     }
-    let groups: Vec<usize> =
-        value.split(|c: char| !c.is_ascii_digit()).filter(|g| !g.is_empty()).map(str::len).collect();
-    if plus {
-        return (8..=15).contains(&digits.len()) && digits[0] != b'0';
+    None
+}
+
+fn cards(text: &str, groups: &[Group], found: &mut Vec<Found>) {
+    let mut at = 0;
+    while at < groups.len() {
+        let count = card(text, groups, at);
+        if let Some(count) = count {
+            let (start, end) = (groups[at].start, groups[at + count - 1].end);
+            found.push(Found { entity: Entity::CreditCard, start, end });
+        }
+        at += count.unwrap_or(1);
     }
-    let national: &[usize] = match groups.as_slice() {
-        [1, rest @ ..] if digits[0] == b'1' => rest,
-        all => all,
+}
+
+/// How many groups from `at` are a card's number. Among other numbers it has one of the shapes in which cards are
+/// printed; where nothing else is joined to it, any.
+fn card(text: &str, groups: &[Group], at: usize) -> Option<usize> {
+    const SHAPES: [&[usize]; 6] =
+        [&[4, 4, 4, 4, 3], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4], &[4, 3, 3, 3], &[4, 4, 4, 1]];
+    let start = groups[at].start;
+    let between = |at: usize| &text[groups[at].end..groups[at + 1].start];
+    let joined = |at: usize| at + 1 < groups.len() && is_single(between(at));
+    // No number has more groups than the longest has digits.
+    let run = 1 + (at..groups.len().min(at + 19)).take_while(|&at| joined(at)).count();
+    let valid = |count: usize| {
+        let end = groups[at + count - 1].end;
+        let digits = groups[at..at + count].iter().map(|group| group.len()).sum::<usize>();
+        (13..=19).contains(&digits) && stands_alone(text, start, end) && is_card(&text[start..end])
     };
-    let first = if national.len() < groups.len() { 1 } else { 0 };
-    let nanp = national == [3, 3, 4] && digits[first] >= b'2' && digits[first + 3] >= b'2';
-    nanp || context
-        && (7..=15).contains(&digits.len())
-        && groups.len() <= 6
-        && groups.iter().all(|&g| g <= 11)
-}
-
-fn looks_like_date(value: &str) -> bool {
-    let parts: Vec<&str> = value.split(['-', '/', '.', ' ']).collect();
-    let number = |i: usize| parts.get(i).and_then(|p| p.parse::<u32>().ok()).unwrap_or(0);
-    parts.len() >= 3
-        && parts[0].len() == 4
-        && (1900..2100).contains(&number(0))
-        && (1..=12).contains(&number(1))
-        || parts.len() == 3
-            && parts[2].len() == 4
-            && (1900..2100).contains(&number(2))
-            && number(0) <= 31
-            && parts[0].len() <= 2
-        || parts.len() == 2 && parts.iter().all(|p| p.len() == 4) && number(0) < number(1) && number(1) < 2100
+    let shaped = |shape: &&[usize]| {
+        let count = shape.len();
+        count <= run
+            && groups[at..at + count].iter().map(|group| group.len()).eq(shape.iter().copied())
+            && (at + 1..at + count - 1).all(|next| between(next) == between(at))
+    };
+    if valid(1) {
+        return Some(1);
+    }
+    let whole = at == 0 || !joined(at - 1);
+    let shape = SHAPES.iter().find(|shape| shaped(shape) && valid(shape.len())).map(|shape| shape.len());
+    shape.or_else(|| (whole && valid(run)).then_some(run))
 }
 
 /// Issuer, length and check digit of a payment card.

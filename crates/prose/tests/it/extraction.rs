@@ -183,3 +183,37 @@ fn stop_words_choose_lines() {
         Html::new(&HtmlOptions { stop_words: "Klingon".into(), min_stop_words: 0.3, ..options }).unwrap_err();
     assert!(error.to_string().contains("Klingon"), "{error}");
 }
+
+#[test]
+fn stop_words_are_those_of_the_page() {
+    let german = "Der Ausschuss traf sich an einem regnerischen Abend und sprach lange über die Straßen, die aus der \
+                  Stadt in die Dörfer führen und die im Winter nicht zu befahren sind, weil der Schnee auf ihnen liegt.";
+    let page = |text: &str| {
+        format!("<html><body><article><p>{text}</p><p>{text} So war es.</p></article></body></html>")
+    };
+    let text = |method, text: &str| {
+        let options = HtmlOptions { min_chars: 0, ..HtmlOptions::curator(method) };
+        Html::new(&options).unwrap().page(&page(text))
+    };
+    for method in [Method::Dense, Method::Justext, Method::Trafilatura] {
+        let found = text(method, german).unwrap();
+        assert!(found.text.contains("regnerischen Abend"), "{method:?}: {}", found.text);
+        assert_eq!(found.language.unwrap().label(), "de_Latn");
+    }
+    let japanese = "委員会は雨の夜に集まり、町から出る道について話しました。とても長い会議でした。".repeat(4);
+    for method in [Method::Dense, Method::Justext] {
+        assert!(text(method, &japanese).unwrap().text.contains("雨の夜"), "{method:?}");
+    }
+    // A language without a list.
+    let georgian = "კომიტეტი წვიმიან საღამოს შეიკრიბა და გზებზე ისაუბრა, რომლებიც ქალაქიდან გადის.".repeat(4);
+    assert_eq!(text(Method::Dense, &georgian), Err(Refusal::NoStopWords));
+    // Without stop words nothing is looked for, unless it is asked for.
+    let plain = |language| {
+        let options = HtmlOptions { language, ..HtmlOptions::default() };
+        Html::new(&options).unwrap().page(&page(&georgian)).unwrap().language
+    };
+    assert_eq!(plain(false), None);
+    assert_eq!(plain(true).unwrap().code, "ka");
+    let wrong = HtmlOptions { min_stop_words: 32.0, ..HtmlOptions::default() };
+    assert!(Html::new(&wrong).unwrap_err().to_string().contains("`html.min_stop_words` is 32"));
+}

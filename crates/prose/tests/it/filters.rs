@@ -1,7 +1,8 @@
 //! The fused pass against slow, obvious filters, and the cases of the published filters.
 
 use fathom_prose::filter::{
-    C4Options, Filter, FilterOptions, Filters, Scratch, Set, WordRule, is_space, strip,
+    C4, C4Options, CodeFile, CodeFilters, CodeOptions, Filter, FilterOptions, Filters, GopherOptions,
+    Scratch, Set, WordRule, is_space, strip,
 };
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -356,6 +357,20 @@ fn words_without_spaces_are_those_of_dictionaries() {
 }
 
 #[test]
+fn ordinary_chinese_passes_the_filters_for_other_languages() {
+    let options =
+        FilterOptions { sets: vec![Set::NonEnglish], mean_word_length: (1.2, 4.0), ..Default::default() };
+    let filters = Filters::new(&options).unwrap();
+    let text = "委员会在一个雨夜开会，讨论了从城里通往乡村的道路。有人说，冬天的时候这些路根本不能走！\n\
+                主席问大家：“我们明年春天能修好吗？”\n没有人回答他的问题，因为谁也不知道钱从哪里来。\n\
+                后来他们决定先修桥，再修路，最后才修码头。";
+    assert_eq!(filters.check(text, &mut Scratch::default()), Ok(()));
+    // Lines that end in nothing are still no sentences.
+    let menu = text.replace(['。', '？', '”', '！'], "");
+    assert_eq!(filters.check(&menu, &mut Scratch::default()).unwrap_err().reason, "punctuation");
+}
+
+#[test]
 fn where_there_are_spaces_the_dictionary_changes_nothing() {
     let line = "The cat  sat on the mat, the cat sat — naïve café. ";
     for text in [line.repeat(5), line.repeat(4).replace(". ", "\n\n"), "Привет мир, привет мир. ".repeat(9)]
@@ -401,6 +416,44 @@ fn options_that_cannot_be_are_named() {
     let twice = vec![fathom_prose::filter::NGramLimit { n: 2, max: 0.2 }; 2];
     check(FilterOptions { repeating_top_ngrams: twice, ..Default::default() }, "n = 2 twice");
     check(FilterOptions { alpha_numeric: f64::NAN, ..Default::default() }, "alpha_numeric");
+    check(FilterOptions { word_count: (100.0, 2.0), ..Default::default() }, "`word_count` is [100, 2]");
+    check(FilterOptions { punctuation: -0.5, ..Default::default() }, "`punctuation` is -0.5");
+    check(FilterOptions { repeated_lines: 70.0, ..Default::default() }, "`repeated_lines` is 70");
+    let gopher = GopherOptions { mean_word_length: (10.0, 3.0), ..Default::default() };
+    check(FilterOptions { gopher, ..Default::default() }, "`gopher.mean_word_length` is [10, 3]");
+    let code = CodeOptions { num_lines: (10.0, 5.0), ..Default::default() };
+    assert!(CodeFilters::new(&code).unwrap_err().to_string().contains("`num_lines` is [10, 5]"));
     assert!(serde_json::from_str::<FilterOptions>("{\"alpha_numerik\": 1}").is_err());
     assert!(serde_json::from_str::<C4Options>("{}").is_ok());
+}
+
+#[test]
+fn comments_are_counted_as_the_file_is_written() {
+    let filters = CodeFilters::new(&CodeOptions { num_lines: (1.0, 100.0), ..Default::default() }).unwrap();
+    let check = |path: &str, source: &str, reason: Option<&str>| {
+        let file = CodeFile { path, language: None };
+        assert_eq!(filters.check(source, file).err().map(|refusal| refusal.reason), reason, "{path}");
+    };
+    let python = "# adds two numbers\ndef add(first, second):\n    return first + second\n";
+    check("src/a.py", python, None);
+    check("src/a.py", "def add(first, second):\n    return first + second\n", Some("comment_ratio"));
+    // The same characters are no comment there.
+    check("src/a.rs", python, Some("comment_ratio"));
+    check("src/a.rs", "// adds\nfn add(first: u32, second: u32) -> u32 { first + second }\n", None);
+    check("src/a.rs", "// nothing but words, and no program", Some("comment_ratio"));
+    check("notes.txt", "def add(first, second):\n    return first + second\n", None);
+}
+
+#[test]
+fn bad_words_may_lie_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.txt");
+    std::fs::write(&path, "Ugly\n\n two words \n").unwrap();
+    let options = C4Options { bad_words_file: Some(path.clone()), min_sentences: 1, ..C4Options::default() };
+    let c4 = C4::new(&options).unwrap();
+    assert_eq!(c4.clean("What an ugly thing.").unwrap_err().reason, "c4_bad_words");
+    assert_eq!(c4.clean("These are Two words.").unwrap_err().reason, "c4_bad_words");
+    assert_eq!(c4.clean("This is not one.").unwrap(), "This is not one.");
+    std::fs::remove_file(&path).unwrap();
+    assert!(C4::new(&options).unwrap_err().to_string().contains("bad.txt"));
 }

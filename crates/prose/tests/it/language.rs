@@ -1,5 +1,6 @@
 //! Languages, quality models, and the rule of keeping.
 
+use fathom_prose::Error;
 use fathom_prose::language::{
     LanguageDetector, LanguageOptions, ParetoKeep, QualityModel, QualityOptions, QualityTraining,
     train_quality,
@@ -48,6 +49,33 @@ fn models_that_cannot_be_read_are_named() {
     huge[40..44].copy_from_slice(&i32::MAX.to_le_bytes());
     huge[84..92].copy_from_slice(&(-1i64).to_le_bytes());
     check("huge.bin", &huge, "do not fit");
+    // Such a file, renamed: a word and a label, then the mark of quantised models.
+    let mut quantised = huge[..92].to_vec();
+    for (at, value) in [(64, 2i32), (68, 1), (72, 1)] {
+        quantised[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    for word in ["word", "__label__en"] {
+        quantised.extend(word.bytes().chain([0; 10]));
+    }
+    quantised.extend([1, 7, 7, 7]);
+    check("renamed.bin", &quantised, "quantised");
+}
+
+#[test]
+fn languages_that_are_never_found_are_refused() {
+    let check = |wanted: &str, part: &str| {
+        let options = LanguageOptions { languages: vec!["de".into(), wanted.into()], ..Default::default() };
+        let Err(error) = LanguageDetector::new(&options) else { panic!("{wanted} was taken") };
+        let text = error.to_string();
+        assert!(text.contains("`languages`") && text.contains(wanted) && text.contains(part), "{text}");
+    };
+    check("English", "write `en` for it");
+    check("xx", "finds af, ak, am");
+    check("en_Cyrl", "in the scripts Latn");
+    for wanted in ["nb", "nob", "ja_Jpan", "zh_Hani", "sr_Cyrl", "ARB"] {
+        let options = LanguageOptions { languages: vec![wanted.into()], ..Default::default() };
+        assert!(LanguageDetector::new(&options).is_ok(), "{wanted}");
+    }
 }
 
 #[test]
@@ -69,7 +97,8 @@ fn a_quality_model_is_trained_and_judges() {
         let path = folder.path().join(name);
         let options =
             QualityTraining { buckets: 1000, dim: 8, learning_rate: 0.5, hold_out: 7, ..Default::default() };
-        let report = train_quality(&options, examples.iter().map(|(l, t)| (*l, t.as_str())), &path).unwrap();
+        let each = examples.iter().map(|(label, text)| Ok::<_, Error>((*label, text)));
+        let report = train_quality(&options, each, &path).unwrap();
         assert!(report.accuracy > 0.95 && report.held_out == 86, "{report:?}");
         path
     };
@@ -80,6 +109,15 @@ fn a_quality_model_is_trained_and_judges() {
             .unwrap();
     assert!(model.score("the proof follows\nfrom the lemma") > 0.5);
     assert_eq!(model.check("x", "buy cheap pills now").unwrap_err().reason, "quality");
+    // A lowest score holds beside the rule of chance, which alone keeps some of everything.
+    let kept = |min_score| {
+        let options = QualityOptions { model: path.clone(), min_score, ..Default::default() };
+        let model = QualityModel::new(&options).unwrap();
+        (0..200).filter(|i| model.check(&format!("f#{i}"), "buy cheap pills now").is_ok()).count()
+    };
+    assert!(kept(None) > 5 && kept(Some(0.9)) == 0, "{} {}", kept(None), kept(Some(0.9)));
+    let over = QualityOptions { model: path.clone(), min_score: Some(90.0), ..Default::default() };
+    assert!(QualityModel::new(&over).err().unwrap().to_string().contains("`min_score` is 90"));
     let wrong = QualityOptions { model: path, label: "__label__good".into(), ..Default::default() };
     assert!(QualityModel::new(&wrong).err().unwrap().to_string().contains("__label__cc"));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -5,6 +5,7 @@ use super::header::{DocMeta, check_docs, content_hash, docs_at, u64_at};
 use super::map::Map;
 use super::{Header, IDX_HEADER_BYTES, IdType, MAGIC, VERSION, file, format_error};
 use crate::error::{Error, OrIo, Result};
+use crate::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -291,6 +292,22 @@ impl Store {
                     .map(|&id| u32::try_from(i64::from_le_bytes(id)).unwrap_or(u32::MAX)),
             ),
         }
+    }
+
+    /// Checks that the ids were made by this tokenizer, where the store says by which they were: two of the same size
+    /// differ in what their ids mean.
+    ///
+    /// # Errors
+    /// The store names another tokenizer; the tokenizer cannot be written as JSON.
+    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Result<()> {
+        let Some(made_by) = self.header.as_ref().and_then(|header| header.tokenizer_hash.clone()) else {
+            return Ok(());
+        };
+        let given = tokenizer.hash()?;
+        if made_by == given {
+            return Ok(());
+        }
+        Err(Error::OtherTokenizer { path: file(&self.prefix, ".json"), made_by, given })
     }
 
     /// Reads every token and checks that its id is below `vocab_size`.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use blocks::{Block, blocks};
-use fathom_base::recipe::keys;
+use fathom_base::recipe::{KeyDoc, keys};
+use fathom_curate::pipeline::Recipe as Curation;
 use fathom_train::recipe::Recipe;
 
 use crate::text;
@@ -160,13 +161,13 @@ const BEGIN: &str = "<!-- keys: begin -->\n";
 const END: &str = "<!-- keys: end -->";
 
 /// The table of keys, one table of the recipe after the other.
-fn key_tables() -> String {
+fn key_tables(keys: Vec<KeyDoc>, whole: &str) -> String {
     let mut out = String::new();
     let mut table = String::new();
-    for key in keys::<Recipe>() {
+    for key in keys {
         let prefix = key.path.rsplit_once('.').map_or("", |(prefix, _)| prefix).to_string();
         if prefix != table || out.is_empty() {
-            let heading = if prefix.is_empty() { "The run as a whole".into() } else { format!("`{prefix}`") };
+            let heading = if prefix.is_empty() { whole.into() } else { format!("`{prefix}`") };
             out += &format!("\n### {heading}\n\n| key | takes | default | what |\n|---|---|---|---|\n");
             table = prefix;
         }
@@ -178,15 +179,19 @@ fn key_tables() -> String {
 
 #[test]
 fn keys_are_those_of_the_schema() {
-    let page = chapter("recipes");
-    let start = page.find(BEGIN).unwrap() + BEGIN.len();
-    let end = page.find(END).unwrap();
-    let expected = key_tables();
-    if std::env::var_os("FATHOM_BLESS").is_some() {
-        let text = format!("{}{expected}{}", &page[..start], &page[end..]);
-        fs::write(docs().join("recipes.md"), text).unwrap();
-        return;
+    let pages = [
+        ("recipes", key_tables(keys::<Recipe>(), "The run as a whole")),
+        ("curation", key_tables(keys::<Curation>(), "The curation as a whole")),
+    ];
+    for (name, expected) in pages {
+        let page = chapter(name);
+        let start = page.find(BEGIN).unwrap() + BEGIN.len();
+        let end = page.find(END).unwrap();
+        if std::env::var_os("FATHOM_BLESS").is_some() {
+            let text = format!("{}{expected}{}", &page[..start], &page[end..]);
+            fs::write(docs().join(format!("{name}.md")), text).unwrap();
+        } else if page[start..end] != expected {
+            panic!("docs/{name}.md is behind the schema; FATHOM_BLESS=1 writes it anew:\n{expected}");
+        }
     }
-    let same = page[start..end] == expected;
-    assert!(same, "docs/recipes.md is behind the schema; FATHOM_BLESS=1 writes it anew:\n{expected}");
 }

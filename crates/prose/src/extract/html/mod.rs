@@ -7,6 +7,7 @@
 mod blocks;
 mod dense;
 mod dom;
+mod language;
 mod marks;
 mod phrases;
 mod scan;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 use crate::error::Error;
+use crate::language::Language;
 
 /// Which algorithm finds the main content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +50,12 @@ pub struct HtmlOptions {
     pub max_elements: usize,
     /// Texts of fewer characters are refused. 0 keeps everything.
     pub min_chars: usize,
+    /// Finds each page's language, for the column of that name; it is found anyway where stop words are counted.
+    pub language: bool,
     /// Drops lines with a smaller share of stop words; 0 keeps all. NeMo Curator has .32 for trafilatura and resiliparse, and
-    /// switches it off for Chinese, Japanese, Korean and Thai, as here.
+    /// switches it off for Chinese, Japanese, Korean and Thai, as here. Pages in a language without a list are refused.
     pub min_stop_words: f64,
-    /// Language of the stop words where the caller knows none, as a word of the crate `justext` (`English`).
+    /// Language of the stop words where that of the page is not certain, as a word of the crate `justext` (`English`).
     pub stop_words: String,
     /// jusText: paragraphs shorter than this, in characters, are short (published default 70).
     pub length_low: usize,
@@ -76,6 +80,7 @@ impl Default for HtmlOptions {
             max_page_bytes: 16 << 20,
             max_elements: 1 << 20,
             min_chars: 0,
+            language: false,
             min_stop_words: 0.0,
             stop_words: "English".to_string(),
             length_low: 70,
@@ -101,6 +106,15 @@ impl HtmlOptions {
     }
 }
 
+/// What was found on a page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageText {
+    /// Its main text, blocks on lines of their own.
+    pub text: String,
+    /// Its language, where the options ask for it or for stop words, and something tells it.
+    pub language: Option<Language>,
+}
+
 /// Options made ready once, for any number of pages.
 #[derive(Debug)]
 pub struct Html {
@@ -121,10 +135,40 @@ impl Html {
     /// Checks the options and loads the stop words.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a language without stop words.
+    /// [`Error::Option`] for a language without stop words and for bounds between which nothing lies.
     pub fn new(options: &HtmlOptions) -> Result<Html, Error> {
+        let refused = |key: &str, found: String, advice: &str| {
+            let (key, advice) = (format!("html.{key}"), advice.to_string());
+            Err(Error::Option { piece: "extract", key, found, advice })
+        };
+        for (key, share) in [
+            ("min_stop_words", options.min_stop_words),
+            ("stopwords_low", options.stopwords_low),
+            ("stopwords_high", options.stopwords_high),
+            ("max_link_density", options.max_link_density),
+        ] {
+            if !(0.0..=1.0).contains(&share) {
+                return refused(key, share.to_string(), "it is a share, give a number from 0 to 1");
+            }
+        }
+        if options.length_low > options.length_high {
+            return refused("length_low", options.length_low.to_string(), "it is above `length_high`");
+        }
+        if options.stopwords_low > options.stopwords_high {
+            return refused(
+                "stopwords_low",
+                options.stopwords_low.to_string(),
+                "it is above `stopwords_high`",
+            );
+        }
         let crates = third_party::Crates::new(options)?;
         Ok(Html { options: options.clone(), crates })
+    }
+
+    /// Whether it finds languages.
+    pub fn finds_language(&self) -> bool {
+        let o = &self.options;
+        o.language || o.method == Method::Justext || o.min_stop_words > 0.0
     }
 
     /// The main text of a page, blocks on lines of their own.
@@ -132,25 +176,37 @@ impl Html {
     /// # Errors
     /// The reason why the page gives no text.
     pub fn extract(&self, page: &str) -> Result<String, Refusal> {
-        self.extract_in(page, None)
+        self.page(page).map(|found| found.text)
     }
 
-    /// [`Html::extract`] where the language is known, as an ISO 639-1 code; it decides on the stop words.
+    /// The main text of a page and, where [`Html::finds_language`], its language, which decides on the stop words.
     ///
     /// # Errors
     /// The reason why the page gives no text.
-    pub fn extract_in(&self, page: &str, language: Option<&str>) -> Result<String, Refusal> {
+    pub fn page(&self, page: &str) -> Result<PageText, Refusal> {
         let options = &self.options;
         if page.len() > options.max_page_bytes.min(u32::MAX as usize) {
             return Err(Refusal::PageTooLarge);
         }
-        let text = match options.method {
-            Method::Dense => dense::main_text(page, options.comments, options.max_elements)?,
-            Method::Trafilatura => self.crates.trafilatura(page, options)?,
-            Method::Justext => self.crates.justext(page, options, language)?,
+        let find = |text: &str| if self.finds_language() { language::of_page(page, text) } else { None };
+        let (text, language) = match options.method {
+            Method::Dense => {
+                let text = dense::main_text(page, options.comments, options.max_elements)?;
+                let language = find(&text);
+                (text, language)
+            }
+            Method::Trafilatura => {
+                let text = self.crates.trafilatura(page, options)?;
+                let language = find(&text);
+                (text, language)
+            }
+            Method::Justext => {
+                let language = find(&all_text(page, options.max_elements)?);
+                (self.crates.justext(page, options, language.as_ref())?, language)
+            }
         };
         let text = match options.min_stop_words {
-            share if share > 0.0 => self.crates.lines_with_stop_words(&text, share, language),
+            share if share > 0.0 => self.crates.lines_with_stop_words(text, share, language.as_ref())?,
             _ => text,
         };
         if text.trim().is_empty() {
@@ -159,7 +215,7 @@ impl Html {
         if text.chars().count() < options.min_chars {
             return Err(Refusal::TooShort);
         }
-        Ok(text)
+        Ok(PageText { text, language })
     }
 }
 

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::dom::Dom;
+use super::language::is_certain;
 use super::{HtmlOptions, Method, all_text};
 use crate::error::Error;
 use crate::extract::Refusal;
+use crate::language::Language;
 
 /// What the crates need, made once.
 pub(super) struct Crates {
@@ -25,7 +27,7 @@ impl std::fmt::Debug for Crates {
 }
 
 /// Languages by ISO 639-1 code that have stop words.
-const LANGUAGES: [(&str, &str); 36] = [
+const LANGUAGES: [(&str, &str); 37] = [
     ("af", "Afrikaans"),
     ("ar", "Arabic"),
     ("bg", "Bulgarian"),
@@ -50,6 +52,7 @@ const LANGUAGES: [(&str, &str); 36] = [
     ("it", "Italian"),
     ("lt", "Lithuanian"),
     ("lv", "Latvian"),
+    ("nb", "Norwegian_Bokmal"),
     ("nl", "Dutch"),
     ("no", "Norwegian_Bokmal"),
     ("pl", "Polish"),
@@ -67,6 +70,13 @@ const LANGUAGES: [(&str, &str); 36] = [
 /// Written without spaces between words: stop words cannot be counted.
 const WITHOUT_SPACES: [&str; 4] = ["zh", "ja", "th", "ko"];
 
+/// The stop words for a page.
+enum Words<'a> {
+    Of(&'a HashSet<String>),
+    /// They cannot be counted, and need not.
+    Uncountable,
+}
+
 impl Crates {
     /// Loads the stop words if the options need them.
     pub(super) fn new(options: &HtmlOptions) -> Result<Crates, Error> {
@@ -82,8 +92,8 @@ impl Crates {
         }
         if !crates.stop_words.contains_key(&options.stop_words) {
             return Err(Error::Option {
-                piece: "html",
-                key: "stop_words".to_string(),
+                piece: "extract",
+                key: "html.stop_words".to_string(),
                 found: format!("`{}`", options.stop_words),
                 advice: format!("languages with stop words: {}", justext::available_languages().join(", ")),
             });
@@ -107,10 +117,19 @@ impl Crates {
         Crates { trafilatura, justext, stop_words: BTreeMap::new(), usual: options.stop_words.clone() }
     }
 
-    fn words(&self, language: Option<&str>) -> Option<&HashSet<String>> {
-        let name =
-            language.and_then(|code| LANGUAGES.iter().find(|(c, _)| *c == code)).map(|(_, name)| *name);
-        self.stop_words.get(name.unwrap_or(self.usual.as_str()))
+    /// The words of a page's language. Where that is a mere guess and has none, those of the usual language.
+    fn words(&self, language: Option<&Language>) -> Result<Words<'_>, Refusal> {
+        let code = language.map_or("", |language| language.code.as_str());
+        if WITHOUT_SPACES.contains(&code) {
+            return Ok(Words::Uncountable);
+        }
+        let own = LANGUAGES.iter().find(|(known, _)| *known == code).map(|(_, name)| *name);
+        let name = match own {
+            Some(name) => name,
+            None if language.is_some_and(is_certain) => return Err(Refusal::NoStopWords),
+            None => &self.usual,
+        };
+        self.stop_words.get(name).map(Words::Of).ok_or(Refusal::NoStopWords)
     }
 
     pub(super) fn trafilatura(&self, page: &str, options: &HtmlOptions) -> Result<String, Refusal> {
@@ -127,22 +146,29 @@ impl Crates {
         &self,
         page: &str,
         options: &HtmlOptions,
-        language: Option<&str>,
+        language: Option<&Language>,
     ) -> Result<String, Refusal> {
         let html = rebuilt(page, options.max_elements / 10)?;
-        let words = self.words(language).ok_or(Refusal::NoContent)?;
+        let none = HashSet::new();
+        // As Curator does: without words to count every paragraph stays.
+        let (words, every) = match self.words(language)? {
+            Words::Of(words) => (words, false),
+            Words::Uncountable => (&none, true),
+        };
         let paragraphs = guarded(|| justext::justext(&html, words, &self.justext))?;
         let good: Vec<String> =
-            paragraphs.into_iter().filter(|p| !p.is_boilerplate()).map(|p| p.text).collect();
+            paragraphs.into_iter().filter(|p| every || !p.is_boilerplate()).map(|p| p.text).collect();
         Ok(good.join("\n"))
     }
 
     /// The lines of `text` with at least `share` stop words; all of them in languages without spaces.
-    pub(super) fn lines_with_stop_words(&self, text: &str, share: f64, language: Option<&str>) -> String {
-        if language.is_some_and(|code| WITHOUT_SPACES.contains(&code)) {
-            return text.to_string();
-        }
-        let Some(words) = self.words(language) else { return text.to_string() };
+    pub(super) fn lines_with_stop_words(
+        &self,
+        text: String,
+        share: f64,
+        language: Option<&Language>,
+    ) -> Result<String, Refusal> {
+        let Words::Of(words) = self.words(language)? else { return Ok(text) };
         let dense = |line: &&str| {
             let (mut all, mut stops) = (0usize, 0usize);
             for word in line.split_whitespace() {
@@ -151,7 +177,7 @@ impl Crates {
             }
             all > 0 && stops as f64 >= share * all as f64
         };
-        text.lines().filter(dense).collect::<Vec<_>>().join("\n")
+        Ok(text.lines().filter(dense).collect::<Vec<_>>().join("\n"))
     }
 }
 

@@ -1,0 +1,82 @@
+//! One process at a time: a lock on a file, which the system lets go when its holder ends, however that comes about.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A job that was killed may take a moment to be gone.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What became of asking for a lock.
+#[derive(Debug)]
+pub enum Claim {
+    /// It is held for as long as the file is open.
+    Held(File),
+    /// Another process has it, in words: `process 17 on node3`.
+    Taken(String),
+    /// Some file systems of clusters have no locks: nothing keeps others out.
+    Impossible(io::Error),
+}
+
+/// Asks for the lock of `path`, a file that is made where it is missing, again and again for as long as `patience`. Whoever
+/// gets it leaves its process and host in the file for the next one to read.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn claim(path: &Path, patience: Duration) -> io::Result<Claim> {
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let until = Instant::now() + patience;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if Instant::now() < until => sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => return Ok(Claim::Taken(words(path))),
+            Err(TryLockError::Error(error)) => return Ok(Claim::Impossible(error)),
+        }
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let holder = format!("process {} on {}\n", std::process::id(), host.trim());
+    // A message's words: a full disk is no reason to end here.
+    let _ = file.set_len(0).and_then(|()| file.write_all(holder.as_bytes()));
+    Ok(Claim::Held(file))
+}
+
+/// Who holds the lock of a file, in words; `None` where nobody does, or there is no such file.
+pub fn holder(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    // Shared: two that only look do not see each other.
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| words(path))
+}
+
+fn words(path: &Path) -> String {
+    let words = fs::read_to_string(path).unwrap_or_default();
+    if words.trim().is_empty() { "another process".to_owned() } else { words.trim().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_by_one_and_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        assert_eq!(holder(&path), None);
+        let first = claim(&path, Duration::ZERO).unwrap();
+        assert!(matches!(first, Claim::Held(_)), "{first:?}");
+        let me = format!("process {} on ", std::process::id());
+        let second = claim(&path, Duration::ZERO).unwrap();
+        assert!(matches!(&second, Claim::Taken(by) if by.starts_with(&me)), "{second:?}");
+        assert!(holder(&path).unwrap().starts_with(&me));
+        drop(first);
+        assert_eq!(holder(&path), None);
+        assert!(matches!(claim(&path, Duration::ZERO).unwrap(), Claim::Held(_)));
+        assert!(claim(&folder.path().join("none/.lock"), Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! The folder of results: whose it is, and what in it no stage makes any more.
+
+use std::path::{Path, PathBuf};
+
+use super::env::Env;
+use super::manifest;
+use super::plan::Pipeline;
+use super::units::split_name;
+use crate::durable;
+use crate::error::Error;
+
+impl Pipeline {
+    /// Makes the folder this recipe's: leaves the recipe there, and removes the tables of stages that it no longer has.
+    /// They would look as if they were its own.
+    ///
+    /// # Errors
+    /// The folder holds the curation of other inputs; a file that cannot be written or removed.
+    pub(super) fn take_over(&self, env: &Env) -> Result<(), Error> {
+        let recipe = self.out().join("recipe.toml");
+        if let Some(before) = paths_of(&recipe) {
+            let now = locations(&self.recipe.input.paths);
+            let old = locations(&before);
+            if !old.is_empty() && !now.is_empty() && !old.iter().any(|path| now.contains(path)) {
+                let (folder, held) = (self.out().to_owned(), before.join(", "));
+                return Err(Error::OtherCuration { folder, held });
+            }
+        }
+        durable::write_whole(&recipe, self.resolved().as_bytes())?;
+        let stale =
+            leftovers(self.out(), &self.segments.iter().map(|s| s.folder.as_path()).collect::<Vec<_>>());
+        for folder in &stale {
+            env.say(&format!("removed {}: no stage of the recipe makes it any more", folder.display()));
+            std::fs::remove_dir_all(folder).map_err(|e| Error::write("remove", folder, e))?;
+        }
+        if !stale.is_empty() {
+            // They tell of the tables that are gone.
+            ["stats.json", "report.html"]
+                .iter()
+                .try_for_each(|name| durable::remove(&self.out().join(name)))?;
+        }
+        Ok(())
+    }
+}
+
+/// `input.paths` of a recipe that a run left; `None` where there is none that can be read.
+fn paths_of(recipe: &Path) -> Option<Vec<String>> {
+    let table: toml::Table = std::fs::read_to_string(recipe).ok()?.parse().ok()?;
+    let paths = table.get("input")?.get("paths")?.as_array()?;
+    Some(paths.iter().filter_map(|path| path.as_str().map(str::to_owned)).collect())
+}
+
+/// The paths without their names.
+fn locations(paths: &[String]) -> Vec<&str> {
+    paths.iter().map(|path| split_name(path).map_or(path.as_str(), |(_, location)| location)).collect()
+}
+
+/// Folders of tables, such as `03-fuzzy`, that are not among `wanted`.
+fn leftovers(out: &Path, wanted: &[&Path]) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut stale: Vec<PathBuf> = entries
+        .filter(|path| is_table(path) && !wanted.iter().any(|folder| folder.file_name() == path.file_name()))
+        .collect();
+    stale.sort();
+    stale
+}
+
+/// Whether a folder is named as a stage's, and holds what a stage writes.
+fn is_table(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let numbered = name
+        .split_once('-')
+        .is_some_and(|(number, _)| number.len() >= 2 && number.bytes().all(|b| b.is_ascii_digit()));
+    let holds = |path: &Path| {
+        std::fs::read_dir(path).into_iter().flatten().flatten().any(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.trim_start_matches('.').starts_with("part-") || entry.path() == manifest::table_path(path)
+        })
+    };
+    numbered && path.is_dir() && holds(path)
+}

@@ -1,0 +1,177 @@
+//! Rows in files by ranges of their keys, in the order of nobody: what a sort in bounded memory begins with.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array, UInt64Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+
+use super::batch::Batch;
+use crate::error::Error;
+
+/// What a row costs in memory beside its columns: its key, its places before and behind the sort.
+const ROW_BYTES: u64 = 64;
+
+/// Keys from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    pub first: u64,
+    pub last: u64,
+}
+
+impl Keys {
+    pub const ALL: Keys = Keys { first: 0, last: u64::MAX };
+
+    /// How many keys there are.
+    pub fn width(self) -> u128 {
+        u128::from(self.last - self.first) + 1
+    }
+
+    /// Which of `count` divisions of equal width a key of this range falls into. It rises with the key.
+    pub fn division(self, key: u64, count: u64) -> usize {
+        (u128::from(key - self.first) * u128::from(count) / self.width()) as usize
+    }
+
+    fn with(self, key: u64) -> Keys {
+        Keys { first: self.first.min(key), last: self.last.max(key) }
+    }
+}
+
+/// The columns of a table, and behind them the place of a row in it.
+pub(super) fn with_places(table: &Schema) -> SchemaRef {
+    let place = Field::new("place", DataType::UInt64, false);
+    let fields = table.fields().iter().cloned().chain([Arc::new(place)]);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// The rows of a batch with their places, the first of which is `first`.
+pub(super) fn placed(batch: &Batch, first: u64, schema: &SchemaRef) -> Result<RecordBatch, Error> {
+    let places = UInt64Array::from_iter_values(first..first + batch.rows() as u64);
+    let columns = batch.table().columns().iter().cloned().chain([Arc::new(places) as ArrayRef]);
+    RecordBatch::try_new(schema.clone(), columns.collect()).map_err(|e| table_error(&e))
+}
+
+pub(super) fn table_error(error: &ArrowError) -> Error {
+    Error::Table { detail: error.to_string() }
+}
+
+/// One file for each division of a range of keys, by rising key.
+pub(super) struct Ranges {
+    keys: Keys,
+    files: Vec<Mutex<Open>>,
+}
+
+struct Open {
+    range: Closed,
+    writer: StreamWriter<BufWriter<File>>,
+}
+
+/// A range whose file is closed.
+#[derive(Clone, Debug)]
+pub(super) struct Closed {
+    pub path: PathBuf,
+    /// Bytes of its rows in memory.
+    pub bytes: u64,
+    /// The least and the greatest of its keys; `None` where it has no row.
+    pub keys: Option<Keys>,
+}
+
+impl Ranges {
+    /// `count` files at most, fewer where there are fewer keys; their names begin with `prefix`.
+    pub fn create(prefix: &Path, keys: Keys, count: u64, schema: &SchemaRef) -> Result<Ranges, Error> {
+        let count = u64::try_from(keys.width()).unwrap_or(u64::MAX).min(count);
+        let open = |number: u64| {
+            let mut name = prefix.as_os_str().to_owned();
+            name.push(format!("-{number:03}.arrow"));
+            let path = PathBuf::from(name);
+            let file = File::create(&path).map_err(|e| Error::write("create", &path, e))?;
+            let writer = StreamWriter::try_new(BufWriter::new(file), schema);
+            let writer = writer.map_err(|e| Error::write("write", &path, std::io::Error::other(e)))?;
+            Ok(Mutex::new(Open { range: Closed { path, bytes: 0, keys: None }, writer }))
+        };
+        let files = (0..count).map(open).collect::<Result<_, Error>>()?;
+        Ok(Ranges { keys, files })
+    }
+
+    /// Writes rows, whose keys are `keys`, to the files of their divisions. Any thread may.
+    pub fn scatter(&self, table: &RecordBatch, keys: &[u64]) -> Result<(), Error> {
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.files.len()];
+        for (row, key) in keys.iter().enumerate() {
+            rows[self.keys.division(*key, self.files.len() as u64)].push(row as u32);
+        }
+        for (open, rows) in self.files.iter().zip(rows).filter(|(_, rows)| !rows.is_empty()) {
+            let own = rows.iter().map(|&row| keys[row as usize]);
+            let own = own.fold(None, |all: Option<Keys>, key| {
+                Some(all.unwrap_or(Keys { first: key, last: key }).with(key))
+            });
+            let taken = take_record_batch(table, &UInt32Array::from(rows)).map_err(|e| table_error(&e))?;
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.range.bytes += bytes_of(&taken);
+            open.range.keys = match (open.range.keys, own) {
+                (Some(all), Some(own)) => Some(all.with(own.first).with(own.last)),
+                (all, own) => all.or(own),
+            };
+            let written = open.writer.write(&taken);
+            written.map_err(|e| Error::write("write", &open.range.path, std::io::Error::other(e)))?;
+        }
+        Ok(())
+    }
+
+    /// The ranges, by rising key.
+    pub fn close(self) -> Result<Vec<Closed>, Error> {
+        let close = |open: Mutex<Open>| {
+            let Open { range, mut writer } = open.into_inner().unwrap_or_else(PoisonError::into_inner);
+            writer.finish().map_err(|e| Error::write("write", &range.path, std::io::Error::other(e)))?;
+            Ok(range)
+        };
+        self.files.into_iter().map(close).collect()
+    }
+}
+
+impl Closed {
+    /// Its rows, as they were written.
+    pub fn read(&self) -> Result<impl Iterator<Item = Result<RecordBatch, Error>> + use<>, Error> {
+        let path = self.path.clone();
+        let file = File::open(&path).map_err(|e| Error::read(&path, e))?;
+        let bad = move |e: ArrowError| Error::read(&path, std::io::Error::other(e));
+        let reader = StreamReader::try_new(BufReader::with_capacity(1 << 20, file), None).map_err(&bad)?;
+        Ok(reader.map(move |table| table.map_err(&bad)))
+    }
+
+    /// Removes its file.
+    pub fn remove(&self) -> Result<(), Error> {
+        std::fs::remove_file(&self.path).map_err(|e| Error::write("remove", &self.path, e))
+    }
+}
+
+fn bytes_of(table: &RecordBatch) -> u64 {
+    let column = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+    table.columns().iter().map(column).sum::<u64>() + ROW_BYTES * table.num_rows() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_rise_with_keys_and_none_holds_all() {
+        for (first, last) in [(0, u64::MAX), (5, 6), (7, 1000), (u64::MAX - 3, u64::MAX)] {
+            let keys = Keys { first, last };
+            for count in [2u64, 3, 512] {
+                let count = u64::try_from(keys.width()).unwrap_or(u64::MAX).min(count);
+                assert_eq!(keys.division(first, count), 0);
+                assert_eq!(keys.division(last, count) as u64, count - 1, "{first} to {last} by {count}");
+                let middle = keys.division(first + (last - first) / 2, count);
+                assert!(middle < count as usize);
+            }
+        }
+        assert_eq!(Keys::ALL.division(1 << 63, 2), 1);
+        assert_eq!(Keys::ALL.division((1 << 63) - 1, 2), 0);
+    }
+}

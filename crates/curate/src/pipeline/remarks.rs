@@ -1,0 +1,44 @@
+//! What a run says of its input at its end: what somebody may have taken for granted and is not so.
+
+use std::collections::BTreeSet;
+
+use super::plan::Pipeline;
+use super::stats::Stats;
+use super::tally::reason_name;
+use super::units;
+use crate::counters::Damage;
+
+impl Pipeline {
+    /// The first losses, files without a reader, columns that are nowhere: a line each.
+    pub(super) fn remarks(&self, stats: &Stats) -> Vec<String> {
+        let has = |column: &&String| {
+            stats.stages.iter().any(|stage| {
+                stage.tally.groups.get(units::COLUMNS).is_some_and(|group| group.contains_key(*column))
+            })
+        };
+        let mut remarks = first_losses(stats);
+        if !self.unread.unread.is_empty() {
+            let files = self.unread.extensions();
+            remarks.push(format!("files without a reader: {files}; `input.format` reads files of any name"));
+        }
+        let missing: Vec<&str> = self.asked.iter().filter(|c| !has(c)).map(String::as_str).collect();
+        if !missing.is_empty() {
+            remarks.push(format!("no document has a column `{}` (input.columns)", missing.join("`, `")));
+        }
+        remarks
+    }
+}
+
+/// The first damaged record or file of each kind, so that what is wrong need not be looked up in the account.
+fn first_losses(stats: &Stats) -> Vec<String> {
+    let Some(read) = stats.stages.first() else { return Vec::new() };
+    let mut told = BTreeSet::new();
+    let first = read.tally.damage.iter().filter(|damage| told.insert(damage.reason));
+    let line = |damage: &Damage| {
+        let more =
+            read.tally.dropped.get(&reason_name(damage.reason)).map_or(0, |d| d.documents.saturating_sub(1));
+        let more = if more > 0 { format!(" (and {more} more such)") } else { String::new() };
+        format!("lost: {damage}{more}")
+    };
+    first.map(line).collect()
+}

@@ -1,0 +1,113 @@
+//! Text files that are not UTF-8: UTF-16 by its byte order mark, everything else by what its bytes look like.
+
+use std::io::{self, Read};
+
+use encoding_rs::{Decoder, Encoding, UTF_16BE, UTF_16LE};
+use fathom_prose::extract::charset::decode;
+
+use super::Loss;
+use super::text::utf8;
+
+fathom_base::choice! {
+    /// What becomes of text that is not UTF-8.
+    pub enum Charset {
+        /// Its charset is detected, as that of pages; the column `charset` has its name.
+        Detect = "detect",
+        /// It is dropped and counted.
+        Utf8 = "utf-8",
+    }
+}
+
+/// Bytes read at once.
+const CHUNK: usize = 16 << 10;
+
+/// A file in UTF-16 as UTF-8; any other as it is.
+pub(super) struct Transcoded {
+    file: Box<dyn Read + Send>,
+    /// Whether the beginning was looked at.
+    begun: bool,
+    from: Option<(&'static Encoding, Decoder)>,
+    /// Bytes to hand out first.
+    ready: Vec<u8>,
+    at: usize,
+    ended: bool,
+}
+
+impl Transcoded {
+    /// A file that begins with a byte order mark of UTF-16 is transcoded.
+    pub(super) fn by_mark(file: Box<dyn Read + Send>) -> Transcoded {
+        Transcoded { file, begun: false, from: None, ready: Vec::new(), at: 0, ended: false }
+    }
+
+    /// The file as it is.
+    pub(super) fn never(file: Box<dyn Read + Send>) -> Transcoded {
+        Transcoded { begun: true, ..Transcoded::by_mark(file) }
+    }
+
+    /// The name of the charset that the file was transcoded from.
+    pub(super) fn charset(&self) -> Option<&'static str> {
+        self.from.as_ref().map(|(encoding, _)| encoding.name())
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        (&mut self.file).take(2).read_to_end(&mut self.ready)?;
+        let encoding = match self.ready.as_slice() {
+            b"\xff\xfe" => UTF_16LE,
+            b"\xfe\xff" => UTF_16BE,
+            _ => return Ok(()),
+        };
+        self.ready.clear();
+        self.from = Some((encoding, encoding.new_decoder_without_bom_handling()));
+        Ok(())
+    }
+}
+
+impl Read for Transcoded {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.begin()?;
+        }
+        while self.at == self.ready.len() && !self.ended {
+            let Some((_, decoder)) = &mut self.from else { return self.file.read(into) };
+            let mut bytes = [0; CHUNK];
+            let count = self.file.read(&mut bytes)?;
+            self.ended = count == 0;
+            let room = decoder.max_utf8_buffer_length(count).unwrap_or(4 * CHUNK);
+            let mut text = String::with_capacity(room);
+            let _ = decoder.decode_to_string(&bytes[..count], &mut text, self.ended);
+            (self.ready, self.at) = (text.into_bytes(), 0);
+        }
+        let count = into.len().min(self.ready.len() - self.at);
+        into[..count].copy_from_slice(&self.ready[self.at..self.at + count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+/// The text of `bytes` at `offset` of their file, and the name of their charset if it is not UTF-8.
+///
+/// # Errors
+/// UTF-8 with broken places is lost, since any other charset would turn its sound letters into wrong ones; so is what fits no
+/// charset.
+pub(super) fn detected(bytes: Vec<u8>, offset: u64) -> Result<(String, Option<&'static str>), Loss> {
+    if is_utf8(&bytes) {
+        return utf8(bytes, offset).map(|text| (text, None));
+    }
+    decode(&bytes, None).map(|(text, name)| (text, Some(name))).map_err(|refusal| Loss {
+        reason: refusal.into(),
+        records: 1,
+        bytes: bytes.len() as u64,
+        place: format!("byte {offset} and after"),
+        detail: String::new(),
+    })
+}
+
+/// Whether bytes are UTF-8, broken in a few places at most: in other charsets its sequences come up by accident only.
+fn is_utf8(bytes: &[u8]) -> bool {
+    let (mut whole, mut broken) = (0usize, 0usize);
+    for chunk in bytes.utf8_chunks() {
+        whole += chunk.valid().chars().filter(|c| !c.is_ascii()).count();
+        broken += usize::from(!chunk.invalid().is_empty());
+    }
+    broken == 0 || whole > 4 * broken
+}
