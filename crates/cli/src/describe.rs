@@ -1,6 +1,7 @@
 //! What a run says of itself on the way, in words.
 
 use fathom_base::human;
+use fathom_curate::pipeline::Progress as Curating;
 use fathom_curate::{Phase, Progress};
 use fathom_train::recipe::Recipe;
 
@@ -22,6 +23,12 @@ pub fn progress(progress: Progress) -> String {
         Phase::Encode => "turning text into tokens",
     };
     format!("{doing}: {} of {}", human::bytes(progress.done_bytes), human::bytes(progress.total_bytes))
+}
+
+/// How far the curation of a run's text is, in words.
+pub fn curating(progress: &Curating) -> String {
+    let Curating { segment, parts_done, parts, text_bytes, .. } = progress;
+    format!("curating, {segment}: {parts_done} of {parts} parts, {}", human::bytes(*text_bytes))
 }
 
 /// Figures in a line.

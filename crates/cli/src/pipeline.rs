@@ -1,17 +1,18 @@
 //! The main job: text to tokens, stages of training with measurements between them, a Hugging Face folder and a report.
 //! Every phase leaves its result in the run's folder, so running again resumes.
 
-use std::path::{Path, PathBuf};
+mod corpus;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_base::{human, rss};
-use fathom_curate::{CorpusSpec, Input, TokenizerFrom, build, default_roots, store_prefix, tokenizer_dir};
 use fathom_eval::Moment;
 use fathom_grad::Params;
 use fathom_model::{FolderOptions, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
@@ -22,8 +23,7 @@ use fathom_text::store::Store;
 use fathom_train::parallel::whole;
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, needs_corpus, new_model, stage,
-    train_experts,
+    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, new_model, stage, train_experts,
 };
 
 use crate::crew::Crew;
@@ -51,7 +51,7 @@ struct Job<'a> {
 }
 
 /// Runs a recipe to its end, or until `stop` is set.
-pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) -> Result<Outcome> {
+pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &Crew) -> Result<Outcome> {
     match crew.is_first() {
         true => crew.lead(|| lead(loaded, command, stop, crew)),
         false => ranks::follow_first(&loaded.value, stop, crew),
@@ -59,7 +59,7 @@ pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Cre
 }
 
 /// The part of the first of several processes, or of the only one.
-fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) -> Result<Outcome> {
+fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &Crew) -> Result<Outcome> {
     let recipe = &loaded.value;
     let folder = recipe.run.out.clone();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -78,7 +78,11 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &AtomicBool, crew: &Crew) 
     let mut metrics = MetricsWriter::open(job.log())?;
     job.fits(crew)?;
     job.begin(command, &mut metrics)?;
-    let corpus = job.corpus(&mut metrics)?;
+    let Some(corpus) = job.corpus(&mut metrics, stop)? else {
+        job.live.say("asked to stop while the text was curated; run the same command again to go on");
+        crew.nothing_to_do();
+        return Ok(Outcome::Interrupted);
+    };
     crew.ready();
     job.train(metrics, corpus, stop, crew)
 }
@@ -99,89 +103,6 @@ impl Job<'_> {
         }
         metrics.write(&Event::Run(run_event(self.loaded, command)))?;
         Ok(())
-    }
-
-    /// Text to tokens, or what an earlier call left.
-    fn corpus(&mut self, metrics: &mut MetricsWriter) -> Result<(Tokenizer, Option<Store>)> {
-        if !needs_corpus(self.recipe) {
-            let tokenizer = self.given_tokenizer()?;
-            let folder = tokenizer_dir(&self.folder.join("data"));
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-            tokenizer.save_dir(folder)?;
-            return Ok((tokenizer, None));
-        }
-        let spec = self.corpus_spec()?;
-        let live = &mut self.live;
-        let report = build(&spec, &mut |progress| live.note(&describe::progress(progress)))?;
-        let event = report.to_event();
-        self.live.say(&format!(
-            "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
-            human::grouped(event.documents),
-            human::bytes(event.bytes),
-            human::grouped(event.tokens),
-            human::grouped(event.vocabulary),
-            human::percent(event.synthetic_share),
-        ));
-        if let Some(stage) = self.recipe.stage.iter().find(|stage| event.tokens < stage.seq_tokens as u64) {
-            self.live.say(&format!(
-                "warning: the text has {} tokens, fewer than one sample of stage {} ({}): its samples are shorter; give more text \
-                 (data.paths), or lower seq_tokens",
-                human::grouped(event.tokens),
-                stage.name,
-                human::grouped(stage.seq_tokens as u64),
-            ));
-        }
-        let known = read_events(self.log())?;
-        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_)))) {
-            metrics.write(&Event::Data(event))?;
-        }
-        let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
-        let store = Store::open(store_prefix(&spec.out))?;
-        Ok((tokenizer, Some(store)))
-    }
-
-    /// The tokenizer of a run that gathers no text: the recipe's, or the model's.
-    fn given_tokenizer(&self) -> Result<Tokenizer> {
-        match (&self.recipe.data.tokenizer, &self.recipe.model.from) {
-            (Some(path), _) if path.is_file() => Ok(Tokenizer::from_file(path)?),
-            (Some(path), _) => Ok(Tokenizer::from_dir(path)?),
-            (None, Some(folder)) => Ok(Tokenizer::from_dir(device::model_folder(folder)?)?),
-            (None, None) => {
-                bail!(
-                    "data.blend names token stores alone; data.tokenizer must say which tokenizer made them"
-                )
-            }
-        }
-    }
-
-    fn corpus_spec(&self) -> Result<CorpusSpec> {
-        let data = &self.recipe.data;
-        let tokenizer = match (&data.tokenizer, &self.recipe.model.from) {
-            (Some(path), _) => TokenizerFrom::File(path.clone()),
-            (None, Some(folder)) => TokenizerFrom::File(device::model_folder(folder)?),
-            (None, None) => {
-                let sample_bytes = data.tokenizer_bytes as usize;
-                TokenizerFrom::Train { vocab: self.recipe.model.vocab, sample_bytes }
-            }
-        };
-        let input = match data.paths.as_slice() {
-            [] => Input::Default {
-                roots: cargo_home().map(|home| default_roots(&home)).unwrap_or_default(),
-                fallback: std::env::current_dir().ok(),
-            },
-            paths => Input::Paths(paths.to_vec()),
-        };
-        Ok(CorpusSpec {
-            text_field: data.text_field.clone(),
-            max_bytes: data.max_bytes,
-            document_bytes: data.document_bytes as usize,
-            recall_share: data.recall_share,
-            tokenizer,
-            held_out: data.held_out_share,
-            seed: self.recipe.run.seed,
-            ..CorpusSpec::new(input, self.folder.join("data"))
-        })
     }
 
     /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
@@ -529,10 +450,4 @@ pub fn model_event(s: &Spec, params: u64) -> events::Model {
 fn unix_s() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// Cargo's folder: `CARGO_HOME`, or `.cargo` in the user's folder.
-fn cargo_home() -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
-    std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
 }

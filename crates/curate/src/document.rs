@@ -17,3 +17,9 @@ pub struct Document {
 pub(crate) fn group_of(name: &str) -> u64 {
     XxHash3_64::oneshot(name.as_bytes())
 }
+
+/// The file of an id, which may end in the number of a record.
+pub(crate) fn file_of(id: &str) -> &str {
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    id.rsplit_once('#').filter(|(_, number)| is_number(number)).map_or(id, |(file, _)| file)
+}

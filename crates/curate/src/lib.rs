@@ -47,8 +47,8 @@ pub mod stage;
 pub mod tables;
 
 pub use corpus::{
-    CorpusReport, CorpusSpec, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals, build,
-    held_out_documents, store_prefix, tokenizer_dir,
+    CorpusReport, CorpusSpec, Curation, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals,
+    build, built, curation, held_out_documents, store_prefix, tokenizer_dir,
 };
 pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};

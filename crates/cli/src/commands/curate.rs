@@ -98,7 +98,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
 }
 
 /// Inputs on S3 are read with what the environment says of it, `AWS_ACCESS_KEY_ID` and the like.
-fn remote() -> RemoteOptions {
+pub fn remote() -> RemoteOptions {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     let s3 = std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("AWS_"));
@@ -140,7 +140,7 @@ fn rank(args: &Curate) -> Result<Rank> {
 }
 
 /// Writes the page of a curation.
-fn page(out: &Path, stats: &Stats) -> Result<()> {
+pub fn page(out: &Path, stats: &Stats) -> Result<()> {
     let path = out.join("report.html");
     let html = fathom_curate::pipeline::report_page(stats);
     std::fs::write(&path, html).with_context(|| format!("cannot write {}", path.display()))

@@ -4,7 +4,7 @@ mod bench;
 mod check;
 mod cluster;
 mod convert;
-mod curate;
+pub mod curate;
 mod diff;
 mod dist;
 mod doctor;

@@ -1,10 +1,11 @@
-//! From text to a token store: gather, deduplicate, join, train a tokenizer, mix in synthetic recall, encode, write.
+//! From text to a token store: gather, curate where a recipe says how, deduplicate, join, train a tokenizer, mix in synthetic recall, encode, write.
 //!
 //! The folder that [`build`] fills:
 //!
 //! ```text
 //! OUT/tokenizer/tokenizer.json, tokenizer_config.json     Hugging Face's files
 //! OUT/store/train.bin, train.idx, train.json, train.docs  the token store
+//! OUT/curated/                                            the curation that the text passed, where there is one
 //! OUT/corpus.json                                         the manifest: specification and report, written last
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! function of the specification and the texts. Without a manifest that matches, everything is made again; so a build
 //! that was killed is finished by the next call, with the same bytes.
 
+mod curated;
 mod manifest;
 mod report;
 mod sample;
@@ -28,6 +30,7 @@ use fathom_text::recall::{is_synthetic, real_documents};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
 
+pub use curated::{Curation, curation};
 pub use report::{CorpusReport, Seconds, SourceTotals, Totals};
 pub use spec::{CorpusSpec, Input, TokenizerFrom};
 
@@ -79,6 +82,11 @@ pub fn held_out_documents(store: &Store, fraction: f64) -> Vec<usize> {
     real_documents(store).filter(|&doc| is_held_out(store.doc_hash(doc), fraction)).collect()
 }
 
+/// The report of a corpus that is made already.
+pub fn built(spec: &CorpusSpec) -> Option<CorpusReport> {
+    manifest::finished(spec)
+}
+
 /// Makes the corpus, or finds it already made: if the manifest in `spec.out` matches the specification and the files
 /// it names are whole, nothing is read again and the report of then is returned.
 ///
@@ -87,7 +95,7 @@ pub fn held_out_documents(store: &Store, fraction: f64) -> Vec<usize> {
 /// folder cannot be written.
 pub fn build(spec: &CorpusSpec, progress: &mut dyn FnMut(Progress)) -> Result<CorpusReport, Error> {
     spec.check()?;
-    if let Some(report) = manifest::finished(spec) {
+    if let Some(report) = built(spec) {
         return Ok(report);
     }
     manifest::begin(&spec.out)?;

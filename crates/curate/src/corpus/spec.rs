@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::curated::Curation;
 use crate::error::Error;
 
 /// Where the text comes from.
@@ -44,6 +45,9 @@ pub struct CorpusSpec {
     pub input: Input,
     /// The field (JSON) or column (Parquet) that holds the text.
     pub text_field: String,
+    /// The stages that the texts pass first; the user runs [`curation`](crate::curation) before [`build`](crate::build).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curation: Option<Curation>,
     /// Bytes of text at most, synthetic documents not counted.
     pub max_bytes: u64,
     /// Neighbouring files of one group are joined into documents up to this size; whole files are never cut. Also the
@@ -71,6 +75,7 @@ impl CorpusSpec {
         CorpusSpec {
             input,
             text_field: "text".to_owned(),
+            curation: None,
             max_bytes: 48_000_000,
             document_bytes: 256 << 10,
             recall_share: 0.1,

@@ -1,5 +1,6 @@
 //! The texts of a corpus in order: read, each once, within the budget.
 
+use crate::corpus::curated::CuratedTexts;
 use crate::corpus::spec::{CorpusSpec, Input};
 use crate::counters::{Counters, Reason};
 use crate::dedup::{Sameness, Unique};
@@ -9,18 +10,18 @@ use crate::gather::{GatherOptions, gather};
 use crate::join::{Joined, group_documents};
 use crate::read::{Documents, ReadOptions, open};
 
-/// Documents as they lie on disk, exact repetitions dropped, up to `max_bytes`.
-pub(super) struct Texts {
-    documents: Unique<Documents>,
-    max_bytes: u64,
-    given_bytes: u64,
-    ended: bool,
-    over_budget: Counters,
+/// Where the documents are read.
+enum Origin {
+    Files(Documents),
+    Curated(CuratedTexts),
 }
 
-impl Texts {
-    pub(super) fn open(spec: &CorpusSpec) -> Result<Texts, Error> {
-        let documents = match &spec.input {
+impl Origin {
+    fn open(spec: &CorpusSpec) -> Result<Origin, Error> {
+        if spec.curation.is_some() {
+            return Ok(Origin::Curated(CuratedTexts::open(spec)?));
+        }
+        Ok(Origin::Files(match &spec.input {
             Input::Default { roots, fallback } => {
                 let options = GatherOptions { max_bytes: spec.max_bytes, seed: spec.seed };
                 gather(roots, fallback.as_deref(), &options)?
@@ -29,9 +30,57 @@ impl Texts {
                 let options = ReadOptions { field: spec.text_field.clone(), ..ReadOptions::default() };
                 open(paths, &options)?
             }
-        };
+        }))
+    }
+
+    fn counters(&self) -> &Counters {
+        match self {
+            Origin::Files(documents) => documents.counters(),
+            Origin::Curated(texts) => &texts.counters,
+        }
+    }
+
+    /// Bytes still to come, of files on disk or of texts.
+    fn remaining_bytes(&self) -> u64 {
+        match self {
+            Origin::Files(documents) => documents.remaining_bytes(),
+            Origin::Curated(texts) => texts.remaining_bytes(),
+        }
+    }
+
+    /// Files, or parts of a table, that have not been opened yet.
+    fn remaining_files(&self) -> usize {
+        match self {
+            Origin::Files(documents) => documents.remaining_files(),
+            Origin::Curated(texts) => texts.remaining_parts(),
+        }
+    }
+}
+
+impl Iterator for Origin {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Origin::Files(documents) => documents.next(),
+            Origin::Curated(texts) => texts.next(),
+        }
+    }
+}
+
+/// Documents as they lie on disk, exact repetitions dropped, up to `max_bytes`.
+pub(super) struct Texts {
+    documents: Unique<Origin>,
+    max_bytes: u64,
+    given_bytes: u64,
+    ended: bool,
+    over_budget: Counters,
+}
+
+impl Texts {
+    pub(super) fn open(spec: &CorpusSpec) -> Result<Texts, Error> {
         Ok(Texts {
-            documents: Unique::new(documents, Sameness::Bytes),
+            documents: Unique::new(Origin::open(spec)?, Sameness::Bytes),
             max_bytes: spec.max_bytes,
             given_bytes: 0,
             ended: false,

@@ -68,6 +68,7 @@ pub use tally::{Cluster, Sample, Score, Tally};
 
 pub use crate::read::OnRead;
 
-pub(crate) use manifest::KeyHasher;
+pub(crate) use manifest::{KeyHasher, parts_of};
 pub(crate) use options::read as read_options;
-pub(crate) use units::split_name;
+pub(crate) use part::PartReader;
+pub(crate) use units::{chosen as chosen_units, split_name};

@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::env::{COPIES, Env};
 use super::manifest::KeyHasher;
 use super::models::ModelKind;
-use super::recipe::{Recipe, StageSpec};
+use super::recipe::{Input, Recipe, StageSpec};
 use super::runner::Rows;
 use super::stage::{Barrier, Work};
 use super::{RunOptions, units};
@@ -92,6 +92,15 @@ impl Pipeline {
     /// # Errors
     /// Those of [`Pipeline::new`].
     pub fn with_remote(loaded: &Loaded<Recipe>, remote: RemoteOptions) -> Result<Pipeline, Error> {
+        Pipeline::over(loaded, remote, units::list)
+    }
+
+    /// The same over units that `list` gives, with what it left out.
+    pub(crate) fn over(
+        loaded: &Loaded<Recipe>,
+        remote: RemoteOptions,
+        list: impl FnOnce(&Input, &RawOptions) -> Result<(Vec<units::Unit>, Counters), Error>,
+    ) -> Result<Pipeline, Error> {
         let recipe = loaded.value.clone();
         let memory_bytes =
             human::parse_bytes(&recipe.memory).map_err(|message| loaded.refuse("memory", message))?;
@@ -111,7 +120,7 @@ impl Pipeline {
         }
         let resolved = resolved(loaded, &planned);
         let reading = units::raw_options(&recipe.input, memory_bytes, remote);
-        let (units, unread) = units::list(&recipe.input, &reading)?;
+        let (units, unread) = list(&recipe.input, &reading)?;
         let segments = segments(&recipe.out, planned);
         let asked = if loaded.is_set("input.columns") { recipe.input.columns.clone() } else { Vec::new() };
         Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved })

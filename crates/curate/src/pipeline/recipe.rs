@@ -50,6 +50,8 @@ fathom_base::recipe! {
         pub max_document_bytes: u64 = 32 << 20,
         /// Small files are read together until they have so many bytes; each such unit gives one part.
         pub unit_bytes: u64 = 64 << 20,
+        /// Only the first files, until they have so many bytes on disk; all if none.
+        pub max_bytes: Option<u64>,
         /// Only the first so many units; all if none.
         pub max_units: Option<u64>,
     }

@@ -20,16 +20,13 @@ const DAMAGE: usize = 50;
 
 /// The page: one self-contained HTML text.
 pub fn report_page(stats: &Stats) -> String {
-    let out = stats.stages.last().map(|stage| &stage.tally);
-    let mut facts = vec![
+    let [kept, read] = [stats.documents_kept(), stats.documents_read()].map(human::grouped);
+    let facts = vec![
+        format!("{kept} documents of {read} kept"),
         format!("{} stages", stats.stages.len()),
         format!("{} threads", stats.threads),
         format!("last run {}", human::seconds(stats.wall_s)),
     ];
-    if let (Some(first), Some(last)) = (stats.stages.first(), out) {
-        let (from, to) = (first.tally.documents_out, last.documents_out);
-        facts.insert(0, format!("{} documents of {} kept", human::grouped(to), human::grouped(from)));
-    }
     let title =
         stats.tables.last().and_then(|table| table.folder.parent()).map(|out| out.display().to_string());
     let heading = Heading {

@@ -61,6 +61,21 @@ pub struct Stats {
     pub wall_s: f64,
 }
 
+impl Stats {
+    /// Documents that were read, or should have been: without files that nobody opened.
+    pub fn documents_read(&self) -> u64 {
+        let Some(read) = self.stages.first().map(|stage| &stage.tally) else { return 0 };
+        let unopened = ["no_reader", "over_budget"].iter().filter_map(|reason| read.dropped.get(*reason));
+        let unopened = unopened.map(|dropped| dropped.documents);
+        read.documents_in.saturating_sub(unopened.sum::<u64>())
+    }
+
+    /// Documents behind the last stage.
+    pub fn documents_kept(&self) -> u64 {
+        self.stages.last().map_or(0, |stage| stage.tally.documents_out)
+    }
+}
+
 /// Seconds by table and part, each by stage: the last line of a part counts, lines that were torn by a kill do not.
 pub(crate) fn seconds(out: &std::path::Path) -> Result<BTreeMap<(String, usize), Vec<f64>>, Error> {
     let mut seconds = BTreeMap::new();

@@ -96,17 +96,20 @@ pub(crate) fn raw_options(input: &Input, memory_bytes: u64, remote: RemoteOption
 pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Counters), Error> {
     let mut counters = Counters::default();
     let mut units = Vec::new();
+    let mut left = input.max_bytes.unwrap_or(u64::MAX);
     for written in &input.paths {
         let (source, (files, unread)) = match split_name(written) {
             Some((name, location)) => (name, named_files(name, location, options)?),
             None => (written.as_str(), input_files(std::slice::from_ref(written), options)?),
         };
         counters = unread.then(&counters);
+        let files = within(&mut left, files, &mut counters);
         group(files, source, input.unit_bytes, &mut units);
     }
     if !input.snapshot.name.is_empty() {
         let (files, unread) = snapshot_files(&input.snapshot, options)?;
         counters = unread.then(&counters);
+        let files = within(&mut left, files, &mut counters);
         group(files, &input.snapshot.full_name(), input.unit_bytes, &mut units);
     }
     check_names(&units)?;
@@ -122,6 +125,29 @@ pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Co
         return Err(Error::EmptyCorpus { looked_at, outcome: counters.summary() });
     }
     Ok((units, counters))
+}
+
+/// Files that somebody chose, as units of one source.
+pub(crate) fn chosen(files: Vec<InputFile>, source: &str, unit_bytes: u64) -> Vec<Unit> {
+    let mut units = Vec::new();
+    group(files, source, unit_bytes, &mut units);
+    units
+}
+
+/// The first files, up to the one with which their bytes pass what is left of a budget; the others are counted.
+fn within(left: &mut u64, mut files: Vec<InputFile>, counters: &mut Counters) -> Vec<InputFile> {
+    let bytes_of = |file: &InputFile| file.bytes().unwrap_or(REMOTE_BYTES);
+    let mut fits = |file: &&InputFile| {
+        let fits = *left > 0;
+        *left = left.saturating_sub(bytes_of(file));
+        fits
+    };
+    let beyond = files.split_off(files.iter().take_while(&mut fits).count());
+    if !beyond.is_empty() {
+        let bytes = beyond.iter().map(bytes_of).sum();
+        counters.drop_documents(Reason::OverBudget, beyond.len() as u64, bytes);
+    }
+    files
 }
 
 /// The two halves of `name=path`; `None` for a path that has no name, also one with `=` in it that is there.

@@ -18,7 +18,7 @@ use super::remote::{Remote, RemoteOptions, is_remote, list};
 use super::{How, NoField, Records, Step, parquet, stream_records, text};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Format, Kind, below_of};
+use crate::files::{Entry, Format, Kind, below_of};
 
 /// How raw records are read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -168,6 +168,13 @@ fn last_part(address: &str) -> &str {
 }
 
 impl InputFile {
+    /// A local file that is chosen already.
+    pub(crate) fn of(entry: Entry) -> InputFile {
+        let Entry { path, name, kind, bytes, .. } = entry;
+        let location = path.display().to_string().into();
+        InputFile { name, location, place: Place::Local(path), kind, bytes: Some(bytes) }
+    }
+
     /// What its documents are called, the part of every `id` before `#`.
     pub fn name(&self) -> &str {
         &self.name

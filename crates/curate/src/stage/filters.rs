@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Maker;
 use super::text::with_texts;
 use super::tokenize::{open_tokenizer, tokenizer_file};
+use crate::document::file_of;
 use crate::error::Error;
 use crate::pipeline::{Batch, Stage, Tally, Work};
 use fathom_prose::filter::{
@@ -187,6 +188,7 @@ impl Code {
         let above = |low: f64| Some((low, f64::INFINITY));
         match filter {
             "num_lines" => Some(self.1.num_lines),
+            "longest_line" => Some((0.0, self.1.longest_line)),
             "alpha" => above(self.1.alpha),
             "comment_ratio" => Some(self.1.comment_ratio),
             "html_boilerplate" => above(self.1.html_boilerplate),
@@ -205,12 +207,6 @@ fn named<'b>(batch: &'b Batch, key: &str, name: &str) -> Result<&'b StringArray,
             format!("`code` reads the column `{name}` ({key}), and there is none of text; there are {names}");
         Error::Table { detail }
     })
-}
-
-/// The file of an id, which may end in the number of a record.
-fn file_of(id: &str) -> &str {
-    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    id.rsplit_once('#').filter(|(_, number)| is_number(number)).map_or(id, |(file, _)| file)
 }
 
 impl Stage for Code {

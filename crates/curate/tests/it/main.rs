@@ -4,6 +4,7 @@
 mod access;
 mod adapters;
 mod corpus;
+mod corpus_curated;
 mod crawl;
 mod decontamination;
 mod dedup;

@@ -1,8 +1,9 @@
-//! Filters of source code: comments, length, XML in disguise, tables of numbers, HTML that is mostly markup, and
-//! rules by file extension.
+//! Filters of source code: comments, length, XML in disguise, tables of numbers, HTML that is mostly markup, what programs
+//! wrote, and rules by file extension.
 
 use super::comments::{CommentStyle, extension};
 use super::extensions::ExtensionRules;
+use super::generated::{is_generated, longest_line};
 use super::ranges;
 use super::unicode::count_chars;
 use super::{Refusal, Score};
@@ -22,6 +23,11 @@ pub struct CodeOptions {
     pub comment_ratio: (f64, f64),
     /// Fewest and most lines.
     pub num_lines: (f64, f64),
+    /// Refuse files whose first ten lines say that a program wrote them, as `@generated` and `do not edit` do (not `.md`,
+    /// `.txt` and `.rst`, which talk about such files).
+    pub generated: bool,
+    /// Most characters of the longest line; 0 for no rule. Longer ones are data or minified (StarCoder's rule: 1000).
+    pub longest_line: f64,
     /// Refuse files with an XML declaration in this many first characters; 0 for no rule.
     pub xml_header_chars: usize,
     /// Lowest share of letters.
@@ -55,6 +61,8 @@ impl Default for CodeOptions {
             comments: Some(CommentStyle::Auto),
             comment_ratio: (0.01, 0.85),
             num_lines: (10.0, 20_000.0),
+            generated: false,
+            longest_line: 0.0,
             xml_header_chars: 100,
             alpha: 0.25,
             html_boilerplate: 0.0,
@@ -85,14 +93,15 @@ impl CodeFilters {
         let (least, most) = (options.comment_ratio.0, options.num_lines.1);
         ranges::lowest_share("code", "comment_ratio", least)?;
         ranges::highest("code", "num_lines", most)?;
+        ranges::highest("code", "longest_line", options.longest_line)?;
         ranges::lowest_share("code", "alpha", options.alpha)?;
         ranges::lowest_share("code", "html_boilerplate", options.html_boilerplate)?;
         let extensions = options.extensions.as_deref().map(ExtensionRules::open).transpose()?;
         Ok(CodeFilters { options: options.clone(), extensions })
     }
 
-    /// Refuses at the first filter that does: `empty`, `num_lines`, `xml_header`, `alpha`, `comment_ratio`,
-    /// `html_boilerplate`, and the reasons of [`ExtensionRules::check`].
+    /// Refuses at the first filter that does: `empty`, `num_lines`, `generated`, `longest_line`, `xml_header`,
+    /// `alpha`, `comment_ratio`, `html_boilerplate`, and the reasons of [`ExtensionRules::check`].
     ///
     /// # Errors
     /// The [`Refusal`] with the measured value.
@@ -117,6 +126,12 @@ impl CodeFilters {
         };
         let lines = memchr::memchr_iter(b'\n', source.as_bytes()).count() + 1;
         add("num_lines", lines as f64, o.num_lines.0, o.num_lines.1);
+        if o.generated {
+            add("generated", f64::from(u8::from(is_generated(file.path, source))), 0.0, 0.0);
+        }
+        if o.longest_line > 0.0 {
+            add("longest_line", longest_line(source) as f64, 0.0, o.longest_line);
+        }
         if o.xml_header_chars > 0 {
             let end = source.char_indices().nth(o.xml_header_chars).map_or(source.len(), |(at, _)| at);
             add("xml_header", f64::from(u8::from(source[..end].contains("<?xml version="))), 0.0, 0.0);

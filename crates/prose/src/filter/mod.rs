@@ -19,6 +19,7 @@ mod code;
 mod comments;
 mod extensions;
 mod fused;
+mod generated;
 mod histogram;
 mod lines;
 mod ngrams;
@@ -41,6 +42,7 @@ pub use code::{CodeFile, CodeFilters, CodeOptions, TokenFilter};
 pub use comments::CommentStyle;
 pub use extensions::{ExtensionRule, ExtensionRules};
 pub use fused::{Filters, Refusal, Score};
+pub use generated::{is_generated, longest_line};
 pub use histogram::Histogram;
 pub use options::{
     FilterOptions, FineWebOptions, GopherOptions, NGramLimit, Position, SubstringOptions, WordRule,

@@ -1,0 +1,184 @@
+//! The text of a run: gathered or named, curated where a recipe says how, made into tokens.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use fathom_base::human;
+use fathom_base::metrics::{Event, MetricsWriter, read_events};
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_curate::pipeline::{Outcome, Progress, Recipe as CurationRecipe, RunOptions};
+use fathom_curate::{
+    CorpusSpec, Curation, Error, Input, TokenizerFrom, build, built, curation, default_roots, store_prefix,
+    tokenizer_dir,
+};
+use fathom_text::Tokenizer;
+use fathom_text::store::Store;
+use fathom_train::needs_corpus;
+
+use super::Job;
+use crate::commands::curate;
+use crate::curate_models::Engines;
+use crate::library::CURATE;
+use crate::{describe, device};
+
+/// What a run trains on: its tokenizer, and the text as tokens where it gathers any.
+pub(super) type Corpus = (Tokenizer, Option<Store>);
+
+impl Job<'_> {
+    /// Text to tokens, or what an earlier call left; nothing if the run was asked to stop on the way.
+    pub(super) fn corpus(
+        &mut self,
+        metrics: &mut MetricsWriter,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Option<Corpus>> {
+        if !needs_corpus(self.recipe) {
+            let tokenizer = self.given_tokenizer()?;
+            let folder = tokenizer_dir(&self.folder.join("data"));
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+            tokenizer.save_dir(folder)?;
+            return Ok(Some((tokenizer, None)));
+        }
+        let spec = self.corpus_spec()?;
+        if built(&spec).is_none() && !self.curated(&spec, stop)? {
+            return Ok(None);
+        }
+        let live = &mut self.live;
+        let report = build(&spec, &mut |progress| live.note(&describe::progress(progress)))?;
+        let event = report.to_event();
+        self.live.say(&format!(
+            "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
+            human::grouped(event.documents),
+            human::bytes(event.bytes),
+            human::grouped(event.tokens),
+            human::grouped(event.vocabulary),
+            human::percent(event.synthetic_share),
+        ));
+        if let Some(stage) = self.recipe.stage.iter().find(|stage| event.tokens < stage.seq_tokens as u64) {
+            self.live.say(&format!(
+                "warning: the text has {} tokens, fewer than one sample of stage {} ({}): its samples are shorter; give more text \
+                 (data.paths), or lower seq_tokens",
+                human::grouped(event.tokens),
+                stage.name,
+                human::grouped(stage.seq_tokens as u64),
+            ));
+        }
+        let known = read_events(self.log())?;
+        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_)))) {
+            metrics.write(&Event::Data(event))?;
+        }
+        let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
+        let store = Store::open(store_prefix(&spec.out))?;
+        Ok(Some((tokenizer, Some(store))))
+    }
+
+    /// The tokenizer of a run that gathers no text: the recipe's, or the model's.
+    fn given_tokenizer(&self) -> Result<Tokenizer> {
+        match (&self.recipe.data.tokenizer, &self.recipe.model.from) {
+            (Some(path), _) if path.is_file() => Ok(Tokenizer::from_file(path)?),
+            (Some(path), _) => Ok(Tokenizer::from_dir(path)?),
+            (None, Some(folder)) => Ok(Tokenizer::from_dir(device::model_folder(folder)?)?),
+            (None, None) => {
+                bail!(
+                    "data.blend names token stores alone; data.tokenizer must say which tokenizer made them"
+                )
+            }
+        }
+    }
+
+    fn corpus_spec(&self) -> Result<CorpusSpec> {
+        let data = &self.recipe.data;
+        let tokenizer = match (&data.tokenizer, &self.recipe.model.from) {
+            (Some(path), _) => TokenizerFrom::File(path.clone()),
+            (None, Some(folder)) => TokenizerFrom::File(device::model_folder(folder)?),
+            (None, None) => {
+                let sample_bytes = data.tokenizer_bytes as usize;
+                TokenizerFrom::Train { vocab: self.recipe.model.vocab, sample_bytes }
+            }
+        };
+        let input = match data.paths.as_slice() {
+            [] => Input::Default {
+                roots: cargo_home().map(|home| default_roots(&home)).unwrap_or_default(),
+                fallback: std::env::current_dir().ok(),
+            },
+            paths => Input::Paths(paths.to_vec()),
+        };
+        Ok(CorpusSpec {
+            text_field: data.text_field.clone(),
+            curation: self.curation()?.map(|loaded| Curation::of(&loaded)),
+            max_bytes: data.max_bytes,
+            document_bytes: data.document_bytes as usize,
+            recall_share: data.recall_share,
+            tokenizer,
+            held_out: data.held_out_share,
+            seed: self.recipe.run.seed,
+            ..CorpusSpec::new(input, self.folder.join("data"))
+        })
+    }
+
+    /// The recipe that `data.curate` names.
+    fn curation(&self) -> Result<Option<Loaded<CurationRecipe>>> {
+        let Some(layers) = self.curation_layers() else { return Ok(None) };
+        Ok(Some(Loaded::load(layers).context("data.curate")?))
+    }
+
+    fn curation_layers(&self) -> Option<Layers<'static>> {
+        let data = &self.recipe.data;
+        let recipe = match data.curate.as_str() {
+            "none" => return None,
+            "auto" if !data.paths.is_empty() => return None,
+            "auto" => "code",
+            recipe => recipe,
+        };
+        Some(Layers::with_library(CURATE).recipe(recipe))
+    }
+
+    /// Passes the text through the stages of `data.curate`; false if the run was asked to stop.
+    fn curated(&mut self, spec: &CorpusSpec, stop: &Arc<AtomicBool>) -> Result<bool> {
+        let Some(layers) = self.curation_layers() else { return Ok(true) };
+        let pipeline = curation(spec, layers, curate::remote())?;
+        let live = &mut self.live;
+        let (told, asked) = (Arc::new(Mutex::new(None)), stop.clone());
+        let tell = told.clone();
+        let options = RunOptions {
+            stop: Some(Arc::new(move |_: &str| asked.load(Ordering::Relaxed))),
+            progress: Some(Arc::new(move |progress: &Progress| {
+                *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
+            })),
+            models: Some(Arc::new(Engines)),
+            ..RunOptions::default()
+        };
+        let ran = std::thread::scope(|scope| {
+            let running = scope.spawn(|| pipeline.run(&options));
+            while !running.is_finished() {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                if let Some(progress) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                    live.note(&describe::curating(&progress));
+                }
+            }
+            running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let stats = match ran {
+            Err(Error::Interrupted { .. }) => return Ok(false),
+            Ok(Outcome::Done(stats)) => stats,
+            Ok(Outcome::Waiting { missing, .. }) => bail!("the curation lacks {}", missing.join(", ")),
+            Err(error) => return Err(error.into()),
+        };
+        curate::page(pipeline.out(), &stats)?;
+        live.say(&format!(
+            "curated: {} of {} documents kept; {}",
+            human::grouped(stats.documents_kept()),
+            human::grouped(stats.documents_read()),
+            pipeline.out().join("report.html").display()
+        ));
+        Ok(true)
+    }
+}
+
+/// Cargo's folder: `CARGO_HOME`, or `.cargo` in the user's folder.
+fn cargo_home() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+    std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
+}
