@@ -65,7 +65,7 @@ fn texts(spec: &CorpusSpec) -> Vec<String> {
     let tokenizer = fathom_text::Tokenizer::from_dir(tokenizer_dir(&spec.out)).unwrap();
     let text = |doc| {
         let ids = store.doc(doc);
-        tokenizer.decode(&ids[..ids.len() - 1]).unwrap()
+        tokenizer.decode(&ids[..ids.len() - 1])
     };
     (0..store.num_documents()).map(text).collect()
 }
