@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 mod blas;
+mod calls;
 pub mod driver;
 mod error;
 pub mod kernels;

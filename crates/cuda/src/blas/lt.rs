@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::cublaslt::sys::{
-    self, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t,
+use crate::calls::blas::{
+    self as sys, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t,
     cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
 };
 

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
 
-use cudarc::driver::sys::{
-    self, CUdevice, CUdevice_attribute as Attribute, CUmemAllocationProp, CUmemLocation, CUresult,
+use crate::calls::driver::{
+    self as sys, CUdevice, CUdevice_attribute as Attribute, CUmemAllocationProp, CUmemLocation, CUresult,
 };
 
 use super::{Backing, Driver, Event, Facts, Function, Graph, Module, Rows, Stream, Way};

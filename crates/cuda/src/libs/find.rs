@@ -21,13 +21,14 @@ pub struct Search {
 const SYSTEM: [&str; 9] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda/lib64",
-    "/usr/local/cuda/compat",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib/wsl/lib",
     "/usr/lib64",
     "/usr/lib",
     "/lib64",
+    // Drivers of other builds than the host's, for hosts that are told to use them.
+    "/usr/local/cuda/compat",
 ];
 
 impl Search {

@@ -1,7 +1,7 @@
 //! CUDA's libraries: found, opened by absolute path, their versions checked.
 //!
-//! The layer below opens libraries by bare name and panics when there is none. What is opened here first answers to that
-//! name, so this module decides which copy is used, and [`probe`] stands before every other call.
+//! What is called later are functions of the very files that were opened here ([`symbol`]), whatever else the loader knows by
+//! their names. So [`probe`] stands before every other call.
 
 mod find;
 mod open;
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 pub use find::{Search, mapped};
+pub(crate) use open::symbol;
 
 use crate::driver::Real;
 use crate::{Error, Result};
@@ -145,14 +146,12 @@ pub fn probe(search: &Search, all: bool) -> Probe {
 }
 
 fn look(search: &Search, library: Library) -> Found {
-    let path = search.file(library.file());
-    let (path, opened) = match path {
-        Some(path) => (Some(path.clone()), open::version(library, &path)),
-        // The loader knows of places that are not listed here.
-        None if library == Library::Driver => {
-            (None, open::version(library, library.file().as_ref()).map_err(absent))
-        }
-        None => (None, Err(missing(search, library))),
+    let (path, opened) = match library {
+        Library::Driver => driver(search),
+        _ => match search.file(library.file()) {
+            Some(path) => (Some(path.clone()), open::version(library, &path)),
+            None => (None, Err(missing(search, library))),
+        },
     };
     let checked = opened.and_then(|version| in_range(library, path.clone(), version));
     let remedy = checked.is_err().then(|| library.remedy().to_string());
@@ -161,6 +160,23 @@ fn look(search: &Search, library: Library) -> Found {
         Err(error) => (None, Some(error.to_string())),
     };
     Found { library, path, version, problem, remedy }
+}
+
+/// The driver is the host's: what the loader finds, unless somebody named a folder that has one. Only then the system's folders,
+/// as a container may have one of another build, that fits no kernel module but the one it was made for.
+fn driver(search: &Search) -> (Option<PathBuf>, Result<Version>) {
+    let file = Library::Driver.file();
+    let named = search.named.iter().find_map(|folder| find::in_folder(folder, file));
+    if let Some(path) = named {
+        return (Some(path.clone()), open::version(Library::Driver, &path));
+    }
+    let loaded = open::version(Library::Driver, file.as_ref()).map_err(absent);
+    if let Err(Error::NoDriver(_)) = loaded
+        && let Some(path) = search.file(file)
+    {
+        return (Some(path.clone()), open::version(Library::Driver, &path));
+    }
+    (mapped(file).into_iter().next(), loaded)
 }
 
 /// The loader's word for a file that is nowhere, in few words: it is what most machines have to say.
@@ -234,6 +250,20 @@ mod tests {
         assert_eq!(absent(nowhere).to_string(), "no NVIDIA driver: libcuda.so.1 not found");
         assert!(absent(load("invalid ELF header")).to_string().contains("invalid ELF header"));
     }
+    #[test]
+    fn a_driver_that_somebody_named_is_taken_and_the_systems_own_comes_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("libcuda.so.1");
+        std::fs::write(&file, b"not a library").unwrap();
+        let folders = vec![folder.path().to_path_buf()];
+        let named = Search { named: folders.clone(), ..Search::default() };
+        assert_eq!(driver(&named).0.as_ref(), Some(&file));
+        let of_system = Search { system: folders, ..Search::default() };
+        // Where the loader knows of one, that is it.
+        let (path, opened) = driver(&of_system);
+        assert!(path.as_ref() == Some(&file) || opened.is_ok());
+    }
+
 
     #[test]
     fn a_file_that_is_no_library_is_named() {

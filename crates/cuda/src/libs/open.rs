@@ -1,14 +1,35 @@
 //! Opens libraries for the rest of the process, and asks what they are.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
-use std::path::Path;
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW, Symbol};
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW, Symbol};
 
 use super::find::in_folder;
 use super::{Library, Version};
 use crate::{Error, Result};
+
+/// A library that is open for good.
+struct Open {
+    library: Library,
+    path: PathBuf,
+    handle: Handle,
+    version: Version,
+}
+
+/// All of them, at most one file of each.
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+
+/// The address of a function of an open library, or why there is none.
+pub(crate) fn symbol(library: Library, name: &str) -> std::result::Result<*mut c_void, String> {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = open.iter().find(|open| open.library == library).ok_or("not opened")?;
+    // SAFETY: the address is not called here, and the library stays open.
+    let symbol: std::result::Result<Symbol<*mut c_void>, _> = unsafe { found.handle.get(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|error| one_line(&error.to_string()))
+}
 
 /// Libraries that one looks for itself, by bare name, and finds only if they are open: (file, that opens first).
 fn companions(library: Library) -> &'static [&'static str] {
@@ -20,9 +41,10 @@ fn companions(library: Library) -> &'static [&'static str] {
     }
 }
 
+/// Names stay the library's own: a second copy of it, which another library may bring, has names of its own.
 fn open(path: &Path) -> Result<Handle> {
     // SAFETY: NVIDIA's libraries run their own start-up code and nothing of ours.
-    unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+    unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| Error::Load { path: path.to_path_buf(), message: words(&error) })
 }
 
@@ -39,15 +61,22 @@ fn one_line(text: &str) -> String {
 /// Opens a library and what it needs, for good, and returns its version.
 ///
 /// # Errors
-/// If the loader refuses it, or it does not answer.
+/// If the loader refuses it, it does not answer, or another file of it is open already.
 pub fn version(library: Library, path: &Path) -> Result<Version> {
+    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(open) = all.iter().find(|open| open.library == library) {
+        if open.path == path {
+            return Ok(open.version);
+        }
+        let message = format!("{} is in use already", open.path.display());
+        return Err(Error::Load { path: path.to_path_buf(), message });
+    }
     let before = if library == Library::Nvrtc { companions(library) } else { &[] };
     before.iter().for_each(|name| beside(path, name));
     let handle = open(path)?;
     let version =
         ask(library, &handle).map_err(|message| Error::Load { path: path.to_path_buf(), message })?;
-    // What is open answers to its bare name from now on.
-    std::mem::forget(handle);
+    all.push(Open { library, path: path.to_path_buf(), handle, version });
     if library == Library::CublasLt {
         companions(library).iter().for_each(|name| beside(path, name));
     }

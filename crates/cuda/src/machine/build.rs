@@ -94,7 +94,7 @@ impl Cuda {
         for library in [Library::CublasLt, Library::Cudnn] {
             if let copies @ [_, _, ..] = &*mapped(library.file()) {
                 eprintln!(
-                    "{} is open {} times, and only one was checked: {copies:?}",
+                    "{} is open {} times, as something brought a copy of its own: {copies:?}; the checked one is called",
                     library.name(),
                     copies.len()
                 );

@@ -4,8 +4,8 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-use cudarc::cudnn::sys::{
-    self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Kind,
+use crate::calls::dnn::{
+    self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Kind,
     cudnnBackendDescriptorType_t as Type, cudnnStatus_t as Status,
 };
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::cudnn::sys::{
-    self, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
+use crate::calls::dnn::{
+    self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
 };
 
 use super::case::Case;

@@ -4,8 +4,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::cudnn::sys::{
-    self, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type,
+use crate::calls::dnn::{
+    self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type,
     cudnnBackendHeurMode_t as Heuristics, cudnnHandle_t,
 };
 
