@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use fathom_cuda::Cuda;
-use fathom_cuda::libs::{Library, Probe, Search, probe};
+use fathom_cuda::libs::{Found, Library, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
 use fathom_tensor::Machine as _;
 use fathom_train::recipe::{Machine, MachineKind};
@@ -22,9 +22,15 @@ pub struct Opened {
 }
 
 /// What there is of CUDA, looked for once. Without a driver nothing else is looked for.
-fn found() -> &'static Probe {
+fn found(machine: &Machine) -> &'static Probe {
+/// Where CUDA's libraries are looked for.
+fn search(machine: &Machine) -> Search {
+    let named = machine.cuda_libs.iter().flat_map(|folders| std::env::split_paths(folders));
+    Search::from_environment().before(named)
+}
+
     static FOUND: OnceLock<Probe> = OnceLock::new();
-    FOUND.get_or_init(|| probe(&Search::from_environment(), false))
+    FOUND.get_or_init(|| probe(&search(machine), false))
 }
 
 /// What of a device was free before this process took any of it, for ranks that share it and come one after the other.
@@ -40,7 +46,7 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
         MachineKind::Auto => false,
         MachineKind::Cuda => true,
     };
-    let found = found();
+    let found = found(machine);
     if let Some(why) = &found.why_not {
         if wanted {
             bail!("machine.kind = \"cuda\": {why}; `fathom doctor` has the whole list");
@@ -62,11 +68,11 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
 
 /// The library that connects devices of several processes, where a device computes and the library is there.
 pub fn nccl(machine: &Machine) -> Result<Option<Arc<Nccl>>> {
-    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found().why_not.is_some() {
+    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found(machine).why_not.is_some() {
         return Ok(None);
     }
-    let library =
-        found().libraries.iter().find(|found| found.library == Library::Nccl && found.problem.is_none());
+    let is_nccl = |found: &&Found| found.library == Library::Nccl && found.problem.is_none();
+    let library = found(machine).libraries.iter().find(is_nccl);
     match library.and_then(|found| found.path.as_ref()) {
         Some(path) => Ok(Some(Arc::new(Nccl::open(path)?))),
         None => Ok(None),
@@ -75,7 +81,7 @@ pub fn nccl(machine: &Machine) -> Result<Option<Arc<Nccl>>> {
 
 /// Why the processor computes where the recipe leaves the choice; none if a device does, or nobody asked.
 pub fn why_not(machine: &Machine) -> Option<&'static str> {
-    if machine.kind == MachineKind::Auto { found().why_not.as_deref() } else { None }
+    if machine.kind == MachineKind::Auto { found(machine).why_not.as_deref() } else { None }
 }
 
 /// All that there is, for `fathom doctor`.

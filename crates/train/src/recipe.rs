@@ -287,6 +287,8 @@ recipe! {
         pub fault: Option<String>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
+        /// Folders of CUDA's libraries with colons between them, looked in before those of `FATHOM_CUDA_LIBS`.
+        pub cuda_libs: Option<String>,
         /// On a GPU, captures what a block issues as a graph and replays it where it comes again.
         pub graphs: bool = false,
         /// Most bytes of activations on disk; none for most of what is free.

@@ -7,7 +7,7 @@ use std::process::Command;
 /// Folders to look in, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
-    /// What somebody named: `FATHOM_CUDA_LIBS`, folders with colons between them.
+    /// What somebody named: a recipe, then `FATHOM_CUDA_LIBS`, folders with colons between them.
     pub named: Vec<PathBuf>,
     /// `site-packages/nvidia/*/lib` of the active Python.
     pub python: Vec<PathBuf>,
@@ -43,13 +43,22 @@ impl Search {
         let interpreter = interpreter.find(|path| path.is_file());
         let beside = interpreter.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_path_buf()));
         let python: Vec<PathBuf> = prefixes.chain(beside).flat_map(|prefix| wheels(&prefix)).collect();
-        let system = list("LD_LIBRARY_PATH").into_iter().chain(SYSTEM.iter().map(PathBuf::from));
+        // A package of conda's own has no folder below the environment's.
+        let conda = std::env::var_os("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib"));
+        let system = list("LD_LIBRARY_PATH").into_iter().chain(conda);
+        let system = system.chain(SYSTEM.iter().map(PathBuf::from));
         Search {
             named: named.collect(),
             interpreter: interpreter.filter(|_| python.is_empty()),
             python,
             system: system.filter(|path| path.is_dir()).collect(),
         }
+    }
+
+    /// The same with folders before all others.
+    pub fn before(mut self, folders: impl Iterator<Item = PathBuf>) -> Search {
+        self.named = folders.filter(|path| !path.as_os_str().is_empty()).chain(self.named).collect();
+        self
     }
 
     /// The same with the folders of the interpreter's own packages, where it is to be asked: it may be a link to elsewhere, or have
@@ -85,7 +94,7 @@ impl Search {
             many => format!("{many} {what}s {of}"),
         };
         [
-            count(&self.named, ["folder", "of FATHOM_CUDA_LIBS"]),
+            count(&self.named, ["folder", "of machine.cuda_libs and FATHOM_CUDA_LIBS"]),
             count(&self.python, ["wheel", "of the active Python"]),
             count(&self.system, ["folder", "of the system"]),
         ]
@@ -189,7 +198,7 @@ mod tests {
         }
         assert_eq!(
             search.said(),
-            "1 folder of FATHOM_CUDA_LIBS, 1 wheel of the active Python, 1 folder of the system"
+            "1 folder of machine.cuda_libs and FATHOM_CUDA_LIBS, 1 wheel of the active Python, 1 folder of the system"
         );
     }
 
@@ -199,6 +208,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let packages = dir.path().join("elsewhere/packages");
         touch(&packages.join("nvidia/cu13/lib/liba.so.13"));
+        let of_recipe = search.clone().before([system, PathBuf::new()].into_iter());
+        assert_eq!(of_recipe.named.len(), 2);
+        assert_eq!(of_recipe.file("liba.so.13"), Some(dir.path().join("system/liba.so.13")));
         let python = dir.path().join("python3");
         std::fs::write(&python, format!("#!/bin/sh\necho\necho {}\n", packages.display())).unwrap();
         std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
