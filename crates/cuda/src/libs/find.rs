@@ -145,6 +145,18 @@ fn wheels(prefix: &Path) -> Vec<PathBuf> {
     packages.flat_map(|packages| libraries(&packages)).collect()
 }
 
+/// The build of the driver in the kernel, as `580.126.09`, if there is one.
+pub fn kernel_module() -> Option<String> {
+    build(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?)
+}
+
+/// Of the words of `/proc/driver/nvidia/version`.
+fn build(words: &str) -> Option<String> {
+    let is_build =
+        |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
+    words.lines().next()?.split_whitespace().find(is_build).map(ToString::to_string)
+}
+
 /// The files of a library that this process has mapped, by the name that it is looked for with: more than one are two copies, of
 /// which somebody uses the wrong one.
 pub fn mapped(name: &str) -> Vec<PathBuf> {
@@ -196,6 +208,9 @@ mod tests {
         ] {
             assert_eq!(search.file(name), expected, "{name}");
         }
+        let of_recipe = search.clone().before([system, PathBuf::new()].into_iter());
+        assert_eq!(of_recipe.named.len(), 2);
+        assert_eq!(of_recipe.file("liba.so.13"), Some(dir.path().join("system/liba.so.13")));
         assert_eq!(
             search.said(),
             "1 folder of machine.cuda_libs and FATHOM_CUDA_LIBS, 1 wheel of the active Python, 1 folder of the system"
@@ -208,9 +223,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let packages = dir.path().join("elsewhere/packages");
         touch(&packages.join("nvidia/cu13/lib/liba.so.13"));
-        let of_recipe = search.clone().before([system, PathBuf::new()].into_iter());
-        assert_eq!(of_recipe.named.len(), 2);
-        assert_eq!(of_recipe.file("liba.so.13"), Some(dir.path().join("system/liba.so.13")));
         let python = dir.path().join("python3");
         std::fs::write(&python, format!("#!/bin/sh\necho\necho {}\n", packages.display())).unwrap();
         std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -219,6 +231,14 @@ mod tests {
         assert_eq!(search.asked().file("liba.so.13"), Some(packages.join("nvidia/cu13/lib/liba.so.13")));
         let nowhere = Search { interpreter: Some(dir.path().join("nothing")), ..Search::default() };
         assert_eq!(nowhere.asked(), Search::default());
+    }
+
+    #[test]
+    fn a_drivers_build_is_read_from_its_words() {
+        let words = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build  (user@host)  Mon Jan 5\n\
+                     GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n";
+        assert_eq!(build(words).as_deref(), Some("580.126.09"));
+        assert_eq!(build("none"), None);
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn look(search: &Search, library: Library) -> Found {
     let checked = opened.and_then(|version| in_range(library, path.clone(), version));
     let remedy = checked.is_err().then(|| library.remedy().to_string());
     let (version, problem) = match checked {
-        Ok(version) => (Some(said(version)), None),
+        Ok(version) => (Some(named(library, version)), None),
         Err(error) => (None, Some(error.to_string())),
     };
     Found { library, path, version, problem, remedy }
@@ -198,6 +198,14 @@ pub(crate) type Version = (u32, u32, u32);
 
 fn said((major, minor, patch): Version) -> String {
     format!("{major}.{minor}.{patch}")
+}
+
+/// A version for readers: the driver's own beside that of the CUDA it is of.
+fn named(library: Library, version: Version) -> String {
+    match (library, find::kernel_module()) {
+        (Library::Driver, Some(build)) => format!("{build}, of CUDA {}", said(version)),
+        _ => said(version),
+    }
 }
 
 fn in_range(library: Library, path: Option<PathBuf>, version: Version) -> Result<Version> {
@@ -243,14 +251,6 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_driver_says_so_in_few_words() {
-        let load = |message: &str| Error::Load { path: "libcuda.so.1".into(), message: message.into() };
-        let nowhere =
-            load("dlopen failed: libcuda.so.1: cannot open shared object file: No such file or directory");
-        assert_eq!(absent(nowhere).to_string(), "no NVIDIA driver: libcuda.so.1 not found");
-        assert!(absent(load("invalid ELF header")).to_string().contains("invalid ELF header"));
-    }
-    #[test]
     fn a_driver_that_somebody_named_is_taken_and_the_systems_own_comes_last() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("libcuda.so.1");
@@ -264,6 +264,14 @@ mod tests {
         assert!(path.as_ref() == Some(&file) || opened.is_ok());
     }
 
+    #[test]
+    fn a_machine_without_a_driver_says_so_in_few_words() {
+        let load = |message: &str| Error::Load { path: "libcuda.so.1".into(), message: message.into() };
+        let nowhere =
+            load("dlopen failed: libcuda.so.1: cannot open shared object file: No such file or directory");
+        assert_eq!(absent(nowhere).to_string(), "no NVIDIA driver: libcuda.so.1 not found");
+        assert!(absent(load("invalid ELF header")).to_string().contains("invalid ELF header"));
+    }
 
     #[test]
     fn a_file_that_is_no_library_is_named() {
