@@ -19,10 +19,6 @@ enum Op {
         from: Rows,
         to: Rows,
     },
-    Bytes {
-        data: Vec<u8>,
-        to: Rows,
-    },
     Clear(Rows),
     Wait(Stream, u64),
     Launch(Launched, Vec<u64>),
@@ -184,7 +180,7 @@ impl State {
         let Some(captured) = &mut queue.captured else { return queue.ops.push_back(op) };
         assert!(
             matches!(op, Op::Copy { .. } | Op::Clear(_) | Op::Launch(..)),
-            "what the host has or another stream does cannot be captured"
+            "what another stream does cannot be captured"
         );
         captured.push(op);
     }
@@ -208,10 +204,6 @@ impl State {
                     // SAFETY: checked to be memory of the device that lives.
                     unsafe { std::ptr::write_bytes(pointer(to), 0, bytes) }
                 }),
-                Op::Bytes { data, to } => {
-                    let from = to.packed_at(data.as_ptr().expose_provenance() as u64);
-                    self.each(Some(from), to, copy);
-                }
                 Op::Copy { from, to } => self.each(Some(from), to, copy),
                 Op::Give(line, _) | Op::Get(line, _)
                     if self.lines.get(&line).is_some_and(|line| line.cut) => {}
@@ -393,23 +385,9 @@ unsafe impl Driver for Fake {
     unsafe fn copy(&self, way: Way, from: Rows, to: Rows, stream: Stream) -> Result<()> {
         assert_eq!((from.rows, from.row_bytes), (to.rows, to.row_bytes));
         let mut state = self.state();
-        let is_pinned = |address: u64| {
-            let found = state.pinned.range(..=address).next_back();
-            found.is_some_and(|(start, bytes)| address < start + *bytes as u64)
-        };
-        let op = match way {
-            Way::Up if !is_pinned(from.address) => {
-                let mut data = vec![0u8; from.bytes()];
-                let packed = from.packed_at(data.as_mut_ptr().expose_provenance() as u64);
-                for row in 0..from.rows {
-                    let at = |rows: Rows| rows.address + (row * rows.stride_bytes) as u64;
-                    copy(at(from), at(packed), from.row_bytes);
-                }
-                Op::Bytes { data, to }
-            }
-            _ => Op::Copy { from, to },
-        };
-        state.push(stream, op);
+        let captured = state.queues[&stream.0].captured.is_some();
+        assert!(way != Way::Up || !captured, "what the host has cannot be captured");
+        state.push(stream, Op::Copy { from, to });
         Ok(())
     }
     unsafe fn clear(&self, rows: Rows, stream: Stream) -> Result<()> {

@@ -170,8 +170,8 @@ pub unsafe trait Driver: Send + Sync {
     /// Seconds from one timed event to another that is over.
     fn seconds(&self, from: Event, to: Event) -> Result<f64>;
 
-    /// Copies rows; both sides have as many of as many bytes. From memory of the host that is not pinned it returns
-    /// when that has been read, to such memory when that has been written.
+    /// Copies rows; both sides have as many of as many bytes. It may return before it has read or written memory of the host,
+    /// pinned or not.
     ///
     /// # Safety
     /// Both sides live until the copy is over, and nobody else uses what is written.

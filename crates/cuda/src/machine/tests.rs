@@ -62,6 +62,25 @@ fn what_is_written_is_read_late_and_as_it_was() {
 }
 
 #[test]
+fn what_is_written_may_go_at_once_however_large_it_is() {
+    let fake = Arc::new(Fake::new(64 << 20));
+    let device = device(&fake);
+    // More than all slots at once, in rows with gaps that no slot ends with.
+    let count = 3 << 20;
+    let whole = device.zeros(1 << 10, 3100, DType::F32, Category::Data);
+    let part = whole.view_cols(7..7 + 3072);
+    let mut bytes: Vec<u8> = values(count).iter().flat_map(|x| x.to_le_bytes()).collect();
+    device.machine.write(&part, &bytes);
+    bytes.fill(0);
+    let found = device.to_f32(&whole);
+    let expected = |row: usize, col: usize| match col {
+        7..3079 => (3072 * row + col - 7) as f32,
+        _ => 0.0,
+    };
+    assert!(found.iter().enumerate().all(|(at, x)| *x == expected(at / 3100, at % 3100)));
+}
+
+#[test]
 fn more_reads_than_slots_are_waited_for() {
     let fake = Arc::new(Fake::new(64 << 20));
     let device = device(&fake);

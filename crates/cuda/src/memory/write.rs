@@ -1,14 +1,14 @@
-//! What the host writes, small things through pinned slots: a copy from memory that is not pinned waits, beyond some size, for
-//! all that was issued before it.
+//! What the host writes, through pinned slots: a copy from memory that is not pinned may wait for all that was issued before it,
+//! and may also return before it has read it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Streams;
+use super::{Streams, cut};
 use crate::Result;
 use crate::driver::{Event, Rows, Way};
 
-/// Tokens, positions and labels of a micro batch are four bytes each, lists of documents less.
+/// Tokens, positions and labels of a micro batch are four bytes each, lists of documents less. What is longer goes in pieces.
 const SLOT_BYTES: usize = 1 << 20;
 /// Writes in flight; one more waits for the oldest.
 const SLOTS: usize = 8;
@@ -47,24 +47,24 @@ impl Writes {
         assert_eq!(bytes.len(), to.bytes(), "a write to {to:?}");
         let driver = &self.streams.driver;
         let compute = self.streams.compute(why)?;
-        if bytes.len() > SLOT_BYTES {
-            let from = to.packed_at(bytes.as_ptr().expose_provenance() as u64);
-            // SAFETY: both sides are as long as each other; memory that is not pinned is read before the call returns.
-            return unsafe { driver.copy(Way::Up, from, to, compute) };
-        }
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = *next;
-        *next = (slot + 1) % SLOTS;
-        driver.join(self.read[slot])?;
-        let address = self.start + (slot * SLOT_BYTES) as u64;
-        let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
-        // SAFETY: the slot is pinned memory of this process with room for the bytes; the copy that read it last is over, and
-        // the lock keeps others away. The device's rows are the caller's.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
-            driver.copy(Way::Up, to.packed_at(address), to, compute)?;
+        for (index, piece) in bytes.chunks(SLOT_BYTES).enumerate() {
+            let slot = *next;
+            *next = (slot + 1) % SLOTS;
+            driver.join(self.read[slot])?;
+            let address = self.start + (slot * SLOT_BYTES) as u64;
+            let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
+            // SAFETY: the slot is pinned memory of this process with room for the piece; the copy that read it last is over, and
+            // the lock keeps others away.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
+            for (rows, position) in cut(&to, index * SLOT_BYTES, piece.len()) {
+                let from = rows.packed_at(address + position as u64);
+                // SAFETY: as above, until the event that follows; the device's rows are the caller's.
+                unsafe { driver.copy(Way::Up, from, rows, compute)? };
+            }
+            driver.record(self.read[slot], compute)?;
         }
-        driver.record(self.read[slot], compute)
+        Ok(())
     }
 }
 
