@@ -1,36 +1,78 @@
-//! cuBLASLt: descriptors made and heuristics asked once for each shape.
+//! cuBLASLt: descriptors made and heuristics asked once for each shape, and the fastest of what they offer taken.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::calls::blas::{
     self as sys, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t,
     cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
 };
 
+use super::fastest::{fastest, is_worth};
+use super::recent::Recent;
 use super::{Element, Layout, Operands, Products, Scales, Shape};
-use crate::driver::Stream;
+use crate::driver::{Driver, Stream};
 use crate::{Error, Result};
 
-/// A handle on the current device, and what is known of the shapes so far.
+/// Shapes whose plans are kept: numbers of tokens vary from one micro batch to the next, and a plan is some KiB.
+const MOST_PLANS: usize = 1024;
+/// Algorithms that are asked for, and measured where that is worth it.
+const CANDIDATES: usize = 5;
+
+/// By shape; none for one that the library refuses.
+type Plans = Recent<Shape, Option<Arc<Plan>>>;
+
+/// A handle on the current device, and what is known of the shapes that came last.
 pub struct CublasLt {
     handle: usize,
     workspace_bytes: u64,
-    /// None for a shape that the library refuses.
-    plans: Mutex<BTreeMap<Shape, Option<Plan>>>,
+    /// Measures with it, if it measures at all.
+    driver: Option<Arc<dyn Driver>>,
+    plans: Mutex<Plans>,
 }
 
-/// Descriptors and an algorithm; freed with the process, as shapes are few.
-#[derive(Clone, Copy)]
+/// What a product is.
+struct Desc(usize);
+
+impl Drop for Desc {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, and not used again.
+        unsafe { sys::cublasLtMatmulDescDestroy(at(self.0)) };
+    }
+}
+
+/// How a matrix lies in memory.
+struct Matrix(usize);
+
+impl Drop for Matrix {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, and not used again.
+        unsafe { sys::cublasLtMatrixLayoutDestroy(at(self.0)) };
+    }
+}
+
+/// An algorithm and the scratch that it takes.
+type Candidate = (cublasLtMatmulAlgo_t, usize);
+
+/// Descriptors and algorithms, the heuristics' first choice first.
 struct Plan {
-    desc: usize,
-    first: usize,
-    second: usize,
-    result: usize,
-    algo: cublasLtMatmulAlgo_t,
-    workspace_bytes: usize,
+    desc: Desc,
+    first: Matrix,
+    second: Matrix,
+    result: Matrix,
+    /// Not empty.
+    candidates: Vec<Candidate>,
+    /// The fastest, once it is known.
+    chosen: OnceLock<usize>,
+}
+
+impl Plan {
+    /// What to run with so much scratch.
+    fn candidate(&self, workspace_bytes: u64) -> Option<&Candidate> {
+        let chosen = self.chosen.get().and_then(|chosen| self.candidates.get(*chosen));
+        chosen.into_iter().chain(&self.candidates).find(|(_, bytes)| *bytes as u64 <= workspace_bytes)
+    }
 }
 
 /// Names what a failed call was about.
@@ -77,11 +119,12 @@ fn at<T>(address: usize) -> *mut T {
 }
 
 impl CublasLt {
-    /// A handle on the device that is current on this thread; products may use `workspace_bytes` of scratch.
+    /// A handle on the device that is current on this thread; products may use `workspace_bytes` of scratch. With a driver the
+    /// algorithms for each shape are measured when it first comes, else the heuristics' first choice is taken.
     ///
     /// # Errors
     /// If the library does not start.
-    pub fn new(workspace_bytes: u64) -> Result<CublasLt> {
+    pub fn new(workspace_bytes: u64, driver: Option<Arc<dyn Driver>>) -> Result<CublasLt> {
         let mut handle: cublasLtHandle_t = std::ptr::null_mut();
         // SAFETY: the library writes a handle.
         let status = unsafe { sys::cublasLtCreate(&mut handle) };
@@ -92,20 +135,15 @@ impl CublasLt {
                 status: name(status),
             });
         }
-        Ok(CublasLt { handle: handle.expose_provenance(), workspace_bytes, plans: Mutex::default() })
+        let plans = Mutex::new(Recent::new(MOST_PLANS));
+        Ok(CublasLt { handle: handle.expose_provenance(), workspace_bytes, driver, plans })
     }
 
-    fn plan(&self, shape: &Shape, scales: [u64; 2]) -> Result<Option<Plan>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans.get(shape) {
-            return Ok(*plan);
-        }
-        let plan = self.make(shape, scales)?;
-        plans.insert(*shape, plan);
-        Ok(plan)
+    fn plans(&self) -> MutexGuard<'_, Plans> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make(&self, shape: &Shape, scales: [u64; 2]) -> Result<Option<Plan>> {
+    fn make(&self, shape: &Shape, scales: [u64; 2]) -> Result<Option<Arc<Plan>>> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let mut desc: cublasLtMatmulDesc_t = std::ptr::null_mut();
         // f32 operands are multiplied in f32, not in TF32.
@@ -115,38 +153,27 @@ impl CublasLt {
             let made = sys::cublasLtMatmulDescCreate(&mut desc, compute, cudaDataType::CUDA_R_32F);
             check("cublasLtMatmulDescCreate", shape, made)?;
         }
-        set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.first_trans))?;
-        set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.second_trans))?;
+        let desc = Desc(desc.expose_provenance());
+        set(shape, &desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(shape.first_trans))?;
+        set(shape, &desc, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(shape.second_trans))?;
         if let Some(modes) = shape.scales {
-            set_modes(shape, desc, modes)?;
-            set_scales(shape, desc, scales)?;
+            set_modes(shape, &desc, modes)?;
+            set_scales(shape, &desc, scales)?;
         }
         let first = layout(shape, &shape.first, shape.input)?;
         let second = layout(shape, &shape.second, shape.second_input)?;
         let result = layout(shape, &shape.result, shape.output)?;
-        let Some((algo, workspace_bytes)) = self.ask(shape, desc, [first, second, result])? else {
-            return Ok(None);
-        };
-        Ok(Some(Plan {
-            desc: desc.expose_provenance(),
-            first: first.expose_provenance(),
-            second: second.expose_provenance(),
-            result: result.expose_provenance(),
-            algo,
-            workspace_bytes,
-        }))
+        let candidates = self.ask(shape, &desc, [&first, &second, &result])?;
+        let plan = Plan { desc, first, second, result, candidates, chosen: OnceLock::new() };
+        Ok((!plan.candidates.is_empty()).then(|| Arc::new(plan)))
     }
 
-    /// The heuristics' first choice that needs no more scratch than there is; `None` if they have none.
-    fn ask(
-        &self,
-        shape: &Shape,
-        desc: cublasLtMatmulDesc_t,
-        [first, second, result]: [cublasLtMatrixLayout_t; 3],
-    ) -> Result<Option<(cublasLtMatmulAlgo_t, usize)>> {
+    /// What the heuristics offer that needs no more scratch than there is, the best first; empty if they have nothing.
+    fn ask(&self, shape: &Shape, desc: &Desc, matrices: [&Matrix; 3]) -> Result<Vec<Candidate>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let [first, second, result] = matrices.map(|matrix| at(matrix.0));
         let mut preference: cublasLtMatmulPreference_t = std::ptr::null_mut();
-        // SAFETY: the library makes a preference; numbers are copied, with their sizes; one result fits.
+        // SAFETY: the library makes a preference; numbers are copied, with their sizes; as many results fit as are asked for.
         unsafe {
             check(
                 "cublasLtMatmulPreferenceCreate",
@@ -166,18 +193,18 @@ impl CublasLt {
             number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.second.align)?;
             number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.result.align)?;
             number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.result.align)?;
-            let mut found: sys::cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
+            let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
             let mut count: c_int = 0;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
                 at(self.handle),
-                desc,
+                at(desc.0),
                 first,
                 second,
                 result,
                 result,
                 preference,
-                1,
-                &mut found,
+                CANDIDATES as c_int,
+                found.as_mut_ptr(),
                 &mut count,
             );
             sys::cublasLtMatmulPreferenceDestroy(preference);
@@ -187,33 +214,111 @@ impl CublasLt {
                 Status::CUBLAS_STATUS_INVALID_VALUE | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
                     shape.scales.is_some()
                 }
-                _ => status == Status::CUBLAS_STATUS_SUCCESS && count == 0,
+                _ => false,
             };
             if refused {
-                return Ok(None);
+                return Ok(Vec::new());
             }
             check("cublasLtMatmulAlgoGetHeuristic", shape, status)?;
-            let fits = found.state == Status::CUBLAS_STATUS_SUCCESS;
-            Ok(fits.then_some((found.algo, found.workspaceSize)))
+            let found = found.into_iter().take(count as usize);
+            let fits = found.filter(|found| found.state == Status::CUBLAS_STATUS_SUCCESS);
+            Ok(fits.map(|found| (found.algo, found.workspaceSize)).collect())
         }
     }
+
+    /// Runs a candidate, with the result at `c`.
+    ///
+    /// # Safety
+    /// As for [`Products::product`].
+    unsafe fn run(
+        &self,
+        (shape, plan): (&Shape, &Plan),
+        (algo, workspace_bytes): &Candidate,
+        operands: &Operands,
+        c: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
+        // SAFETY: descriptors live as long as the plan; the addresses are the caller's promise; both factors are read before the
+        // call returns.
+        let status = unsafe {
+            sys::cublasLtMatmul(
+                at(self.handle),
+                at(plan.desc.0),
+                (&raw const one).cast(),
+                pointer(operands.b),
+                at(plan.first.0),
+                pointer(operands.a),
+                at(plan.second.0),
+                (&raw const beta).cast(),
+                pointer(c),
+                at(plan.result.0),
+                pointer(c),
+                at(plan.result.0),
+                algo,
+                pointer(operands.workspace),
+                *workspace_bytes,
+                pointer(stream.0).cast(),
+            )
+        };
+        check("cublasLtMatmul", shape, status)
+    }
+
+    /// Chooses among the candidates for a shape by running them, once. Results go where the product's will, or, where that is
+    /// added to, into memory of their own; without such memory the first choice stays.
+    ///
+    /// # Safety
+    /// As for [`Products::product`].
+    unsafe fn choose(&self, shape: &Shape, plan: &Plan, operands: &Operands, stream: Stream) -> Result<()> {
+        let Some(driver) = self.driver.as_ref().filter(|_| plan.chosen.get().is_none() && is_worth(shape))
+        else {
+            return Ok(());
+        };
+        if driver.is_capturing(stream)? {
+            return Ok(());
+        }
+        let bytes = shape.result.cols * shape.result.stride as u64 * shape.output.bytes();
+        let own = if operands.accumulate { driver.allocate(bytes).ok() } else { Some(operands.c) };
+        let chosen = match own {
+            None => Some(0),
+            Some(c) => fastest(driver.as_ref(), stream, plan.candidates.len(), |candidate| {
+                let candidate = &plan.candidates[candidate];
+                if candidate.1 as u64 > operands.workspace_bytes {
+                    return Err(refused(shape));
+                }
+                // SAFETY: the caller's promise, or memory of this function, which has waited when it gives it back.
+                unsafe { self.run((shape, plan), candidate, operands, c, stream) }
+            })?,
+        };
+        if let (true, Some(c)) = (operands.accumulate, own) {
+            driver.free(c)?;
+        }
+        chosen.map(|chosen| plan.chosen.set(chosen));
+        Ok(())
+    }
+}
+
+/// Nothing for a shape with so little scratch.
+fn refused(shape: &Shape) -> Error {
+    let status = "no plan with so little scratch".to_string();
+    Error::Blas { call: "cublasLtMatmul", what: format!("{shape:?}"), status }
 }
 
 /// Sets an attribute of a product.
 fn set<T>(
     shape: &Shape,
-    desc: cublasLtMatmulDesc_t,
+    desc: &Desc,
     attribute: sys::cublasLtMatmulDescAttributes_t,
     value: T,
 ) -> Result<()> {
     let (from, size) = ((&raw const value).cast(), size_of::<T>());
-    // SAFETY: the descriptor lives as long as the process; the value is copied, with its size.
-    let status = unsafe { sys::cublasLtMatmulDescSetAttribute(desc, attribute, from, size) };
+    // SAFETY: a descriptor that lives; the value is copied, with its size.
+    let status = unsafe { sys::cublasLtMatmulDescSetAttribute(at(desc.0), attribute, from, size) };
     check("cublasLtMatmulDescSetAttribute", shape, status)
 }
 
 /// How scales are meant, and how sums are made.
-fn set_modes(shape: &Shape, desc: cublasLtMatmulDesc_t, modes: [Scales; 2]) -> Result<()> {
+fn set_modes(shape: &Shape, desc: &Desc, modes: [Scales; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     use sys::cublasLtMatmulMatrixScale_t as Mode;
     let [first, second] = modes.map(|mode| match mode {
@@ -228,13 +333,13 @@ fn set_modes(shape: &Shape, desc: cublasLtMatmulDesc_t, modes: [Scales; 2]) -> R
 }
 
 /// Where the scales of A and B are: on the device, what elements are multiplied by.
-fn set_scales(shape: &Shape, desc: cublasLtMatmulDesc_t, [a, b]: [u64; 2]) -> Result<()> {
+fn set_scales(shape: &Shape, desc: &Desc, [a, b]: [u64; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b)?;
     set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a)
 }
 
-fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<cublasLtMatrixLayout_t> {
+fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<Matrix> {
     let mut made: cublasLtMatrixLayout_t = std::ptr::null_mut();
     // SAFETY: the library makes a descriptor.
     let status = unsafe {
@@ -247,52 +352,29 @@ fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<cublasLtMa
         )
     };
     check("cublasLtMatrixLayoutCreate", shape, status)?;
-    Ok(made)
+    Ok(Matrix(made.expose_provenance()))
 }
 
 // SAFETY: the layouts are those of the shape, and the workspace is no larger than what the operands say.
 unsafe impl Products for CublasLt {
     fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool> {
-        let plan = self.plan(shape, operands.scales)?;
-        Ok(plan.is_some_and(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes))
+        let plan = self.plans().get(*shape, || self.make(shape, operands.scales))?;
+        Ok(plan.is_some_and(|plan| plan.candidate(operands.workspace_bytes).is_some()))
     }
 
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()> {
-        let plan = self.plan(shape, operands.scales)?;
-        let plan = plan.filter(|plan| plan.workspace_bytes as u64 <= operands.workspace_bytes);
-        let Some(plan) = plan else {
-            let (what, status) = (format!("{shape:?}"), "no plan with so little scratch".to_string());
-            return Err(Error::Blas { call: "cublasLtMatmul", what, status });
-        };
         // The descriptor is of the shape, the scales are of the call: nobody else may call meanwhile.
-        let turn = shape.scales.map(|_| self.plans.lock().unwrap_or_else(PoisonError::into_inner));
-        if turn.is_some() {
-            set_scales(shape, at(plan.desc), operands.scales)?;
+        let mut plans = self.plans();
+        let plan = plans.get(*shape, || self.make(shape, operands.scales))?.ok_or_else(|| refused(shape))?;
+        if shape.scales.is_some() {
+            set_scales(shape, &plan.desc, operands.scales)?;
         }
-        let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
-        // SAFETY: descriptors live as long as the process; the addresses are the caller's promise; both factors are read
-        // before the call returns.
-        let status = unsafe {
-            sys::cublasLtMatmul(
-                at(self.handle),
-                at(plan.desc),
-                (&raw const one).cast(),
-                pointer(operands.b),
-                at(plan.first),
-                pointer(operands.a),
-                at(plan.second),
-                (&raw const beta).cast(),
-                pointer(operands.c),
-                at(plan.result),
-                pointer(operands.c),
-                at(plan.result),
-                &plan.algo,
-                pointer(operands.workspace),
-                plan.workspace_bytes,
-                pointer(stream.0).cast(),
-            )
-        };
-        check("cublasLtMatmul", shape, status)
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.choose(shape, &plan, operands, stream)?;
+            let candidate = plan.candidate(operands.workspace_bytes).ok_or_else(|| refused(shape))?;
+            self.run((shape, &plan), candidate, operands, operands.c, stream)
+        }
     }
 }
 

@@ -5,8 +5,10 @@
 //! of additions; another number of rows may have another, which the library does not promise to avoid.
 #![allow(unsafe_code)]
 
+mod fastest;
 mod fp8;
 mod lt;
+mod recent;
 mod shape;
 
 pub use fp8::{Scales, fp8_units};

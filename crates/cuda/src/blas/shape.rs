@@ -30,6 +30,15 @@ impl Element {
         }
     }
 
+    /// Bytes of one.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Element::F32 => 4,
+            Element::Bf16 | Element::F16 => 2,
+            Element::E4M3 | Element::E5M2 => 1,
+        }
+    }
+
     /// The type, if it is one that products take with scales.
     fn coded(dtype: DType) -> Option<Element> {
         match dtype {

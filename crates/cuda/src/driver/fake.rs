@@ -80,6 +80,8 @@ struct State {
 pub struct Fake {
     facts: Facts,
     capacity: u64,
+    /// What of the host can be pinned at once.
+    pinnable: usize,
     state: Mutex<State>,
 }
 
@@ -118,7 +120,12 @@ impl Fake {
             driver: 13_000,
             virtual_memory: true,
         };
-        Fake { facts, capacity, state: Mutex::default() }
+        Fake { facts, capacity, pinnable: usize::MAX, state: Mutex::default() }
+    }
+
+    /// The same with a host of which no more than this can be pinned at once.
+    pub fn with_pinnable(self, pinnable: usize) -> Fake {
+        Fake { pinnable, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -314,6 +321,10 @@ unsafe impl Driver for Fake {
     }
     fn pin(&self, bytes: usize) -> Result<u64> {
         let mut state = self.state();
+        if state.pinned.values().sum::<usize>() + bytes > self.pinnable {
+            let name = "CUDA_ERROR_OUT_OF_MEMORY".to_string();
+            return Err(Error::Driver { call: "cuMemHostAlloc", name, code: 2, detail: String::new() });
+        }
         let address = take(&mut state, bytes as u64);
         state.pinned.insert(address, bytes);
         Ok(address)
@@ -428,6 +439,9 @@ unsafe impl Driver for Fake {
         assert!(queue.captured.is_none());
         queue.captured = Some(Vec::new());
         Ok(())
+    }
+    fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        Ok(self.state().queues[&stream.0].captured.is_some())
     }
     fn end_capture(&self, stream: Stream) -> Result<Graph> {
         let mut state = self.state();

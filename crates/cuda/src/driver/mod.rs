@@ -198,6 +198,8 @@ pub unsafe trait Driver: Send + Sync {
 
     /// What is issued to the stream from here on is not run but remembered.
     fn begin_capture(&self, stream: Stream) -> Result<()>;
+    /// Whether it is so.
+    fn is_capturing(&self, stream: Stream) -> Result<bool>;
     /// Ends that; what was remembered.
     fn end_capture(&self, stream: Stream) -> Result<Graph>;
     /// Runs what was remembered.

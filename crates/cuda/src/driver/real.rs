@@ -475,6 +475,16 @@ unsafe impl Driver for Real {
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(pointer(stream.0).cast(), mode) })
     }
 
+    fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        self.bind()?;
+        let mut state = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: a stream that lives; the driver writes a state.
+        check("cuStreamIsCapturing", unsafe {
+            sys::cuStreamIsCapturing(pointer(stream.0).cast(), &mut state)
+        })?;
+        Ok(state != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
     fn end_capture(&self, stream: Stream) -> Result<Graph> {
         self.bind()?;
         let (mut graph, mut made) = (std::ptr::null_mut(), std::ptr::null_mut());

@@ -71,11 +71,29 @@ fn cudnn() -> Option<Arc<dyn Attend>> {
 }
 
 impl Cuda {
-    /// Opens a device with the libraries that were found.
+    /// Opens a device with the libraries that were found. Other ranks that do so choose the same algorithms for the same products,
+    /// and so get the same bits.
     ///
     /// # Errors
     /// If the device or a library refuses, with the reason.
     pub fn open(probe: &Probe, ordinal: usize) -> Result<Cuda> {
+        Cuda::of(probe, ordinal, |_| None)
+    }
+
+    /// The same for a rank that is the only one: large products are measured when they first come, and the fastest algorithm is
+    /// taken, which another run may find to be another.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    pub fn open_alone(probe: &Probe, ordinal: usize) -> Result<Cuda> {
+        Cuda::of(probe, ordinal, |driver| Some(driver.clone()))
+    }
+
+    fn of(
+        probe: &Probe,
+        ordinal: usize,
+        measures: impl FnOnce(&Arc<dyn Driver>) -> Option<Arc<dyn Driver>>,
+    ) -> Result<Cuda> {
         if let Some(why) = &probe.why_not {
             return Err(Error::NoDevice(why.clone()));
         }
@@ -84,7 +102,7 @@ impl Cuda {
         let path = path.ok_or_else(|| Error::NoDevice("NVRTC was not looked for".into()))?;
         let driver: Arc<dyn Driver> = Arc::new(Real::open(ordinal)?);
         let profile = profile(driver.facts());
-        let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH)?);
+        let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH, measures(&driver))?);
         let attend = if probe.has(Library::Cudnn) && by_cudnn(std::env::var(ATTENTION).ok())? {
             cudnn()
         } else {
