@@ -30,7 +30,7 @@ pub fn isa_mask() -> Result<Option<Isa>> {
 
 /// The machine that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.
 pub fn open(machine: &Machine) -> Result<Device> {
-    match gpu::open(machine, 0, 1)? {
+    match gpu::open(machine, [0, 1], 1)? {
         Some(opened) => Ok(Device::new(opened.machine, opened.budget)),
         None => cpu(machine),
     }
@@ -54,7 +54,7 @@ pub struct Sharers {
 
 /// One of several ranks: its share of the cores and of the memory.
 pub fn cpu_rank(machine: &Machine, mesh: Mesh, sharers: Sharers) -> Result<Device> {
-    if let Some(opened) = gpu::open(machine, mesh.rank(), sharers.memory)? {
+    if let Some(opened) = gpu::open(machine, [mesh.rank(), mesh.grid().ranks()], sharers.memory)? {
         return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
     }
     let cores = (threads(machine.threads) / sharers.cores).max(1);

@@ -7,10 +7,12 @@ use anyhow::{Context, Result, bail};
 use fathom_cuda::Cuda;
 use fathom_cuda::libs::{Found, Library, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
-use fathom_tensor::Machine as _;
+use fathom_tensor::{Machine as _, Profile};
 use fathom_train::recipe::{Machine, MachineKind};
 
-/// What of a device's free memory a run may use: the rest is for what libraries take behind our back.
+use crate::device;
+
+/// What of a device's free memory a run may use where nobody has measured what libraries take behind our back.
 const SHARE: [u64; 2] = [95, 100];
 
 /// A device that computes for one rank.
@@ -21,14 +23,14 @@ pub struct Opened {
     pub budget: u64,
 }
 
-/// What there is of CUDA, looked for once. Without a driver nothing else is looked for.
-fn found(machine: &Machine) -> &'static Probe {
 /// Where CUDA's libraries are looked for.
 fn search(machine: &Machine) -> Search {
     let named = machine.cuda_libs.iter().flat_map(|folders| std::env::split_paths(folders));
     Search::from_environment().before(named)
 }
 
+/// What there is of CUDA, looked for once. Without a driver nothing else is looked for.
+fn found(machine: &Machine) -> &'static Probe {
     static FOUND: OnceLock<Probe> = OnceLock::new();
     FOUND.get_or_init(|| probe(&search(machine), false))
 }
@@ -39,8 +41,24 @@ fn free_at_first(device: usize, now: u64) -> u64 {
     *FREE.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_insert(now)
 }
 
-/// The device of one of `ranks` ranks, if the recipe wants one, or leaves the choice and there is one.
-pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opened>> {
+/// What a pool may have of so much free memory, for `together` ranks of the device.
+fn budget(free: u64, together: u64, profile: &Profile) -> u64 {
+    match profile.beside_bytes {
+        Some(beside) => (free / together).saturating_sub(beside),
+        None => free / SHARE[1] * SHARE[0] / together,
+    }
+}
+
+/// How many of the `ranks` ranks of a host share the memory that they compute in: on a GPU those that have the same one.
+pub fn sharers(machine: &Machine, ranks: usize) -> usize {
+    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found(machine).why_not.is_some() {
+        return ranks;
+    }
+    ranks.div_ceil(found(machine).devices.len().max(1))
+}
+
+/// The device of a rank among `all`, `ranks` of them on this host, if the recipe wants one, or leaves the choice and there is one.
+pub fn open(machine: &Machine, [rank, all]: [usize; 2], ranks: usize) -> Result<Option<Opened>> {
     let wanted = match machine.kind {
         MachineKind::Cpu | MachineKind::Meta => return Ok(None),
         MachineKind::Auto => false,
@@ -55,13 +73,14 @@ pub fn open(machine: &Machine, rank: usize, ranks: usize) -> Result<Option<Opene
     }
     let devices = found.devices.len().max(1);
     let device = rank % devices;
-    let cuda = Cuda::open(found, device).context("the CUDA machine; `--machine cpu` does without it")?;
-    let cuda = cuda.with_graphs(machine.graphs);
+    let opened = if all == 1 { Cuda::open_alone(found, device) } else { Cuda::open(found, device) };
+    let cuda = opened.context("the CUDA machine; `--machine cpu` does without it")?;
+    let cuda = cuda.with_graphs(machine.graphs).with_host(device::default_budget() / ranks as u64);
     let free = free_at_first(device, cuda.driver().memory()?.0);
     let share = machine.memory_bytes.map(|bytes| bytes / ranks as u64);
     // Ranks on one device share what is free before the first of them takes any.
-    let together = ranks.div_ceil(devices) as u64;
-    let budget = share.unwrap_or(free / SHARE[1] * SHARE[0] / together);
+    let together = sharers(machine, ranks) as u64;
+    let budget = share.unwrap_or_else(|| budget(free, together, cuda.profile()));
     debug_assert!(cuda.has_data());
     Ok(Some(Opened { machine: Arc::new(cuda), budget }))
 }
@@ -84,7 +103,31 @@ pub fn why_not(machine: &Machine) -> Option<&'static str> {
     if machine.kind == MachineKind::Auto { found(machine).why_not.as_deref() } else { None }
 }
 
+/// What libraries take of the first device beside a pool, if it was measured on such a device.
+pub fn beside() -> Option<u64> {
+    fathom_cuda::driver::Real::describe(0).ok().and_then(|facts| fathom_cuda::profile(&facts).beside_bytes)
+}
+
 /// All that there is, for `fathom doctor`.
 pub fn everything() -> Probe {
     probe(&Search::from_environment(), true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_leaves_what_libraries_take() {
+        let unknown = Profile::portable(1);
+        let known = Profile { beside_bytes: Some(30), ..unknown.clone() };
+        assert_eq!([1, 2].map(|ranks| budget(1000, ranks, &unknown)), [950, 475]);
+        assert_eq!([1, 2].map(|ranks| budget(1000, ranks, &known)), [970, 470]);
+        assert_eq!(budget(10, 1, &known), 0);
+    }
+
+    #[test]
+    fn ranks_of_a_processor_share_all_of_its_memory() {
+        assert_eq!(sharers(&Machine { kind: MachineKind::Cpu, ..Machine::default() }, 6), 6);
+    }
 }

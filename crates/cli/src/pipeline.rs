@@ -29,7 +29,7 @@ use fathom_train::{
 use crate::crew::Crew;
 use crate::live::Live;
 use crate::measure::{Extent, Subject, measure, sample};
-use crate::{choices, commands, describe, device, folder, ranks};
+use crate::{choices, commands, describe, device, folder, gpu, ranks};
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -114,7 +114,14 @@ impl Job<'_> {
         std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
             .with_context(|| format!("cannot write {}", path.display()))?;
         let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
-        budgets.memory /= crew.sharers(&stage::ranks(self.recipe, 0)?).memory as u64;
+        // A device has more memory than a pool of it may use.
+        budgets.memory = budgets.memory.min(cpu.pool.budget());
+        let sharers = crew.sharers(&stage::ranks(self.recipe, 0)?).memory;
+        budgets.memory /= match self.recipe.machine.memory_bytes {
+            Some(_) => sharers,
+            None => gpu::sharers(&self.recipe.machine, sharers),
+        } as u64;
+        budgets.host /= sharers as u64;
         let specs = commands::plan::specs(self.recipe)?;
         commands::places::check(self.recipe, &specs, profile)?;
         for (index, spec) in specs.iter().enumerate() {

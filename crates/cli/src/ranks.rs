@@ -43,7 +43,7 @@ pub fn run<T>(
             return one(recipe, ranks, (mpi.link(), sharers), first);
         }
         Crew::Processes { world: World::Nccl(world, library), .. } => {
-            let opened = gpu::open(&recipe.machine, world.rank(), sharers.memory)?;
+            let opened = gpu::open(&recipe.machine, [world.rank(), ranks.grid.ranks()], sharers.memory)?;
             let gpu::Opened { machine, budget } =
                 opened.context("NCCL connects devices, and there is none")?;
             let mesh = Mesh::new(ranks.grid, world.link(&machine, library)?);

@@ -135,6 +135,7 @@ impl Figures {
             isa: self.isa.to_string(),
             memory_bytes: Some(self.memory_bytes),
             host_bytes: Some(128 << 30),
+            beside_bytes: None,
             rates: Some(rates),
             fabric: None,
             portions: portions(self.memory_bytes),

@@ -171,6 +171,8 @@ pub struct Profile {
     pub memory_bytes: Option<u64>,
     /// Memory of its host, for a machine that has one.
     pub host_bytes: Option<u64>,
+    /// What its libraries take of its memory beside the pool, for a machine that has such; `None` until measured.
+    pub beside_bytes: Option<u64>,
     /// For predicted times; `None` until measured.
     pub rates: Option<Rates>,
     /// What connects such machines, for predicted times of a mesh; `None` if nobody said.
@@ -192,6 +194,7 @@ impl Profile {
             isa,
             memory_bytes: None,
             host_bytes: None,
+            beside_bytes: None,
             rates: None,
             fabric: None,
             portions: Portions::CPU,
@@ -219,10 +222,9 @@ impl Profile {
 
     /// All of it that a file can hold.
     pub fn sheet(&self) -> Sheet {
-        let Profile { ref name, granule, threads, ref isa, memory_bytes, host_bytes, rates, fabric, .. } =
-            *self;
-        let (name, isa) = (name.clone(), isa.clone());
-        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates, fabric }
+        let Profile { threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric, .. } = *self;
+        let (name, isa) = (self.name.clone(), self.isa.clone());
+        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric }
     }
 }
 
@@ -243,6 +245,9 @@ pub struct Sheet {
     /// [`Profile::host_bytes`].
     #[serde(default)]
     pub host_bytes: Option<u64>,
+    /// [`Profile::beside_bytes`].
+    #[serde(default)]
+    pub beside_bytes: Option<u64>,
     /// [`Profile::rates`].
     #[serde(default)]
     pub rates: Option<Rates>,
@@ -254,8 +259,20 @@ pub struct Sheet {
 impl Sheet {
     /// The profile, with what no file holds of the machine that the name stands for.
     pub fn profile(self, of: &Profile) -> Profile {
-        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, rates, fabric } = self;
-        let Profile { portions, workspace, .. } = *of;
-        Profile { name, granule, threads, isa, memory_bytes, host_bytes, rates, fabric, portions, workspace }
+        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric } =
+            self;
+        Profile {
+            name,
+            granule,
+            threads,
+            isa,
+            memory_bytes,
+            host_bytes,
+            beside_bytes,
+            rates,
+            fabric,
+            portions: of.portions,
+            workspace: of.workspace,
+        }
     }
 }

@@ -190,7 +190,11 @@ fn cuda(findings: &mut Findings) {
         }
     }
     match &probe.why_not {
-        None => findings.say(Verdict::Ok, "GPU", probe.devices.join(", ")),
+        None => {
+            let beside = gpu::beside().map(|bytes| format!("; libraries take {}", human::bytes(bytes)));
+            let devices = probe.devices.join(", ");
+            findings.say(Verdict::Ok, "GPU", format!("{devices}{}", beside.unwrap_or_default()));
+        }
         Some(why) => findings.say(Verdict::None, "GPU", format!("the processor computes: {why}")),
     }
 }

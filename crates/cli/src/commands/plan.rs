@@ -205,6 +205,9 @@ impl Planned<'_> {
         let verdict =
             if fits { format!("fits into {budget}") } else { format!("does NOT fit into {budget}") };
         size("reserved", plan.usage.peak_reserved, &verdict);
+        if let Some(beside) = self.draft.profile.beside_bytes {
+            size("beside", beside, "what libraries take of the device, as measured");
+        }
         if plan.host_bytes > 0 {
             let moved = format!("{} to the host and back in a step", human::bytes(plan.host_bytes));
             size("host", plan.host_peak_bytes, &moved);

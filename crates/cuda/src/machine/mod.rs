@@ -77,6 +77,12 @@ impl Cuda {
         self
     }
 
+    /// The same machine beside so much memory of the host.
+    pub fn with_host(mut self, bytes: u64) -> Cuda {
+        self.profile.host_bytes = Some(bytes);
+        self
+    }
+
     /// What became of blocks so far.
     pub fn graphs(&self) -> Graphs {
         self.streams.counts()

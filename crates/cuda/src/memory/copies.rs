@@ -1,7 +1,8 @@
 //! Copies that worker threads make behind the compute stream's back, for [`fathom_tensor::spill`].
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fathom_tensor::spill::{Copies, HostBuffer, Region};
 
@@ -10,17 +11,23 @@ use crate::Result;
 use crate::driver::{Rows, Stream, Way};
 
 /// Host threads reach nothing of the device: everything is copied, through pinned staging.
-pub struct DeviceCopies(Arc<Streams>);
+pub struct DeviceCopies {
+    streams: Arc<Streams>,
+    /// Bytes of the host that were pinned.
+    pinned: AtomicU64,
+    /// What was said when no more were.
+    said: OnceLock<String>,
+}
 
 impl DeviceCopies {
     /// Copies of a rank's tensors.
     pub fn new(streams: Arc<Streams>) -> DeviceCopies {
-        DeviceCopies(streams)
+        DeviceCopies { streams, pinned: AtomicU64::new(0), said: OnceLock::new() }
     }
 
     /// Copies some of a region's bytes, which begin `at` into its rows laid end to end, from or to the host.
     fn run(&self, way: Way, region: &Region, at: usize, host: u64, bytes: usize) -> Result<()> {
-        let streams = &*self.0;
+        let streams = &*self.streams;
         let driver = &streams.driver;
         let stream: Stream = if way == Way::Up { streams.up } else { streams.down };
         driver.wait(stream, streams.event(region.fence))?;
@@ -97,13 +104,28 @@ unsafe impl Copies for DeviceCopies {
     }
 
     fn staging(&self, bytes: usize) -> Option<Box<dyn HostBuffer>> {
-        let streams = self.0.clone();
-        let address = streams.driver.pin(bytes).ok()?;
-        Some(Box::new(Pinned { streams, address }))
+        let streams = self.streams.clone();
+        match streams.driver.pin(bytes) {
+            Ok(address) => {
+                self.pinned.fetch_add(bytes as u64, Ordering::Relaxed);
+                Some(Box::new(Pinned { streams, address }))
+            }
+            Err(error) => {
+                self.said.get_or_init(|| {
+                    let pinned = self.pinned.load(Ordering::Relaxed);
+                    let line = format!(
+                        "{pinned} bytes of the host are pinned and no {bytes} more, what goes beyond is copied more slowly: {error}"
+                    );
+                    eprintln!("{line}");
+                    line
+                });
+                None
+            }
+        }
     }
 
     fn fence(&self) -> u64 {
-        match self.0.fence() {
+        match self.streams.fence() {
             Ok(fence) => fence,
             Err(error) => panic!("spill: {error}"),
         }
@@ -123,6 +145,17 @@ unsafe impl Copies for DeviceCopies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::fake::Fake;
+
+    #[test]
+    fn that_no_more_is_pinned_is_said_once() {
+        let streams = Arc::new(Streams::new(Arc::new(Fake::new(1 << 20).with_pinnable(3000))).unwrap());
+        let copies = DeviceCopies::new(streams);
+        let held = [1000, 2000, 1, 500].map(|bytes| copies.staging(bytes));
+        assert_eq!(held.map(|held| held.is_some()), [true, true, false, false]);
+        let said = copies.said.get().unwrap();
+        assert!(said.starts_with("3000 bytes of the host are pinned and no 1 more"), "{said}");
+    }
 
     #[test]
     fn cuts_cover_every_byte_once() {

@@ -124,7 +124,7 @@ impl Stand {
             return Ok(Stand { device: bed.device, dtype, isa });
         }
         let machine = Machine { kind: MachineKind::Cuda, graphs: args.graphs, ..Machine::default() };
-        let opened = gpu::open(&machine, 0, 1)?.context("no GPU")?;
+        let opened = gpu::open(&machine, [0, 1], 1)?.context("no GPU")?;
         Ok(Stand { device: Device::new(opened.machine, opened.budget), dtype, isa: None })
     }
 }
@@ -137,8 +137,8 @@ fn solved(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<Plac
         Some(device) => {
             let host = args.host_memory.as_deref().map(human::parse_bytes).transpose();
             let host = host.map_err(anyhow::Error::msg).context("--host-memory")?;
-            let host_bytes = Some(host.unwrap_or_else(device::default_budget));
-            Profile { host_bytes, ..device.machine.profile().clone() }
+            let profile = device.machine.profile().clone();
+            Profile { host_bytes: host.or(profile.host_bytes), ..profile }
         }
         None => machine_profile(args)?,
     };
