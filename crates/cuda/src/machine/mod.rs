@@ -19,7 +19,8 @@ mod taken;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_tensor::Profile;
 
@@ -92,6 +93,11 @@ impl Cuda {
     #[track_caller]
     pub fn random(&self, out: &fathom_tensor::Tensor, seed: u64) {
         self.run(&crate::kernels::random_uniform(out, seed, 0));
+    }
+
+    /// Bytes of the device behind pools; of a pool as many as it has ever reserved, in the driver's steps.
+    pub fn backed_bytes(&self) -> u64 {
+        self.streams.backed.load(Ordering::Relaxed)
     }
 
     /// Who did the products so far, and who attention with its gradients.

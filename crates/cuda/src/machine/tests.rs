@@ -94,7 +94,7 @@ fn more_reads_than_slots_are_waited_for() {
 fn memory_comes_as_the_pool_grows_and_goes_with_it() {
     let fake = Arc::new(Fake::new(256 << 20));
     let cuda = machine(&fake, Parts::default());
-    let device = Device::new(cuda, 200 << 20);
+    let device = Device::new(cuda.clone(), 200 << 20);
     assert_eq!(fake.used(), 0);
     let a = device.empty(1, 1 << 20, DType::U8, Category::Data);
     let one_step = fake.used();
@@ -105,6 +105,12 @@ fn memory_comes_as_the_pool_grows_and_goes_with_it() {
     let _more = device.empty(1, 100 << 20, DType::U8, Category::Data);
     let reserved = device.pool.usage().peak_reserved;
     assert!(fake.used() >= reserved && fake.used() <= reserved + (32 << 20));
+    assert_eq!(cuda.backed_bytes(), fake.used());
+    let another = Device::new(cuda.clone(), 200 << 20);
+    let held = another.empty(1, 1 << 20, DType::U8, Category::Data);
+    assert!(cuda.backed_bytes() == fake.used() && fake.used() > reserved);
+    drop((held, another));
+    assert_eq!(cuda.backed_bytes(), fake.used());
 }
 
 #[test]

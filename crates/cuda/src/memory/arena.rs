@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fathom_tensor::Arena;
 
@@ -39,6 +40,7 @@ impl Growing {
         let bytes = bytes.max(1).next_multiple_of(driver.chunk_bytes());
         if !driver.facts().virtual_memory {
             let base = driver.allocate(bytes)?;
+            streams.backed.fetch_add(bytes, Ordering::Relaxed);
             return Ok(Growing { streams, base, bytes, parts: None });
         }
         let base = driver.reserve(bytes)?;
@@ -66,6 +68,7 @@ impl Growing {
             Err(_) if least < wanted => (least, driver.back(at, least)?),
             Err(error) => return Err(error),
         };
+        self.streams.backed.fetch_add(bytes, Ordering::Relaxed);
         parts.push(Part { start, bytes, backing });
         Ok(())
     }
@@ -96,8 +99,12 @@ impl Drop for Growing {
         // Work that was issued may still use the memory. A failure here has been seen by whoever waited for results.
         let give_back = || -> std::result::Result<(), Error> {
             self.streams.synchronise()?;
-            let Some(parts) = &self.parts else { return driver.free(self.base) };
+            let Some(parts) = &self.parts else {
+                self.streams.backed.fetch_sub(self.bytes, Ordering::Relaxed);
+                return driver.free(self.base);
+            };
             for part in parts.borrow().iter() {
+                self.streams.backed.fetch_sub(part.bytes, Ordering::Relaxed);
                 driver.unback(self.base + part.start, part.bytes, part.backing)?;
             }
             driver.release(self.base, self.bytes)

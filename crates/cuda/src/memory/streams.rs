@@ -27,6 +27,8 @@ pub struct Streams {
     pub down: Stream,
     /// From other ranks of the device.
     pub exchange: Stream,
+    /// Bytes of the device behind pools.
+    pub backed: AtomicU64,
     fences: Vec<Event>,
     fenced: AtomicU64,
 }
@@ -40,8 +42,8 @@ impl Streams {
         let [compute, up, down, exchange] =
             [driver.stream()?, driver.stream()?, driver.stream()?, driver.stream()?];
         let fences = (0..FENCES).map(|_| driver.event(false)).collect::<Result<_>>()?;
-        let (blocks, fenced) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Streams { driver, compute, blocks, up, down, exchange, fences, fenced })
+        let (blocks, [backed, fenced]) = (Mutex::default(), [AtomicU64::new(0), AtomicU64::new(0)]);
+        Ok(Streams { driver, compute, blocks, up, down, exchange, backed, fences, fenced })
     }
 
     fn blocks(&self) -> MutexGuard<'_, Blocks> {
