@@ -4,7 +4,8 @@
 //! gpu device            libraries, the device; fails where there is none
 //! gpu plans             cuDNN accepts every graph of attention for a described H200; needs a loadable driver, any stub will do
 //! gpu parity            every operation against the CPU machine
-//! gpu rates             the device, products, attention, copies, how much can be pinned
+//! gpu rates             the device, products, attention, copies
+//! gpu pinned            how much of the host's memory can be pinned
 //! gpu free              waits until the device's memory is free again
 //! gpu ranks             ranks as streams of one device, NCCL, blocks as graphs
 //! gpu nccl AT RANK OF   one of several processes that meet at host:port, with a device each
@@ -61,13 +62,14 @@ fn main() -> ExitCode {
         Some("plans") => plans::run(&mut lines),
         Some("parity") => parity::run(&mut lines),
         Some("rates") => rates::run(&mut lines),
+        Some("pinned") => rates::pinned(&mut lines),
         Some("free") => rates::free(&mut lines),
         Some("device") => rates::device(&mut lines),
         Some("ranks") => ranks::run(&mut lines),
         Some("nccl") => ranks::process(&mut lines, &args[1..]),
         _ => {
             eprintln!(
-                "usage: gpu device | plans | parity | rates | free | ranks | nccl HOST:PORT RANK RANKS"
+                "usage: gpu device | plans | parity | rates | pinned | free | ranks | nccl HOST:PORT RANK RANKS"
             );
             return ExitCode::from(2);
         }

@@ -45,6 +45,11 @@ impl Bench {
         out
     }
 
+    /// Whether who computes is who should: on Hopper the library, everywhere else whoever does.
+    fn is_by(&self, by: &str, library: &str) -> bool {
+        by == library || self.cuda.driver().facts().capability != (9, 0)
+    }
+
     /// For an operation.
     pub fn scratch(&self, op: &fathom_tensor::OpDesc) -> Tensor {
         self.empty(1, self.cuda.profile().workspace(op).max(1) as usize, DType::U8)
@@ -97,14 +102,19 @@ pub fn device(lines: &mut Lines) {
         // Attention and several devices can do without theirs.
         lines.say(library.library.name(), library.problem.is_none() || !library.library.is_needed(), version);
     }
+    files(lines);
+    match &found.why_not {
+        Some(why) => lines.say("device", false, why),
+        None => lines.say("device", true, found.devices.join(", ")),
+    }
+}
+
+/// The files of each library that are open by now: a second copy is somebody else's.
+fn files(lines: &mut Lines) {
     for library in Library::ALL {
         let files = mapped(library.file());
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
         lines.say(format!("{}, the file in use", library.name()), files.len() < 2, names.join(", "));
-    }
-    match &found.why_not {
-        Some(why) => lines.say("device", false, why),
-        None => lines.say("device", true, found.devices.join(", ")),
     }
 }
 
@@ -136,7 +146,7 @@ pub fn free(lines: &mut Lines) {
 
 fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     let found = probe(&Search::from_environment(), true);
-    let cuda = Arc::new(Cuda::open(&found, 0)?);
+    let cuda = Arc::new(Cuda::open_alone(&found, 0)?);
     lines.say("facts", true, format!("{:?}", cuda.driver().facts()));
     let (before, total) = cuda.driver().memory()?;
     lines.say("taken without a tensor", true, format!("{} of {total} bytes", total - before));
@@ -153,9 +163,18 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     let (reserved, taken) = (bench.device.pool.usage().peak_reserved, before - after);
     let beside = taken as i64 - reserved as i64;
     lines.say("taken beside the pool", true, format!("{beside} bytes beside {reserved}"));
+    bench.cuda.refusals().into_iter().for_each(|line| lines.say("refused", true, line));
+    files(lines);
     memory::copies(lines, &bench.cuda)?;
-    memory::beside(lines, &bench)?;
-    memory::pinned(lines, &bench.cuda)
+    memory::beside(lines, &bench)
+}
+
+/// How much of the host's memory can be pinned, and how fast.
+pub fn pinned(lines: &mut Lines) {
+    let cuda = Cuda::open(&probe(&Search::from_environment(), true), 0);
+    if let Err(error) = cuda.and_then(|cuda| memory::pinned(lines, &cuda)) {
+        lines.say("pinned", false, error.to_string());
+    }
 }
 
 fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
@@ -173,7 +192,8 @@ fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
         let seconds = bench.seconds(|| bench.cuda.matmul(&op, &ws))?;
         let by = bench.cuda.calls()[0].since(before, "cuBLASLt");
         let rate = 2.0 * m as f64 * n as f64 * k as f64 / seconds / 1e12;
-        lines.say(format!("product, {name}"), true, format!("{rate:.0} TFLOP/s by {by}"));
+        let ok = bench.is_by(&by, "cuBLASLt");
+        lines.say(format!("product, {name}"), ok, format!("{rate:.0} TFLOP/s by {by}"));
     }
     Ok(())
 }
@@ -194,12 +214,14 @@ fn narrow_products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> 
         });
         let op = NarrowMatMul { product, a, b };
         let ws = bench.scratch(&op.desc());
+        let before = bench.cuda.narrow_calls();
         let seconds = bench.seconds(|| bench.cuda.narrow_matmul(&op, &ws))?;
+        let by = bench.cuda.narrow_calls().since(before, "FP8 units");
         let rate = 2.0 * (size as f64).powi(3) / seconds / 1e12;
         lines.say(
             format!("product, 8192 cubed, {name}"),
-            true,
-            format!("{rate:.0} TFLOP/s with conversions"),
+            bench.is_by(&by, "FP8 units"),
+            format!("{rate:.0} TFLOP/s by {by}, with conversions"),
         );
     }
     Ok(())
@@ -271,6 +293,7 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fa
     let by = [between.since(begun, "cuDNN"), ended.since(between, "cuDNN")];
     let text = format!("{forward:.0} TFLOP/s forward by {}, {backward:.0} backward by {}", by[0], by[1]);
     let packed = if docs > 1 { format!(" in {docs} documents") } else { String::new() };
-    lines.say(format!("causal attention, {tokens} tokens{packed}"), true, text);
+    let ok = by.iter().all(|by| bench.is_by(by, "cuDNN"));
+    lines.say(format!("causal attention, {tokens} tokens{packed}"), ok, text);
     Ok(())
 }

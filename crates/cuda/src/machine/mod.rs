@@ -39,6 +39,9 @@ pub(crate) use build::Parts;
 pub use build::profile;
 pub use taken::Calls;
 
+/// Lines that are said: shapes may be as many as there are micro batches.
+const MOST_LINES: usize = 256;
+
 /// One device, as one rank uses it.
 pub struct Cuda {
     profile: Profile,
@@ -105,6 +108,26 @@ impl Cuda {
         self.taken.calls()
     }
 
+    /// Who did products of narrow operands so far: units for such, or (as kernels) products of rounded operands.
+    pub fn narrow_calls(&self) -> Calls {
+        self.taken.narrow_calls()
+    }
+
+    /// What cuBLASLt and its units refused so far, a line each.
+    pub fn refusals(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// A line for whoever watches, once.
+    fn say_once(&self, line: String) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.is_empty() || said.len() >= MOST_LINES || said.contains(&line) {
+            return;
+        }
+        eprintln!("{line}");
+        said.insert(line);
+    }
+
     /// Waits until all work issued so far is done.
     ///
     /// # Errors
@@ -168,7 +191,10 @@ impl Cuda {
             workspace_bytes: ws.bytes(),
         };
         if !self.must("matmul", products.takes(&shape, &operands)) {
-            self.taken.refused(&shape, operands.workspace_bytes);
+            self.say_once(format!(
+                "cuBLASLt has no product for {shape:?} with {} bytes of scratch; a kernel of our own computes it",
+                operands.workspace_bytes
+            ));
             return false;
         }
         // SAFETY: the shape is that of the operands, whose tensors live; see `run` for their storage.

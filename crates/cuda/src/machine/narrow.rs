@@ -14,10 +14,10 @@ impl Cuda {
     /// The product.
     #[track_caller]
     pub(super) fn narrow_product(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
-        match self.by_units(op, ws) {
-            Ok(()) => return,
-            Err(why) => self.say_once(why),
-        }
+        let refused = self.by_units(op, ws).err();
+        self.taken.narrow(refused.is_none());
+        let Some(why) = refused else { return };
+        self.say_once(why);
         let (launches, [a, b, ws]) = kernels::narrowed(op, ws, self.scratch());
         self.run_all(&launches);
         self.matmul(&MatMul { a: &a, b: &b, ..op.product }, &ws);
@@ -58,17 +58,6 @@ impl Cuda {
         // SAFETY: the shape is that of the operands, whose tensors live; see `run` for their storage.
         let issued = unsafe { self.streams.issue(Work::Product(products.clone(), shape, operands)) };
         self.must("narrow matmul", issued);
-        self.taken.product(true);
         Ok(())
-    }
-
-    /// A line for whoever watches, once.
-    fn say_once(&self, line: String) {
-        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if line.is_empty() || said.contains(&line) {
-            return;
-        }
-        eprintln!("{line}");
-        said.insert(line);
     }
 }

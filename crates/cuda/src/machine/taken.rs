@@ -1,17 +1,13 @@
-//! Who did what libraries and kernels can both do, counted, and what a library refuses, said once.
+//! Who did what libraries and kernels can both do, counted.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-
-use crate::blas::Shape;
 
 /// Calls that a library took, and those that kernels did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// By cuBLASLt or cuDNN.
+    /// By cuBLASLt, cuDNN, or units for narrow operands.
     pub library: u64,
-    /// By kernels of our own.
+    /// By kernels of our own; of narrow operands, by rounding them.
     pub kernels: u64,
 }
 
@@ -50,7 +46,7 @@ impl Counter {
 pub struct Taken {
     products: Counter,
     attention: Counter,
-    said: Mutex<BTreeSet<Shape>>,
+    narrow: Counter,
 }
 
 impl Taken {
@@ -64,19 +60,19 @@ impl Taken {
         self.attention.add(by_library);
     }
 
+    /// A product of narrow operands was: by units for such, else as a product of what they are rounded to.
+    pub fn narrow(&self, by_units: bool) {
+        self.narrow.add(by_units);
+    }
+
     /// Products, and attention with its gradients.
     pub fn calls(&self) -> [Calls; 2] {
         [self.products.calls(), self.attention.calls()]
     }
 
-    /// cuBLASLt has nothing for a shape: a line on standard error, once.
-    pub fn refused(&self, shape: &Shape, workspace_bytes: u64) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.insert(*shape) {
-            eprintln!(
-                "cuBLASLt has no product for {shape:?} with {workspace_bytes} bytes of scratch; a kernel of our own computes it"
-            );
-        }
+    /// Products of narrow operands.
+    pub fn narrow_calls(&self) -> Calls {
+        self.narrow.calls()
     }
 }
 
@@ -96,5 +92,8 @@ mod tests {
         taken.attention(true);
         assert_eq!(taken.calls()[1].since(before[1], "cuDNN"), "cuDNN and kernels");
         assert_eq!(taken.calls()[0].since(products, "cuBLASLt"), "nobody");
+        taken.narrow(false);
+        assert_eq!(taken.narrow_calls().since(Calls::default(), "FP8 units"), "kernels");
+        assert_eq!(taken.calls()[0], products);
     }
 }

@@ -9,8 +9,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_cuda::Cuda;
 use fathom_cuda::libs::{Search, probe};
+use fathom_cuda::{Calls, Cuda};
 use fathom_tensor::{Category, DType, Device, Machine, Tensor};
 
 use super::Lines;
@@ -134,23 +134,64 @@ fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
     (found.len() == expected.len()).then_some(worst)
 }
 
+/// Cases that a library must have computed on Hopper, whatever their results.
+const BY: [(&str, &str); 4] = [
+    ("matmul", "cuBLASLt"),
+    ("FP8 by tensor, current", "FP8 units"),
+    ("FP8 by tensor, delayed", "FP8 units"),
+    ("FP8 by blocks of 128", "FP8 units"),
+];
+
+/// Who computed on a device, of those that are asked about.
+struct Watch {
+    cuda: Arc<Cuda>,
+    before: [Calls; 2],
+}
+
+impl Watch {
+    fn counts(cuda: &Cuda) -> [Calls; 2] {
+        [cuda.calls()[0], cuda.narrow_calls()]
+    }
+
+    fn begin(cuda: &Arc<Cuda>) -> Watch {
+        Watch { cuda: cuda.clone(), before: Watch::counts(cuda) }
+    }
+
+    /// A line if a case must be somebody's.
+    fn end(&self, bed: &Bed, case: &Case, lines: &mut Lines) {
+        let Some((_, library)) = BY.iter().find(|(name, _)| *name == case.name) else { return };
+        let index = usize::from(*library == "FP8 units");
+        let by = Watch::counts(&self.cuda)[index].since(self.before[index], library);
+        let ok = by == *library || self.cuda.driver().facts().capability != (9, 0);
+        lines.say(format!("{} {:?}, by whom", case.name, bed.dtype), ok, by);
+    }
+}
+
 /// Runs every operation on the device and on the processor.
 pub fn run(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
-    match Cuda::open(&found, 0) {
-        Ok(cuda) => compare([Arc::new(cuda), Arc::new(Cpu::new(0, None))], lines),
+    match Cuda::open_alone(&found, 0) {
+        Ok(cuda) => {
+            let cuda = Arc::new(cuda);
+            compare([cuda.clone(), Arc::new(Cpu::new(0, None))], Some(&cuda), lines);
+            cuda.refusals().into_iter().for_each(|line| lines.say("refused", true, line));
+        }
         Err(error) => lines.say("device", false, error.to_string()),
     }
 }
 
-/// Runs every operation on both. One that panics is a failed line; a device that has failed for good ends it all.
-fn compare(machines: [Arc<dyn Machine>; 2], lines: &mut Lines) {
+/// Runs every operation on both, of which the first may be watched. One that panics is a failed line; a device that has failed
+/// for good ends it all.
+fn compare(machines: [Arc<dyn Machine>; 2], watched: Option<&Arc<Cuda>>, lines: &mut Lines) {
     for (index, dtype) in [DType::F32, DType::Bf16].into_iter().enumerate() {
         let [ours, theirs] =
             machines.each_ref().map(|machine| Bed { device: Device::new(machine.clone(), BUDGET), dtype });
-        let cases = plain::CASES.iter().chain(narrow::CASES).chain(experts::CASES).chain(attention::CASES);
-        for case in cases {
-            if let Err(why) = attempt(|| one(case, index, [&ours, &theirs], lines)) {
+        let cases = [plain::CASES, narrow::CASES, experts::CASES, attention::CASES];
+        for case in cases.into_iter().flatten() {
+            let watch = watched.map(Watch::begin);
+            let ran = attempt(|| one(case, index, [&ours, &theirs], lines));
+            watch.iter().for_each(|watch| watch.end(&ours, case, lines));
+            if let Err(why) = ran {
                 lines.say(format!("{} {dtype:?}", case.name), false, why);
                 let answers = || ours.device.to_f32(&ours.zeros([1, 1]));
                 if let Err(why) = attempt(answers) {
@@ -201,7 +242,9 @@ mod tests {
     #[test]
     fn two_instruction_sets_of_a_processor_agree() {
         let mut lines = Lines::default();
-        compare([Arc::new(Cpu::new(2, None)), Arc::new(Cpu::new(1, Some(Isa::Portable)))], &mut lines);
+        let machines: [Arc<dyn Machine>; 2] =
+            [Arc::new(Cpu::new(2, None)), Arc::new(Cpu::new(1, Some(Isa::Portable)))];
+        compare(machines, None, &mut lines);
         assert_eq!(lines.failed, 0);
     }
 }
