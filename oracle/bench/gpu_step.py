@@ -4,8 +4,10 @@
 Each length is tried in the fastest way first (torch.compile, layer by layer, and SDPA, then SDPA alone), with gradient
 checkpointing where it does not fit without; from 65 536 tokens on only with checkpointing, and once. A length that fits in no
 way, or for which no time is left, is a row that says so. FLOPs are the model's: attention counted once under the causal mask,
-nothing that runs again. Times are the device's, medians of repeats.
+nothing that runs again. Times are the device's, medians of repeats. With `--longest` instead of lengths, the longest step that fits,
+with gradient checkpointing, by interval search: memory grows linearly, so two lengths say where to begin.
     python3 oracle/bench/gpu_step.py --tokens 8192,32768,131072 --seconds 140
+    python3 oracle/bench/gpu_step.py --longest --attention 0 --seconds 590
 """
 import argparse
 import gc
@@ -70,7 +72,8 @@ def loss_of(torch, model, ids, tile=8192):
     return total / (ids.shape[1] - 1)
 
 
-def step(torch, tokens, compiled, checkpointed, repeat):
+def prepared(torch, tokens, compiled, checkpointed):
+    """One training step, to be called: of all tokens, or of the first `count`."""
     model = build(torch, tokens)
     if checkpointed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -81,11 +84,16 @@ def step(torch, tokens, compiled, checkpointed, repeat):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, SHAPE["vocab"], (1, tokens), device="cuda")
 
-    def run():
-        loss_of(torch, model, ids).backward()
+    def run(count=tokens):
+        loss_of(torch, model, ids[:, :count]).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
+    return run
+
+
+def step(torch, tokens, compiled, checkpointed, repeat):
+    run = prepared(torch, tokens, compiled, checkpointed)
     torch.cuda.reset_peak_memory_stats()
     took = seconds(torch, run, repeat)
     return took, torch.cuda.max_memory_allocated()
@@ -122,31 +130,86 @@ def steps(torch, args, begun):
             row(bench="step", tokens=tokens, dtype="bf16", machine="cuda", failed="; ".join(failures))
 
 
+# Lengths of the search are multiples of this, and it ends when the interval is a twentieth.
+GRAIN = 8192
+
+
+def peak_of(torch, tokens):
+    """Most bytes reserved by one step after a short one, which makes the optimizer's state; none if it does not fit."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        run = prepared(torch, tokens, False, True)
+        run(1024)
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+    except torch.cuda.OutOfMemoryError:
+        return None
+    return torch.cuda.max_memory_reserved()
+
+
+def longest(torch, args, begun):
+    """A row for each length that was tried: the longest so far that fits, the shortest so far that does not."""
+    limit = torch.cuda.mem_get_info()[0]
+    short, long = 4 * GRAIN, 8 * GRAIN
+    peaks = [peak_of(torch, short), peak_of(torch, long)]
+    if None in peaks:
+        return row(bench="longest", tokens=0, too_long=long, dtype="bf16", machine="cuda")
+    slope = (peaks[1] - peaks[0]) / (long - short)
+    good, bad = long, None
+    tokens = int(long + (limit - peaks[1]) / max(slope, 1)) // GRAIN * GRAIN
+    while time.perf_counter() - begun < args.seconds and (bad is None or bad - good > max(GRAIN, good // 20)):
+        tokens = max(tokens, good + GRAIN)
+        if peak_of(torch, tokens) is None:
+            bad = tokens
+        else:
+            good = tokens
+        row(bench="longest", tokens=good, too_long=bad, dtype="bf16", machine="cuda", limit_bytes=limit,
+            torch=torch.__version__)
+        # Beyond the line's end in steps of an eighth, then in the middle of what is known.
+        tokens = (good + good // 8 if bad is None else (good + bad) // 2) // GRAIN * GRAIN
+
+
 def attention(torch, args):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     tokens, heads, kv_heads, dim = args.attention, 32, 8, 128
     q = torch.randn(1, heads, tokens, dim, device="cuda", dtype=torch.bfloat16)
     k, v = (torch.randn(1, kv_heads, tokens, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     work = 2e-12 * heads * dim * tokens * (tokens + 1)
-    best = {}
+    dout = torch.randn_like(q)
+    best = {"forward": {}, "backward": {}}
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
         def run():
-            with torch.no_grad(), sdpa_kernel(backend):
-                torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        def forward():
+            with torch.no_grad():
+                run()
         try:
-            best[backend.name] = work / seconds(torch, run, args.repeat)
+            best["forward"][backend.name] = work / seconds(torch, forward, args.repeat)
+            inputs = [x.requires_grad_() for x in (q, k, v)]
+            out = run()
+
+            def backward():
+                torch.autograd.grad(out, inputs, dout, retain_graph=True)
+            # Five products where the forward pass has two.
+            best["backward"][backend.name] = 2.5 * work / seconds(torch, backward, args.repeat)
         except RuntimeError as error:
             print(f"{backend.name}: {str(error).splitlines()[0]}", file=sys.stderr)
-    if best:
-        name = max(best, key=best.get)
-        row(bench="attention", tokens=tokens, head_dim=dim, heads=heads, kv_heads=kv_heads, backend=name,
-            forward_tflops=best[name])
+    if best["forward"]:
+        names = {way: max(rates, key=rates.get) for way, rates in best.items() if rates}
+        row(bench="attention", tokens=tokens, head_dim=dim, heads=heads, kv_heads=kv_heads,
+            **{f"{way}_backend": name for way, name in names.items()},
+            **{f"{way}_tflops": best[way][name] for way, name in names.items()})
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", default="8192,32768,131072")
-    parser.add_argument("--attention", type=int, default=32768)
+    parser.add_argument("--attention", type=int, default=32768, help="tokens of attention alone; 0 for none")
+    parser.add_argument("--longest", action="store_true", help="the longest step that fits, instead of lengths")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no other way after this long")
     args = parser.parse_args()
@@ -162,8 +225,12 @@ def main():
         print("skipped: torch sees no GPU", file=sys.stderr)
         return
     torch.manual_seed(0)
-    attention(torch, args)
-    steps(torch, args, begun)
+    if args.attention:
+        attention(torch, args)
+    if args.longest:
+        longest(torch, args, begun)
+    else:
+        steps(torch, args, begun)
 
 
 main()

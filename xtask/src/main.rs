@@ -18,10 +18,10 @@ usage: cargo xtask <command>
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
   gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
                          libraries fetched into target/; no device is needed
-  gpu-run [--long] [--stage NAMES] [DIR]
-                         rates, ranks, every operation and training steps of a GPU against the CPU, and the figures that have
-                         bars, in eight minutes; --long: then the longest steps too; --stage: these stages alone, with commas
-                         between them; DIR has `gpu` and `fathom` built";
+  gpu-run [--long] [--log] [--stage NAMES] [DIR]
+                         rates, every operation and training steps of a GPU against the CPU, the figures that have bars, ranks;
+                         meant for eight minutes; --long: then what takes longer; --stage: these stages alone, with commas
+                         between them; --log: the table goes into LOG.md; DIR has `gpu` and `fathom` built";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

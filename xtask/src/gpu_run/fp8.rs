@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Session, compare_means, read};
+use super::Session;
+use super::losses::{compare_means, read};
 
 /// `precision.gemm`, beside bf16.
 pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
@@ -14,7 +15,8 @@ pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
 /// Tokens of a step.
 const TOKENS: &str = "8192";
 /// Limits of a step's run and of a training run.
-const LIMITS_S: [u64; 2] = [40, 40];
+pub const STEP_S: u64 = 25;
+pub const RUN_S: u64 = 60;
 /// Steps of each stage of a training run, and the last of them whose losses are compared.
 const STEPS: &str = "200";
 const LAST: usize = 20;
@@ -27,8 +29,8 @@ pub fn loss_of(format: &str) -> String {
 }
 
 impl Session {
-    /// Runs both for each format.
-    pub(super) fn fp8(&mut self) {
+    /// A step in each format.
+    pub(super) fn fp8_steps(&mut self) {
         for format in ["bf16"].iter().chain(&FORMATS) {
             let mut command = Command::new(&self.programs.fathom);
             command
@@ -36,16 +38,20 @@ impl Session {
                 .args(SHAPE.split(' '));
             command.args(["--tokens", TOKENS, "--places", "none", "--repeat", "5", "--gemm", format]);
             let what = format!("step of {TOKENS} tokens, {SHAPE_NAME}, {format}");
-            let ran = self.stage(&what, LIMITS_S[0], &mut command);
+            let ran = self.stage(&what, STEP_S, &mut command);
             self.results.add(&ran.lines, Some(SHAPE_NAME));
         }
+    }
+
+    /// Training in each format.
+    pub(super) fn fp8_losses(&mut self) {
         let out = std::env::temp_dir().join(format!("fathom-gpu-fp8-{}", std::process::id()));
         let mut reference = Vec::new();
         for format in ["bf16"].iter().chain(&FORMATS) {
             let run = out.join(format);
             let mut command = training(&self.programs.fathom, &run, format, "cuda");
-            self.stage(&format!("{STEPS} steps of three stages, {format}"), LIMITS_S[1], &mut command);
-            let losses = read(&run).unwrap_or_default();
+            self.stage(&format!("{STEPS} steps of three stages, {format}"), RUN_S, &mut command);
+            let losses: Vec<f64> = read(&run).unwrap_or_default().iter().map(|[loss, _]| *loss).collect();
             if *format == "bf16" {
                 reference = losses;
                 continue;

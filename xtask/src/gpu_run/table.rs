@@ -4,6 +4,10 @@ use serde_json::Value;
 
 /// What rows of the larger shape are called.
 pub const LARGE: &str = "Llama-3-8B shape";
+/// What rows of steps whose blocks are graphs are called.
+pub const GRAPHS: &str = "step with blocks as graphs";
+/// Largest difference between the device's memory and the plan's, as a share.
+const MEMORY_BAR: f64 = 0.02;
 /// Least ratio of our step to PyTorch's.
 const STEP_BAR: f64 = 1.1;
 /// Least share of the measured rate of products that a step of the longest length has.
@@ -15,6 +19,38 @@ const FP8_BAR: f64 = 1.2;
 /// Tokens of the lengths that have these bars.
 const LONG: u64 = 131_072;
 const ATTENTION_TOKENS: u64 = 32_768;
+
+/// Figures held to their bars.
+#[derive(Default)]
+struct Bars {
+    missed: Vec<String>,
+}
+
+impl Bars {
+    /// A figure that should be no less.
+    fn least(&mut self, what: String, value: Option<f64>, bar: f64) -> String {
+        match value {
+            Some(value) if value >= bar => format!("{value:.2} (bar {bar})"),
+            Some(value) => {
+                self.missed.push(format!("{what}: {value:.2} is below {bar}"));
+                format!("**{value:.2}** (bar {bar})")
+            }
+            None => "-".to_string(),
+        }
+    }
+
+    /// A figure that should be one.
+    fn memory(&mut self, what: &str, value: Option<f64>) -> String {
+        match value {
+            Some(value) if (value - 1.0).abs() <= MEMORY_BAR => format!("{value:.4}"),
+            Some(value) => {
+                self.missed.push(format!("{what}: {value:.4} is more than {MEMORY_BAR} off"));
+                format!("**{value:.4}**")
+            }
+            None => "-".to_string(),
+        }
+    }
+}
 
 /// All that was printed as JSON.
 #[derive(Default)]
@@ -61,59 +97,36 @@ impl Results {
 
     /// The table, and complaints about bars that are missed.
     pub fn table(&self, date: &str) -> (String, Vec<String>) {
-        let mut missed = Vec::new();
-        let mut judge = |what: String, value: Option<f64>, bar: f64| match value {
-            Some(value) if value >= bar => format!("{value:.2} (bar {bar})"),
-            Some(value) => {
-                missed.push(format!("{what}: {value:.2} is below {bar}"));
-                format!("**{value:.2}** (bar {bar})")
-            }
-            None => "-".to_string(),
-        };
+        let mut bars = Bars::default();
         let mut out = format!("## {date}: on a GPU\n\n{}\n\n", self.where_it_ran());
         let failed = self.rows.iter().filter(|row| row["ok"] == false).count();
         let checks = self.rows.iter().filter(|row| row["ok"].is_boolean()).count();
         out += &format!("Checks: {checks}, failed {failed}.\n\n");
-        out += "| step, Llama-3.2-1B shape, bf16 | TFLOP/s | PyTorch | ratio | of the product rate | peak / plan |\n|---|---|---|---|---|---|\n";
-        let product = self.number("product, 8192 cubed, bf16");
+        out += "| step, Llama-3.2-1B shape, bf16 | TFLOP/s | PyTorch | ratio | of the product rate | device / plan |\n|---|---|---|---|---|---|\n";
         for tokens in self.lengths() {
-            let rate = |rival| self.bench("step", tokens, rival).and_then(|row| row["model_tflops"].as_f64());
-            let (ours, theirs) = (rate(false), rate(true));
-            let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
-            let ratio = judge(format!("step of {tokens} tokens against PyTorch"), ratio, STEP_BAR);
-            let share = ours.zip(product).map(|(ours, product)| ours / product);
-            let share = match (tokens, share) {
-                (LONG, share) => judge(format!("step of {tokens} tokens against products"), share, RATE_BAR),
-                (_, Some(share)) => format!("{share:.2}"),
-                (_, None) => "-".to_string(),
-            };
-            let peaks = self
-                .bench("step", tokens, false)
-                .and_then(|row| Some(row["peak_pool_bytes"].as_f64()? / row["planned_peak_bytes"].as_f64()?));
-            let text = |x: Option<f64>, digits: usize| x.map_or("-".into(), |x| format!("{x:.digits$}"));
-            out += &format!(
-                "| {tokens} tokens | {} | {} | {ratio} | {share} | {} |\n",
-                text(ours, 0),
-                text(theirs, 0),
-                text(peaks, 4)
-            );
+            out += &self.step(tokens, &mut bars);
         }
-        let ours = self.number(&format!("causal attention, {ATTENTION_TOKENS} tokens"));
-        let theirs =
-            self.bench("attention", ATTENTION_TOKENS, true).and_then(|row| row["forward_tflops"].as_f64());
-        let ratio =
-            judge("attention against PyTorch".into(), ours.zip(theirs).map(|(a, b)| a / b), ATTENTION_BAR);
-        out +=
-            &format!("\nAttention forward, {ATTENTION_TOKENS} tokens, d 128, against PyTorch's: {ratio}.\n");
+        out += &format!("\n{}\n", self.attention(&mut bars));
         for row in self.rows.iter().filter(|row| row["bench"] == LARGE) {
-            out += &format!(
-                "\n{LARGE}, {} tokens: {} TFLOP/s, peak {} of a plan of {} bytes.\n",
-                row["tokens"], row["model_tflops"], row["peak_pool_bytes"], row["planned_peak_bytes"]
-            );
+            let memory = bars.memory(&format!("{LARGE}, device against plan"), self.memory(row));
+            let (tokens, rate) = (&row["tokens"], &row["model_tflops"]);
+            out += &format!("\n{LARGE}, {tokens} tokens: {rate} TFLOP/s, device / plan {memory}.\n");
         }
-        for line in self.fp8(&mut judge) {
+        for row in self.rows.iter().filter(|row| row["bench"] == GRAPHS) {
+            let plain = self.bench("step", row["tokens"].as_u64().unwrap_or(0), false);
+            let plain = plain.map_or("-".into(), |plain| plain["model_tflops"].to_string());
+            let (tokens, rate, graphs) = (&row["tokens"], &row["model_tflops"], &row["graphs"]);
+            out +=
+                &format!("\nBlocks as graphs, {tokens} tokens: {rate} TFLOP/s, {plain} without; {graphs}.\n");
+        }
+        if let Some(longest) = self.rows.iter().rfind(|row| row["bench"] == "longest") {
+            let (tokens, beyond) = (&longest["tokens"], &longest["too_long"]);
+            out += &format!("\nPyTorch's longest step: {tokens} tokens; {beyond} are too many.\n");
+        }
+        for line in self.fp8(&mut bars) {
             out += &format!("\n{line}\n");
         }
+        out.push('\n');
         for what in [
             "host to device",
             "device to host",
@@ -123,24 +136,67 @@ impl Results {
         ] {
             out += &format!("{what}: {}. ", self.found(what).unwrap_or("-"));
         }
-        (out.trim_end().to_string(), missed)
+        (out.trim_end().to_string(), bars.missed)
+    }
+
+    /// The row of a length.
+    fn step(&self, tokens: u64, bars: &mut Bars) -> String {
+        let rate = |rival| self.bench("step", tokens, rival).and_then(|row| row["model_tflops"].as_f64());
+        let (ours, theirs) = (rate(false), rate(true));
+        let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
+        let ratio = bars.least(format!("step of {tokens} tokens against PyTorch"), ratio, STEP_BAR);
+        let product = self.number("product, 8192 cubed, bf16");
+        let share = ours.zip(product).map(|(ours, product)| ours / product);
+        let share = match (tokens, share) {
+            (LONG, share) => bars.least(format!("step of {tokens} tokens against products"), share, RATE_BAR),
+            (_, Some(share)) => format!("{share:.2}"),
+            (_, None) => "-".to_string(),
+        };
+        let memory = self.bench("step", tokens, false).and_then(|row| self.memory(row));
+        let memory = bars.memory(&format!("step of {tokens} tokens, device against plan"), memory);
+        let text = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.0}"));
+        format!("| {tokens} tokens | {} | {} | {ratio} | {share} | {memory} |\n", text(ours), text(theirs))
+    }
+
+    /// What the device says that a step took, less what libraries take beside any pool, as a share of what the plan reserves.
+    fn memory(&self, row: &Value) -> Option<f64> {
+        let beside = self.number("taken beside the pool")?;
+        Some((row["device_used_bytes"].as_f64()? - beside) / row["planned_reserved_bytes"].as_f64()?)
+    }
+
+    /// Attention beside PyTorch's, in both directions.
+    fn attention(&self, bars: &mut Bars) -> String {
+        let ours = self.found(&format!("causal attention, {ATTENTION_TOKENS} tokens")).unwrap_or_default();
+        let theirs = self.bench("attention", ATTENTION_TOKENS, true);
+        let ratio = |bars: &mut Bars, index: usize, direction: &str| {
+            // "600 TFLOP/s forward by cuDNN, 500 backward by cuDNN".
+            let ours =
+                ours.split(", ").nth(index).and_then(|part| part.split(' ').next()?.parse::<f64>().ok());
+            let theirs = theirs.and_then(|row| row[format!("{direction}_tflops")].as_f64());
+            let ratio = ours.zip(theirs).map(|(ours, theirs)| ours / theirs);
+            bars.least(format!("attention {direction} against PyTorch"), ratio, ATTENTION_BAR)
+        };
+        let (forward, backward) = (ratio(bars, 0, "forward"), ratio(bars, 1, "backward"));
+        format!(
+            "Attention, {ATTENTION_TOKENS} tokens, d 128, against PyTorch's: {forward} forward, {backward} backward."
+        )
     }
 
     /// Steps and losses of number formats against bf16.
-    fn fp8(&self, judge: &mut impl FnMut(String, Option<f64>, f64) -> String) -> Vec<String> {
+    fn fp8(&self, bars: &mut Bars) -> Vec<String> {
         let rate = |format: &str| {
             self.rows
                 .iter()
                 .find(|row| row["bench"] == super::fp8::SHAPE_NAME && row["gemm"] == format)
                 .and_then(|row| row["model_tflops"].as_f64())
         };
-        let line = |format: &&str| {
+        let mut line = |format: &&str| {
             let ratio = rate(format).zip(rate("bf16")).map(|(ours, bf16)| ours / bf16);
-            let ratio = judge(format!("step in {format} against bf16"), ratio, FP8_BAR);
+            let ratio = bars.least(format!("step in {format} against bf16"), ratio, FP8_BAR);
             let loss = self.found(&super::fp8::loss_of(format)).unwrap_or("-");
             format!("{format}, step of the {} against bf16: {ratio}; loss {loss}.", super::fp8::SHAPE_NAME)
         };
-        super::fp8::FORMATS.iter().map(line).collect()
+        super::fp8::FORMATS.iter().map(&mut line).collect()
     }
 
     fn where_it_ran(&self) -> String {
@@ -158,12 +214,18 @@ mod tests {
     #[test]
     fn bars_are_judged_and_what_is_missing_is_a_dash() {
         let mut results = Results::default();
-        let large = r#"{"bench":"step","tokens":262144,"model_tflops":400.0}"#.to_string();
-        results.add(&[large], Some(LARGE));
+        let large = r#"{"bench":"step","tokens":262144,"model_tflops":400.0,"device_used_bytes":1150,"planned_reserved_bytes":1000}"#;
+        results.add(&[large.to_string()], Some(LARGE));
+        let graphs = r#"{"bench":"step","tokens":8192,"model_tflops":310.0,"graphs":{"captured":3}}"#;
+        results.add(&[graphs.to_string()], Some(GRAPHS));
         let rows = [
             r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
             r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
-            r#"{"bench":"step","tokens":8192,"model_tflops":300.0,"peak_pool_bytes":99,"planned_peak_bytes":100}"#.to_string(),
+            r#"{"bench":"step","tokens":8192,"model_tflops":300.0,"device_used_bytes":1113,"planned_reserved_bytes":1000}"#.to_string(),
+            r#"{"what":"taken beside the pool","ok":true,"found":"100 bytes beside 2000"}"#.to_string(),
+            r#"{"what":"causal attention, 32768 tokens","ok":true,"found":"600 TFLOP/s forward by cuDNN, 450 backward by cuDNN"}"#.to_string(),
+            r#"{"bench":"attention","tokens":32768,"forward_tflops":605.0,"backward_tflops":500.0,"rival":"torch"}"#.to_string(),
+            r#"{"bench":"longest","tokens":300000,"too_long":320000,"rival":"torch"}"#.to_string(),
             r#"{"bench":"step","tokens":8192,"model_tflops":290.0,"rival":"torch"}"#.to_string(),
             r#"{"bench":"step","tokens":131072,"model_tflops":420.0}"#.to_string(),
             "not json".to_string(),
@@ -172,12 +234,21 @@ mod tests {
         let (table, missed) = results.table("2026-01-01");
         assert!(table.contains("## 2026-01-01") && table.contains("device NVIDIA H200"));
         assert!(
-            table.contains("| 8192 tokens | 300 | 290 | **1.03** (bar 1.1) | 0.43 | 0.9900 |"),
+            table.contains("| 8192 tokens | 300 | 290 | **1.03** (bar 1.1) | 0.43 | 1.0130 |"),
             "{table}"
         );
         assert!(table.contains("| 131072 tokens | 420 | - | - | 0.60 (bar 0.55) | - |"), "{table}");
-        assert!(table.contains("8B shape, 262144 tokens: 400.0 TFLOP/s"), "{table}");
-        assert_eq!(missed.len(), 1);
+        assert!(
+            table.contains("8B shape, 262144 tokens: 400.0 TFLOP/s, device / plan **1.0500**"),
+            "{table}"
+        );
+        assert!(table.contains("0.99 (bar 0.97) forward, **0.90** (bar 0.97) backward"), "{table}");
+        assert!(
+            table.contains("graphs, 8192 tokens: 310.0 TFLOP/s, 300.0 without; {\"captured\":3}"),
+            "{table}"
+        );
+        assert!(table.contains("PyTorch's longest step: 300000 tokens; 320000 are too many"), "{table}");
+        assert_eq!(missed.len(), 3, "{missed:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use fathom_base::human;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
+use fathom_cuda::{Cuda, Graphs};
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
 use fathom_model::{Caps, Init, Model, NarrowLayers, Spec, initialise};
 use fathom_tensor::spill::{Codec, free_bytes};
@@ -18,7 +19,7 @@ use fathom_tensor::{DType, Device, Profile};
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{Machine, MachineKind, Recipe, Stage};
 use fathom_train::{Budgets, InStep, MicroBatch, Plan, Trainer, Workload, open_state_disk, plan, stage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::mesh;
 use super::ops;
@@ -113,6 +114,8 @@ struct Stand {
     dtype: DType,
     /// Of the processor.
     isa: Option<String>,
+    /// A GPU, and what of its memory was free before any of this.
+    cuda: Option<(Arc<Cuda>, u64)>,
 }
 
 impl Stand {
@@ -121,11 +124,26 @@ impl Stand {
         if args.machine == "cpu" {
             let bed = Bed::new(args)?;
             let isa = Some(bed.cpu.isa().name().to_string());
-            return Ok(Stand { device: bed.device, dtype, isa });
+            return Ok(Stand { device: bed.device, dtype, isa, cuda: None });
         }
         let machine = Machine { kind: MachineKind::Cuda, graphs: args.graphs, ..Machine::default() };
         let opened = gpu::open(&machine, [0, 1], 1)?.context("no GPU")?;
-        Ok(Stand { device: Device::new(opened.machine, opened.budget), dtype, isa: None })
+        let cuda = Some((opened.machine.clone(), opened.machine.driver().memory()?.0));
+        Ok(Stand { device: Device::new(opened.machine, opened.budget), dtype, isa: None, cuda })
+    }
+
+    /// What a device says itself: its bytes that are taken beyond those before the first tensor, the bytes behind the pool, and
+    /// what became of blocks.
+    fn own_words(&self, row: Row) -> Result<Row> {
+        let Some((cuda, free)) = &self.cuda else { return Ok(row) };
+        let row = row
+            .with("device_used_bytes", free.saturating_sub(cuda.driver().memory()?.0))
+            .with("arena_bytes", cuda.backed_bytes());
+        let Graphs { single, captured, replayed, refused, cuts } = cuda.graphs();
+        let why = refused.1;
+        let graphs = json!({ "single": single, "captured": captured, "replayed": replayed[0], "operations": replayed[1],
+            "refused": refused.0, "why": why, "cuts": cuts });
+        Ok(row.with("graphs", graphs))
     }
 }
 
@@ -254,7 +272,7 @@ fn on_machine(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<
     let untracked = Counting::peak_since_reset();
     let peak_rss = sampler.stop();
     let usage = bed.device.pool.usage();
-    row(args, tokens)
+    let row = row(args, tokens)
         .figure("tokens_per_s", tokens as f64 / timed.median_s)
         .figure("model_tflops", flops / timed.median_s * 1e-12)
         .with("peak_pool_bytes", usage.peak_live)
@@ -269,7 +287,8 @@ fn on_machine(args: &Bench, spec: &Spec, how: &InStep, tokens: usize) -> Result<
         .figure("tokens_per_s_best", tokens as f64 / timed.best_s)
         .with("threads", bed.device.machine.profile().threads)
         .with("isa", bed.isa.as_deref())
-        .print(timed.loaded);
+        .with("planned_reserved_bytes", planned.usage.peak_reserved);
+    bed.own_words(row)?.print(timed.loaded);
     if args.ops {
         ops::print(&mut trainer, &batch, how, args.repeat)?;
     }

@@ -1,0 +1,69 @@
+//! The words after `gpu-run`.
+
+use std::path::PathBuf;
+
+use super::stages::{Stage, names};
+
+/// What is asked for.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Has `gpu` and `fathom`, if nothing is to be built.
+    pub folder: Option<PathBuf>,
+    /// Also what takes longer than the eight minutes.
+    pub long: bool,
+    /// These stages alone, in this order.
+    pub stages: Vec<&'static Stage>,
+    /// What was found goes into `LOG.md`.
+    pub log: bool,
+}
+
+impl Asked {
+    /// Of the words after `gpu-run`.
+    ///
+    /// # Errors
+    /// If one of them is neither an option nor a folder, or names no stage.
+    pub fn parse(words: &[&str]) -> Result<Asked, String> {
+        let (mut asked, mut words) = (Asked::default(), words.iter());
+        while let Some(word) = words.next() {
+            match *word {
+                "--long" => asked.long = true,
+                "--log" => asked.log = true,
+                "--stage" => {
+                    let list = words.next().ok_or_else(|| format!("--stage NAME: one of {}", names()))?;
+                    for name in list.split(',') {
+                        asked.stages.push(Stage::named(name).ok_or_else(|| {
+                            format!("--stage {name}: there is no such stage; they are {}", names())
+                        })?);
+                    }
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!("{option}: gpu-run has no such option"));
+                }
+                folder if asked.folder.is_none() => asked.folder = Some(folder.into()),
+                other => return Err(format!("{other}: one folder has the programs already")),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Asked;
+
+    #[test]
+    fn stages_can_be_run_alone() {
+        let asked = Asked::parse(&["--stage", "rates,longest", "--log", "brought"]).unwrap();
+        assert_eq!((asked.stages.len(), asked.log, asked.folder), (2, true, Some("brought".into())));
+        assert!(Asked::parse(&["--long"]).unwrap().long);
+        for (words, named) in [
+            (&["--stage", "rate"][..], "rates"),
+            (&["--stage"], "longest"),
+            (&["--fast"], "--fast"),
+            (&["a", "b"], "b"),
+        ] {
+            let message = Asked::parse(words).unwrap_err();
+            assert!(message.contains(named), "{message}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Training runs of a few steps on both machines: their losses and the norms of their gradients.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::Session;
+
+/// Steps of each of the three stages of a small run.
+const STEPS: &str = "3";
+/// Limit of each run.
+pub const RUN_S: u64 = 10;
+
+/// Largest differences of two losses and of two norms, as shares: f32 sums in another order, and bf16 products. What differs goes
+/// into the weights of the next step, and norms feel it more.
+const BOUNDS: [(&str, [f64; 2]); 2] = [("f32", [1e-4, 1e-3]), ("bf16", [2e-2, 5e-2])];
+
+/// A step's loss and the norm of its gradient.
+pub type Step = [f64; 2];
+
+impl Session {
+    /// The steps of small runs on both machines.
+    pub(super) fn losses(&mut self) {
+        let out = std::env::temp_dir().join(format!("fathom-gpu-{}", std::process::id()));
+        for (precision, bounds) in BOUNDS {
+            let steps = ["cpu", "cuda"].map(|machine| {
+                let run = out.join(format!("{precision}-{machine}"));
+                let mut command = quickstart(&self.programs.fathom, &run, precision, machine);
+                let what = format!("three steps of three stages, {precision} on {machine}");
+                self.stage(&what, RUN_S, &mut command);
+                read(&run).unwrap_or_default()
+            });
+            let complaints = compare(precision, &steps, bounds);
+            let found = complaints.first().cloned().unwrap_or(format!("{} steps agree", steps[0].len()));
+            let line = serde_json::json!({ "what": format!("training steps against the processor, {precision}"),
+                "ok": complaints.is_empty(), "found": found });
+            self.results.add(&[line.to_string()], None);
+            self.complaints.extend(complaints);
+        }
+        // A folder of the system's that it clears itself.
+        let _ = std::fs::remove_dir_all(&out);
+    }
+}
+
+/// A small run of all stages over the handbook.
+fn quickstart(binary: &Path, out: &Path, precision: &str, machine: &str) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["quickstart", "--steps", STEPS, "--out"]).arg(out);
+    command.arg(format!("model.precision={precision}")).arg(format!("machine.kind={machine}"));
+    command.args(["model.layers=2", "model.hidden=128", "model.vocab=1024", "eval.enabled=false"]);
+    command.args([
+        "stage.0.samples_per_micro_batch=4",
+        "stage.2.seq_tokens=4096",
+        "stage.2.min_doc_tokens=0",
+    ]);
+    // What follows --data are paths.
+    command.args(["--data", "docs"]).stderr(Stdio::inherit());
+    command
+}
+
+/// The steps of a run.
+pub fn read(folder: &Path) -> Result<Vec<Step>, String> {
+    let path = folder.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let steps = events.filter(|event| event["event"] == "step");
+    Ok(steps.filter_map(|event| Some([event["loss"].as_f64()?, event["grad_norm"].as_f64()?])).collect())
+}
+
+fn compare(precision: &str, [cpu, cuda]: &[Vec<Step>; 2], bounds: [f64; 2]) -> Vec<String> {
+    println!("cpu  {cpu:?}\ncuda {cuda:?}");
+    if cpu.is_empty() || cpu.len() != cuda.len() {
+        return vec![format!("{precision}: {} steps on cpu, {} on cuda", cpu.len(), cuda.len())];
+    }
+    let mut complaints = Vec::new();
+    for (step, (ours, theirs)) in cuda.iter().zip(cpu).enumerate() {
+        for (index, what) in ["loss", "norm"].into_iter().enumerate() {
+            let (found, expected) = (ours[index], theirs[index]);
+            let share = (found - expected).abs() / expected.abs().max(1e-9);
+            if share.is_nan() || share > bounds[index] {
+                complaints.push(format!(
+                    "{precision}: {what} of step {step} is {expected} on cpu, {found} on cuda"
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+/// By stage of so many steps, the mean of the last losses against that of the reference; `None` if steps are missing.
+pub fn compare_means(reference: &[f64], losses: &[f64], (steps, last): (usize, usize)) -> Option<Vec<f64>> {
+    let whole = !losses.is_empty() && losses.len() == reference.len() && losses.len().is_multiple_of(steps);
+    let ends = |all: &[f64]| -> Vec<f64> {
+        all.chunks(steps).map(|stage| stage.iter().rev().take(last).sum::<f64>()).collect()
+    };
+    whole.then(|| ends(losses).iter().zip(ends(reference)).map(|(ours, theirs)| ours / theirs).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compare;
+
+    #[test]
+    fn steps_that_lie_apart_are_named() {
+        let complaints = |cpu: &[[f64; 2]], cuda: &[[f64; 2]]| {
+            compare("f32", &[cpu.to_vec(), cuda.to_vec()], [1e-3, 1e-2]).join("\n")
+        };
+        assert_eq!(complaints(&[[2.0, 1.0], [1.0, 3.0]], &[[2.0001, 1.005], [1.0, 3.0]]), "");
+        assert!(complaints(&[[2.0, 1.0], [1.0, 1.0]], &[[2.0, 1.0], [1.1, 1.0]]).contains("loss of step 1"));
+        assert!(complaints(&[[2.0, 1.0]], &[[2.0, 1.02]]).contains("norm of step 0"));
+        assert!(complaints(&[[2.0, 1.0]], &[[f64::NAN, 1.0]]).contains("loss of step 0"));
+        assert!(complaints(&[[2.0, 1.0]], &[]).contains("0 on cuda"));
+    }
+}

@@ -1,0 +1,39 @@
+//! PyTorch on the same device, if it is there: the script says itself when it is not, as asking first would import it twice.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::Session;
+
+/// The first and the last length, each compiled and warmed up, and attention alone.
+pub const SHORT_S: u64 = 95;
+/// The length between them.
+pub const MIDDLE_S: u64 = 90;
+/// The longest step, by interval search.
+pub const LONGEST_S: u64 = 600;
+/// The rival's script.
+const SCRIPT: &str = "oracle/bench/gpu_step.py";
+
+/// The script in the working directory, else where this was built.
+fn script() -> Option<PathBuf> {
+    [PathBuf::from(SCRIPT), crate::gpu_check::root().join(SCRIPT)].into_iter().find(|path| path.is_file())
+}
+
+impl Session {
+    /// `rival`, `rival-32768` or `rival-longest`.
+    pub(super) fn rival(&mut self, stage: &str, limit_s: u64) {
+        let Some(script) = script() else {
+            println!("== PyTorch skipped: {SCRIPT} is neither here nor where this was built");
+            return;
+        };
+        let mut command = Command::new("python3");
+        command.arg(script).args(match stage {
+            "rival-longest" => ["--longest", "--attention=0"],
+            "rival-32768" => ["--tokens=32768", "--attention=0"],
+            _ => ["--tokens=8192,131072", "--attention=32768"],
+        });
+        command.arg(format!("--seconds={}", limit_s - 10));
+        let ran = self.stage(&format!("PyTorch, {stage}"), limit_s, &mut command);
+        self.results.add(&ran.lines, None);
+    }
+}

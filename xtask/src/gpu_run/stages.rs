@@ -1,0 +1,105 @@
+//! What is asked of a GPU, in order: what has bars first, so that a run that is cut short has lost the rest.
+
+use super::table::{GRAPHS, LARGE};
+use super::{Session, rival};
+
+/// All stages of one command together; it is meant for eight minutes.
+pub const ALL_S: u64 = 470;
+/// The device is asked what it is.
+pub const DEVICE_S: u64 = 10;
+
+/// A part of the whole.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// No longer than this.
+    pub limit_s: u64,
+    /// Only with `--long`, or alone.
+    pub long: bool,
+}
+
+const fn short(name: &'static str, limit_s: u64) -> Stage {
+    Stage { name, limit_s, long: false }
+}
+
+const fn long(name: &'static str, limit_s: u64) -> Stage {
+    Stage { name, limit_s, long: true }
+}
+
+/// All of them, in the order in which they are run.
+pub const STAGES: [Stage; 15] = [
+    short("rates", 50),
+    short("parity", 45),
+    short("steps", STEPS[0].3 + STEPS[1].3 + STEPS[2].3),
+    short("rival", rival::SHORT_S),
+    short("fp8", 3 * super::fp8::STEP_S),
+    short("losses", 4 * super::losses::RUN_S),
+    short("ranks", 25),
+    long("fp8-losses", 3 * super::fp8::RUN_S),
+    long("graphs", GRAPHS_STEP.3),
+    long("rival-32768", rival::MIDDLE_S),
+    long("step-262144", LONG.3),
+    long("large", LARGE_STEP.3),
+    long("rival-longest", rival::LONGEST_S),
+    long("pinned", 30),
+    long("longest", LONGEST.3),
+];
+
+impl Stage {
+    /// The stage of a name.
+    pub fn named(name: &str) -> Option<&'static Stage> {
+        STAGES.iter().find(|stage| stage.name == name)
+    }
+}
+
+/// For messages.
+pub fn names() -> String {
+    STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The Llama-3.2-1B shape, for `fathom bench step`.
+pub const SHAPE: &str = "--hidden 2048 --layers 16 --heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 128256 --tile-rows 8192";
+/// The larger shape, whose optimizer's state is with the host.
+pub const LARGE_SHAPE: &str = "--hidden 4096 --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192 --offload-optimizer";
+/// Tokens, places, repeats and the limit of each step.
+pub type Step = (&'static str, &'static str, &'static str, u64);
+const STEPS: [Step; 3] =
+    [("8192", "none", "5", 25), ("32768", "linear", "3", 30), ("131072", "linear", "2", 55)];
+/// With blocks as graphs.
+const GRAPHS_STEP: Step = ("8192", "none", "5", 40);
+const LONG: Step = ("262144", "auto", "1", 120);
+const LARGE_STEP: Step = ("262144", "auto", "1", 900);
+/// The bar for the longest step; it alone takes longer than everything else.
+const LONGEST: Step = ("1048576", "auto", "1", 1500);
+
+impl Session {
+    /// Runs a stage.
+    pub(super) fn run(&mut self, stage: &Stage) {
+        match stage.name {
+            "rates" | "ranks" | "parity" | "pinned" => self.check(stage.name, stage.limit_s),
+            "losses" => self.losses(),
+            "steps" => STEPS.into_iter().for_each(|step| self.bench(step, None)),
+            "graphs" => self.bench(GRAPHS_STEP, Some(GRAPHS)),
+            "fp8" => self.fp8_steps(),
+            "fp8-losses" => self.fp8_losses(),
+            "step-262144" => self.bench(LONG, None),
+            "large" => self.bench(LARGE_STEP, Some(LARGE)),
+            "longest" => self.bench(LONGEST, None),
+            name => self.rival(name, stage.limit_s),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_a_command_fit_into_its_time() {
+        let limits = STAGES.iter().filter(|stage| !stage.long).map(|stage| stage.limit_s).sum::<u64>();
+        assert!(DEVICE_S + limits <= ALL_S, "{DEVICE_S} + {limits} s");
+        // Stages of `--long` come after all others.
+        assert!(STAGES.is_sorted_by_key(|stage| stage.long));
+    }
+}
