@@ -25,6 +25,7 @@ struct Mat { char* ptr; i64 stride; i32 type; i32 unused; };
 struct __align__(16) Quad { u32 w[4]; };
 
 FN float as_float(u32 bits) { return __uint_as_float(bits); }
+FN double as_double(u64 bits) { return __longlong_as_double((long long)bits); }
 FN u32 as_bits(float x) { return __float_as_uint(x); }
 FN float infinity() { return as_float(0x7f800000u); }
 FN float nan() { return as_float(0x7fc00000u); }

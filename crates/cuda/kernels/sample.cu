@@ -75,26 +75,24 @@ FN u64 reach(Drawing d, u64 floor, double target, double least, bool count, bool
   return found > floor ? found : floor;
 }
 
-// A token for each row: `settings` f64 [4] temperature (0: the largest), top_p, min_p, unused; top_k 0 for all. The number
-// drawn is that of (seeds[row], drawn[row]). A block of 512 for each row.
-ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, const double* settings, i32 top_k, const u64* seeds, const u64* drawn) {
+// A token for each row: the bits of three doubles; top_k 0 for all. The number drawn is that of (seed, drawn + row). A block of
+// 512 for each row.
+ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64 min_p, i32 top_k, u64 seed, u64 drawn) {
+  const double share = as_double(top_p), least = as_double(min_p);
   Drawing d;
-  d.logits = logits; d.row = blockIdx.x; d.vocab = vocab; d.temperature = settings[0];
+  d.logits = logits; d.row = blockIdx.x; d.vocab = vocab; d.temperature = as_double(temperature);
   u64 best = 0;
   for (i64 at = threadIdx.x; at < vocab; at += 512) {
     const u64 mine = place(load(logits, d.row, at), at);
     best = mine > best ? mine : best;
   }
   best = block_most(best);
-  u64 chosen = best;
-  if (d.temperature > 0.0) {
-    d.top = load(logits, d.row, 0xffffffffu - (u32)best);
-    u64 floor = top_k > 0 && top_k < vocab ? reach(d, 0, (double)top_k, 0.0, true, false) : 0;
-    if (settings[1] < 1.0) floor = reach(d, floor, settings[1] * above(d, floor, 0.0, false), 0.0, false, false);
-    const double total = above(d, floor, settings[2], false);
-    chosen = reach(d, floor, uniform(seeds[d.row], drawn[d.row]) * total, settings[2], false, true);
-    // Rounding may leave nothing beyond.
-    if (0xffffffffu - (u32)chosen >= vocab) chosen = best;
-  }
+  d.top = load(logits, d.row, 0xffffffffu - (u32)best);
+  u64 floor = top_k > 0 && top_k < vocab ? reach(d, 0, (double)top_k, 0.0, true, false) : 0;
+  if (share < 1.0) floor = reach(d, floor, share * above(d, floor, 0.0, false), 0.0, false, false);
+  const double total = above(d, floor, least, false);
+  u64 chosen = reach(d, floor, uniform(seed, drawn + (u64)d.row) * total, least, false, true);
+  // Rounding may leave nothing beyond.
+  if (0xffffffffu - (u32)chosen >= vocab) chosen = best;
   if (threadIdx.x == 0) ids[d.row] = (i32)(0xffffffffu - (u32)chosen);
 }

@@ -94,18 +94,3 @@ ENTRY(32) step_scale(const float* sum_squares, const float* loss, const float* c
   *norm = size;
   if (finite) *updates += 1;
 }
-
-// Whether an element is not finite: 1 where a block's part has one, else 0; i32 [blocks].
-ENTRY(256) not_finite(Mat x, i32* found, i64 rows, i64 cols, i64 part) {
-  const i64 end = min((i64)(blockIdx.x + 1) * part, rows);
-  bool bad = false;
-  for (i64 row = (i64)blockIdx.x * part; row < end; row++)
-    for (i64 col = (i64)threadIdx.x * 8; col < cols; col += 2048) {
-      float v[8];
-      load8(v, x, row, col, cols - col);
-      #pragma unroll
-      for (int i = 0; i < 8; i++) bad |= !(fabsf(v[i]) < infinity());
-    }
-  const int any = __syncthreads_or(bad);
-  if (threadIdx.x == 0) found[blockIdx.x] = any ? 1 : 0;
-}

@@ -5,12 +5,13 @@ use std::time::Instant;
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore};
 use fathom_grad::{Batch, Counters, Eval, Labels, Params, Scope};
 use fathom_model::{Caps, Model, Packed};
+use fathom_tensor::choice::largest;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Tokenizer;
 
 use crate::error::Error;
 use crate::kv::{Cache, Feed};
-use crate::sampler::{Sampler, greedy};
+use crate::sampler::{Sampler, choose};
 use crate::stop::{Passed, StopFilter};
 
 /// Sizes of an engine.
@@ -81,13 +82,17 @@ impl<'a> Engine<'a> {
 
     /// f32 logits of some rows of hidden states, one vector a row.
     pub fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Vec<Vec<f32>> {
+        let vocab = self.model.spec.vocab;
+        self.device.to_f32(&self.scores(hidden, rows)).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Logits of some rows of hidden states, [rows, vocab].
+    fn scores(&self, hidden: &Tensor, rows: &[usize]) -> Tensor {
         let picked = self.device.empty(rows.len(), hidden.cols(), hidden.dtype(), Category::Activations);
         for (to, from) in rows.iter().enumerate() {
             self.device.machine.copy(&hidden.view_rows(*from..from + 1), &picked.view_rows(to..to + 1));
         }
-        let vocab = self.model.spec.vocab;
-        let logits = self.with_scope(|scope| self.model.head(0.0).logits(scope, &picked));
-        self.device.to_f32(&logits).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+        self.with_scope(|scope| self.model.head(0.0).logits(scope, &picked))
     }
 
     /// A scope without tokens, for the head alone.
@@ -110,10 +115,10 @@ impl<'a> Engine<'a> {
     }
 
     /// Reads a prompt in chunks; returns the logits after its last token.
-    fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Vec<f32> {
+    fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Tensor {
         cache.expect(region, ids.len());
         let Some(hidden) = self.read(cache, region, ids) else { panic!("prefill of an empty prompt") };
-        self.logits(&hidden, &[hidden.rows() - 1]).swap_remove(0)
+        self.scores(&hidden, &[hidden.rows() - 1])
     }
 
     /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
@@ -127,8 +132,10 @@ impl<'a> Engine<'a> {
             self.check(prompt, max_tokens)?;
         }
         let mut cache = self.cache(prompts.len(), longest + max_tokens);
-        let first = |(region, prompt): (usize, &Vec<u32>)| greedy(&self.prefill(&mut cache, region, prompt));
-        let mut next: Vec<u32> = prompts.iter().enumerate().map(first).collect();
+        let mut next = Vec::new();
+        for (region, prompt) in prompts.iter().enumerate() {
+            next.extend(choose(self.device, &self.prefill(&mut cache, region, prompt), None));
+        }
         let mut answers: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
         let mut open: Vec<usize> = (0..prompts.len()).collect();
         loop {
@@ -146,9 +153,8 @@ impl<'a> Engine<'a> {
                 .collect();
             let hidden = self.run(&mut cache, &feeds);
             let rows: Vec<usize> = (0..open.len()).collect();
-            for (region, logits) in open.iter().zip(self.logits(&hidden, &rows)) {
-                next[*region] = greedy(&logits);
-            }
+            let chosen = choose(self.device, &self.scores(&hidden, &rows), None);
+            open.iter().zip(chosen).for_each(|(region, id)| next[*region] = id);
         }
     }
 
@@ -202,7 +208,7 @@ impl<'a> Engine<'a> {
             if answer.len() == how.max_tokens {
                 break Stop::Length;
             }
-            let id = sampler.next(&mut logits);
+            let id = sampler.next(self.device, &logits);
             if self.tokenizer.stops().contains(&id) {
                 break Stop::EndOfText;
             }
@@ -212,7 +218,7 @@ impl<'a> Engine<'a> {
             }
             if answer.len() < how.max_tokens {
                 let hidden = self.run(&mut cache, &[Feed { region: 0, ids: &[id] }]);
-                logits = self.logits(&hidden, &[0]).swap_remove(0);
+                logits = self.scores(&hidden, &[0]);
             }
         };
         let text = writer.finish(stop);
@@ -339,7 +345,7 @@ impl Engine<'_> {
         TokenScore {
             id,
             logprob,
-            greedy: greedy(logits) == id,
+            greedy: largest(logits) == id as usize,
             bytes: self.tokenizer.decode(&[id]).len() as u32,
         }
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use fathom_base::Sampling;
+use fathom_tensor::choice::{self, Choose, Draw};
+use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::error::Error;
 
@@ -36,12 +38,20 @@ impl Sampler {
         Ok(Sampler { how: how.clone(), seen: prompt.iter().copied().collect(), drawn: 0 })
     }
 
-    /// Chooses a token from `logits`, which it may change.
-    pub fn next(&mut self, logits: &mut [f32]) -> u32 {
+    /// Chooses a token from a row of logits.
+    pub fn next(&mut self, device: &Device, logits: &Tensor) -> u32 {
+        if self.how.repetition_penalty == 1.0 {
+            let id = choose(device, logits, self.draw()).swap_remove(0);
+            return self.chose(id);
+        }
+        self.on_host(&mut device.to_f32(logits))
+    }
+
+    /// Chooses a token from logits, which it may change.
+    fn on_host(&mut self, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
-        let id = if self.how.temperature == 0.0 { greedy(logits) } else { self.draw(logits) };
-        self.seen.insert(id);
-        id
+        let id = self.draw().map_or_else(|| choice::largest(logits), |draw| choice::drawn(logits, &draw));
+        self.chose(id as u32)
     }
 
     /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019).
@@ -57,56 +67,25 @@ impl Sampler {
         }
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
-        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-        let at = |id: u32| logits[id as usize];
-        order.sort_unstable_by(|a, b| at(*b).total_cmp(&at(*a)).then(a.cmp(b)));
-        if self.how.top_k > 0 {
-            order.truncate(self.how.top_k.max(1));
-        }
-        let top = f64::from(at(order[0]));
-        let weigh = |id: &u32| ((f64::from(at(*id)) - top) / self.how.temperature).exp();
-        let mut weights: Vec<f64> = order.iter().map(weigh).collect();
-        keep_top_p(&mut weights, self.how.top_p);
-        // The largest weight is one, because the top logit was subtracted.
-        weights.retain(|weight| *weight >= self.how.min_p);
-        let total: f64 = weights.iter().sum();
-        let mut left = uniform(self.how.seed, self.drawn) * total;
+    /// How the next token is drawn; none for the most likely one.
+    fn draw(&self) -> Option<Draw> {
+        let Sampling { temperature, top_k, top_p, min_p, seed, .. } = self.how;
+        (temperature > 0.0).then_some(Draw { temperature, top_k, top_p, min_p, seed, drawn: self.drawn })
+    }
+
+    fn chose(&mut self, id: u32) -> u32 {
         self.drawn += 1;
-        let chosen = weights.iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-        order[chosen.unwrap_or(weights.len() - 1)]
+        self.seen.insert(id);
+        id
     }
 }
 
-/// Drops the tail beyond the smallest set whose share reaches `p`; weights are in descending order.
-fn keep_top_p(weights: &mut Vec<f64>, p: f64) {
-    if p >= 1.0 {
-        return;
-    }
-    let total: f64 = weights.iter().sum();
-    let mut sum = 0.0;
-    let reached = weights.iter().position(|weight| {
-        sum += weight;
-        sum >= p * total
-    });
-    weights.truncate(reached.map_or(weights.len(), |last| last + 1));
-}
-
-/// The most likely token; the lowest id among equals.
-pub(crate) fn greedy(logits: &[f32]) -> u32 {
-    let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
-    (1..logits.len()).fold(0, better) as u32
-}
-
-/// A number in [0, 1) from a key and a counter (SplitMix64's finaliser, Steele et al., 2014).
-fn uniform(seed: u64, counter: u64) -> f64 {
-    let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+/// What the machine chooses of each row of logits, so that no logits come to the host.
+pub(crate) fn choose(device: &Device, logits: &Tensor, draw: Option<Draw>) -> Vec<u32> {
+    let ids = device.empty(1, logits.rows(), DType::I32, Category::Activations);
+    device.machine.choose(&Choose { logits, ids: &ids, draw });
+    let bytes = device.machine.read(&ids).wait();
+    bytes.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect()
 }
 
 #[cfg(test)]
@@ -117,7 +96,7 @@ mod tests {
         let mut counts = vec![0; logits.len()];
         for seed in 0..2000 {
             let mut sampler = Sampler::new(&Sampling { seed, ..how.clone() }, &[]).unwrap();
-            counts[sampler.next(&mut logits.to_vec()) as usize] += 1;
+            counts[sampler.on_host(&mut logits.to_vec()) as usize] += 1;
         }
         counts
     }
@@ -138,8 +117,8 @@ mod tests {
     fn penalty_and_range() {
         let how = Sampling { repetition_penalty: 4.0, ..Sampling::default() };
         let mut sampler = Sampler::new(&how, &[0]).unwrap();
-        assert_eq!(sampler.next(&mut [2.0, 1.0, -0.5]), 1);
-        assert_eq!(sampler.next(&mut [2.0, 1.0, -0.5]), 0);
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]), 1);
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]), 0);
         assert!(Sampler::new(&Sampling { top_p: 0.0, ..Sampling::default() }, &[]).is_err());
     }
 }

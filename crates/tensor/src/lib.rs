@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 mod best_fit;
+pub mod choice;
 mod clock;
 mod dtype;
 mod experts;

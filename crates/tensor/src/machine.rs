@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::choice::{self, Choose};
 use crate::clock::Clock;
 use crate::experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
@@ -15,6 +16,7 @@ use crate::experts::{
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
+use crate::tensor::floats;
 use crate::{Mask, Profile, Tensor};
 
 /// An address range of a machine, given back when dropped.
@@ -528,6 +530,12 @@ pub trait Machine: Send + Sync {
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
+    /// Chooses tokens.
+    fn choose(&self, op: &Choose<'_>) {
+        let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
+        let ids = choice::of_rows(&logits, op.logits.cols(), op.draw);
+        self.write(op.ids, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+    }
     /// `out += sum(x)` in chunks of 128 columns, ascending; f32 [1, n] to [1, 1].
     fn sum(&self, x: &Tensor, out: &Tensor);
     /// `out += sum(x^2)`; f32 to [1, 1].

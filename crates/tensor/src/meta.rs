@@ -1,5 +1,6 @@
 //! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
 
+use crate::choice::Choose;
 use crate::clock::{Clock, Work};
 use crate::experts::*;
 use crate::machine::*;
@@ -205,6 +206,9 @@ impl Machine for Meta {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
         let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();
         self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
+    }
+    fn choose(&self, op: &Choose<'_>) {
+        self.moves(&[op.logits, op.ids]);
     }
     fn sum(&self, x: &Tensor, _: &Tensor) {
         self.moves(&[x]);

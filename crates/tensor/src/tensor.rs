@@ -234,16 +234,19 @@ impl Device {
     /// The elements as f32, row by row; converts from bf16. Empty on a machine without data.
     #[track_caller]
     pub fn to_f32(&self, tensor: &Tensor) -> Vec<f32> {
-        let bytes = self.machine.read(tensor).wait();
-        match tensor.dtype() {
-            DType::F32 => {
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            DType::Bf16 => bytes
-                .chunks_exact(2)
-                .map(|b| f32::from_bits(u32::from_le_bytes([0, 0, b[0], b[1]])))
-                .collect(),
-            other => panic!("to_f32 of {other:?}"),
+        floats(tensor.dtype(), &self.machine.read(tensor).wait())
+    }
+}
+
+/// Elements that were read, as f32.
+#[track_caller]
+pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        DType::Bf16 => {
+            let wide = |b: &[u8; 2]| f32::from_bits(u32::from_le_bytes([0, 0, b[0], b[1]]));
+            bytes.as_chunks::<2>().0.iter().map(wide).collect()
         }
+        other => panic!("to_f32 of {other:?}"),
     }
 }

@@ -46,8 +46,8 @@ pub use quantise::{
     scale_of,
 };
 pub use rope::{rope, rope_table};
-pub use sample::{argmax, draw, random_uniform};
-pub use sums::{bias_backward, not_finite, sum, sum_squares, sum_squares_slots};
+pub use sample::{choose, random_uniform};
+pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 
 /// Scratch that a machine keeps for launches that add partial sums, whatever their shapes.

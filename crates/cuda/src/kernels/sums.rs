@@ -66,11 +66,3 @@ fn squares(x: &Tensor, slot: usize, out: &Tensor) -> Launch {
     let args = Args::new().plain(x, DType::F32).plain_out(out, DType::F32).long(x.len()).long(slot);
     Launch::new(sums::squares, x.len().div_ceil(slot), args)
 }
-
-/// Marks blocks of rows that have an element which is not finite: i32 [1, n] of ones and zeros, n of the caller's choice.
-#[track_caller]
-pub fn not_finite(x: &Tensor, found: &Tensor) -> Launch {
-    let part = x.rows().div_ceil(found.len().max(1)).max(1);
-    let args = Args::new().mat(x).plain_out(found, DType::I32).long(x.rows()).long(x.cols()).long(part);
-    Launch::new(sums::not_finite, found.len(), args)
-}

@@ -60,7 +60,7 @@ macro_rules! kernels {
 kernels! {
     plain { copy 256, copy_bytes 256, zero_bytes 256, add 256, scale 256, softcap 256, transpose 256 }
     sums {
-        column_chunks 256, add_chunks 256, sum 1024, squares 1024, step_scale 32, not_finite 256,
+        column_chunks 256, add_chunks 256, sum 1024, squares 1024, step_scale 32,
     }
     norm { norm_forward 256, norm_backward_input 256, norm_weight_chunks 256 }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }

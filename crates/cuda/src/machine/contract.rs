@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fathom_tensor::choice::Choose;
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
@@ -222,6 +223,10 @@ impl Machine for Cuda {
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         self.run(&kernels::cross_entropy(op));
+    }
+
+    fn choose(&self, op: &Choose<'_>) {
+        self.run(&kernels::choose(op));
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {

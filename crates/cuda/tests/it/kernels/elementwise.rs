@@ -5,7 +5,7 @@ use fathom_tensor::{
     Spread, Tensor,
 };
 
-use super::{FLOATS, blank, devices, floats, random, same, set};
+use super::{FLOATS, blank, devices, floats, random, same};
 
 #[test]
 fn copies_and_sums() {
@@ -286,17 +286,4 @@ fn transposes() {
     super::emulator::run(&fathom_cuda::kernels::transpose(&x, &out));
     let (x, out) = (floats(&device, &x), floats(&device, &out));
     assert!((0..45 * 70).all(|at| x[at] == out[at % 70 * 45 + at / 70]));
-}
-
-#[test]
-fn what_is_not_finite_is_found() {
-    let Some([_, device]) = devices() else { return };
-    let x = random(&device, [50, 33], DType::Bf16, 1);
-    let found = device.from_i32(&[7; 5], Category::Data);
-    super::emulator::run(&fathom_cuda::kernels::not_finite(&x, &found));
-    assert_eq!(super::ints(&device, &found), [0; 5]);
-    set(&device, &x.view_rows(49..50).view_cols(32..33), &[f32::INFINITY]);
-    set(&device, &x.view_rows(11..12).view_cols(0..1), &[f32::NAN]);
-    super::emulator::run(&fathom_cuda::kernels::not_finite(&x, &found));
-    assert_eq!(super::ints(&device, &found), [0, 1, 0, 0, 1]);
 }

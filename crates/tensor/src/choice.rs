@@ -1,0 +1,90 @@
+//! The choice of a token from its logits: the largest, or one drawn. What a machine does is what the functions here do on the host.
+
+use crate::Tensor;
+
+/// Chooses a column of each row.
+#[derive(Clone, Copy, Debug)]
+pub struct Choose<'a> {
+    /// [r, vocab], f32 or bf16.
+    pub logits: &'a Tensor,
+    /// i32 [1, r]: the columns.
+    pub ids: &'a Tensor,
+    /// How they are drawn; without, each row's largest, the first of equals. Row i has number `drawn + i`.
+    pub draw: Option<Draw>,
+}
+
+/// How a token is drawn: softmax of the logits over a temperature, of which some are left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// Divides the logits; above zero.
+    pub temperature: f64,
+    /// Keeps the k most likely; 0 keeps all.
+    pub top_k: usize,
+    /// Then keeps the fewest whose share reaches this; 1 keeps all.
+    pub top_p: f64,
+    /// Then drops those less likely than this share of the most likely.
+    pub min_p: f64,
+    /// The number drawn is a function of this
+    pub seed: u64,
+    /// and of how many were drawn before.
+    pub drawn: u64,
+}
+
+/// The largest; the first of equals.
+pub fn largest(logits: &[f32]) -> usize {
+    let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
+    (1..logits.len()).fold(0, better)
+}
+
+/// One that is drawn.
+pub fn drawn(logits: &[f32], how: &Draw) -> usize {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_unstable_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
+    if how.top_k > 0 {
+        order.truncate(how.top_k);
+    }
+    let top = f64::from(logits[order[0]]);
+    let weigh = |id: &usize| ((f64::from(logits[*id]) - top) / how.temperature).exp();
+    let mut weights: Vec<f64> = order.iter().map(weigh).collect();
+    keep_top_p(&mut weights, how.top_p);
+    // The largest weight is one, because the top logit was subtracted.
+    weights.retain(|weight| *weight >= how.min_p);
+    let total: f64 = weights.iter().sum();
+    let mut left = uniform(how.seed, how.drawn) * total;
+    let chosen = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    order[chosen.unwrap_or(weights.len() - 1)]
+}
+
+/// Drops the tail beyond the smallest set whose share reaches `p`; weights are in descending order.
+fn keep_top_p(weights: &mut Vec<f64>, p: f64) {
+    if p >= 1.0 {
+        return;
+    }
+    let total: f64 = weights.iter().sum();
+    let mut sum = 0.0;
+    let reached = weights.iter().position(|weight| {
+        sum += weight;
+        sum >= p * total
+    });
+    weights.truncate(reached.map_or(weights.len(), |last| last + 1));
+}
+
+/// A number in [0, 1) from a key and a counter (SplitMix64's finaliser, Steele et al., 2014).
+pub fn uniform(seed: u64, counter: u64) -> f64 {
+    let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The columns for rows of `vocab` logits each.
+pub(crate) fn of_rows(logits: &[f32], vocab: usize, draw: Option<Draw>) -> Vec<i32> {
+    let choose = |(row, logits): (usize, &[f32])| match draw {
+        None => largest(logits),
+        Some(draw) => drawn(logits, &Draw { drawn: draw.drawn + row as u64, ..draw }),
+    };
+    logits.chunks_exact(vocab).enumerate().map(|row| choose(row) as i32).collect()
+}
