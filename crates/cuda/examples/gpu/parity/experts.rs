@@ -1,8 +1,8 @@
 //! Mixture of experts.
 
 use fathom_tensor::{
-    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, Groups, LimitExperts, Route,
-    RouteBackward, RouterLosses, Routing, Scores,
+    Category, Combine, CombineBackward, DType, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
+    Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 
 use super::{Bed, Case, Made, ROUNDED};
@@ -13,6 +13,7 @@ const SLOTS: usize = 2;
 
 pub const CASES: &[Case] = &[
     Case { name: "router", bounds: ROUNDED, run: router },
+    Case { name: "slots to owners", bounds: ROUNDED, run: dispatch },
     Case { name: "grouped products", bounds: ROUNDED, run: products },
     Case { name: "combine", bounds: ROUNDED, run: combine },
 ];
@@ -41,15 +42,14 @@ fn router(bed: &Bed) -> Made {
         let call =
             RouterLosses { scores, logits: &logits, load: &load, aux: 1e-2, z: 1e-3, dlogits: &losses };
         bed.machine().router_losses(&call);
-        let limited = bed.empty([TOKENS, SLOTS], DType::I32);
-        let (index_, out) = (&index, &limited);
-        bed.machine().limit_experts(&LimitExperts {
-            index: index_,
-            weights: None,
-            experts: EXPERTS,
-            capacity: 40,
-            out,
-        });
+        // Weights of the router differ by a rounding, which may decide.
+        let order: Vec<f32> = Bed::numbers(4, TOKENS * SLOTS).iter().map(|x| x.abs()).collect();
+        let order = bed.device.from_f32(TOKENS, SLOTS, &order, Category::Data);
+        let [limited, heaviest] = [(); 2].map(|()| bed.empty([TOKENS, SLOTS], DType::I32));
+        for (weights, out) in [(None, &limited), (Some(&order), &heaviest)] {
+            let (index, experts) = (&index, EXPERTS);
+            bed.machine().limit_experts(&LimitExperts { index, weights, experts, capacity: 40, out });
+        }
         made.extend([
             (name, index),
             (name, weights),
@@ -57,7 +57,30 @@ fn router(bed: &Bed) -> Made {
             (name, load),
             (name, losses),
             (name, limited),
+            (name, heaviest),
         ]);
+    }
+    made
+}
+
+/// Two rounds of slots to four owners of two experts each; the second has what the first has no room for.
+fn dispatch(bed: &Bed) -> Made {
+    let (own, owners, cap) = (2, 4, 90);
+    let index = bed.ints([TOKENS, SLOTS], |at| if at % 17 == 0 { -1 } else { (at * 5 % EXPERTS) as i32 });
+    let mut made = Vec::new();
+    for round in 0..2 {
+        let [slots, tokens, experts] = [(); 3].map(|()| bed.empty([owners, cap], DType::I32));
+        let places = bed.empty([TOKENS, SLOTS], DType::I32);
+        bed.machine().dispatch(&Dispatch {
+            index: &index,
+            own,
+            round,
+            slots: &slots,
+            tokens: &tokens,
+            experts: &experts,
+            places: &places,
+        });
+        made.extend([("slots", slots), ("tokens", tokens), ("experts", experts), ("places", places)]);
     }
     made
 }

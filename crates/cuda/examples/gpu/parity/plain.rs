@@ -2,7 +2,7 @@
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, CrossEntropy, DType, Embed, MatMul, Norm, NormBackward,
-    NormKind, Rope, RopeTable, StepScale,
+    NormKind, Rope, RopeTable, Spread, StepScale, Tensor,
 };
 
 use super::{Bed, Case, EXACT, Made, ROUNDED};
@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     Case { name: "rope", bounds: ROUNDED, run: rope },
     Case { name: "embedding", bounds: ROUNDED, run: embed },
     Case { name: "cross-entropy", bounds: ROUNDED, run: loss },
+    Case { name: "cross-entropy over two ranks", bounds: ROUNDED, run: spread_loss },
     Case { name: "sums", bounds: ROUNDED, run: sums },
     Case { name: "optimizer", bounds: ROUNDED, run: optimizer },
 ];
@@ -176,6 +177,38 @@ fn loss(bed: &Bed) -> Made {
         spread: None,
     });
     vec![("loss", loss), ("gradient", gradient)]
+}
+
+/// A vocabulary of which two ranks have a part each, one after the other.
+fn spread_loss(bed: &Bed) -> Made {
+    let (rows, vocab) = (64, 1000);
+    let logits = bed.data(1, [rows, vocab]);
+    let labels = bed.ints([1, rows], |at| if at % 9 == 0 { -1 } else { (at * 31 % vocab) as i32 });
+    let (all, loss) = (bed.zeros([4, rows]), bed.zeros([1, rows]));
+    let gradient = bed.empty([rows, vocab], bed.dtype);
+    let parts = [0..600, 600..vocab];
+    for (rank, part) in parts.iter().enumerate() {
+        let stats = all.view_rows(2 * rank..2 * rank + 2);
+        part_loss(
+            bed,
+            [&logits.view_cols(part.clone()), &labels, &loss],
+            None,
+            Spread { first: part.start, stats: Some(&stats), all: None },
+        );
+    }
+    for part in parts {
+        let (logits, gradient) = (logits.view_cols(part.clone()), gradient.view_cols(part.clone()));
+        let spread = Spread { first: part.start, stats: None, all: Some(&all) };
+        part_loss(bed, [&logits, &labels, &loss], Some(&gradient), spread);
+    }
+    vec![("statistics", all), ("loss", loss), ("gradient", gradient)]
+}
+
+fn part_loss(bed: &Bed, [logits, labels, loss]: [&Tensor; 3], dlogits: Option<&Tensor>, spread: Spread<'_>) {
+    let (scale, softcap, z_loss) = (3.0, 20.0, 1e-3);
+    let spread = Some(spread);
+    let op = CrossEntropy { logits, labels, weights: None, loss, dlogits, scale, softcap, z_loss, spread };
+    bed.machine().cross_entropy(&op);
 }
 
 fn sums(bed: &Bed) -> Made {
