@@ -95,6 +95,44 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
   if (lane == 0) store_at(lse, row, h, total);
 }
 
+// What was made of some keys joins out and lse of others: lse = log(e^old + e^part), out = the mean of both with the weights
+// e^(old - lse) and e^(part - lse) (Dao et al., 2022, section 3.1). With `fresh` there is nothing to join. The part's logarithm of
+// a row and head lies at row x row_step + head x head_step. A team of threads has a row of a head, eight columns each; `dim` is
+// their multiple.
+ENTRY(256) attention_join(Mat part, const float* part_lse, i64 row_step, i64 head_step, Mat out, Mat lse, i64 rows, i32 heads, i32 dim, i32 team, i32 fresh) {
+  const i64 id = (i64)blockIdx.x * (256 / team) + threadIdx.x / team, row = id / heads;
+  const int h = (int)(id % heads), first = threadIdx.x % team * 8;
+  const bool in = row < rows;
+  float of_old = 0.f, of_part = 0.f, total = -infinity();
+  if (in) {
+    const float old = fresh ? -infinity() : load_at(lse, row, h), mine = part_lse[row * row_step + h * head_step];
+    const float top = fmaxf(old, mine);
+    if (top != -infinity()) {
+      of_old = exp_(old - top);
+      of_part = exp_(mine - top);
+      const float sum = of_old + of_part;
+      of_old /= sum;
+      of_part /= sum;
+      total = top + logf(sum);
+    }
+  }
+  // Everybody has read what the first of the team overwrites.
+  __syncwarp();
+  if (!in || first >= dim) return;
+  const i64 col = (i64)h * dim + first;
+  float v[8], w[8];
+  load8(v, part, row, col, 8);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = of_part == 0.f ? 0.f : of_part * v[i];
+  if (of_old != 0.f) {
+    load8(w, out, row, col, 8);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = fmaf(of_old, w[i], v[i]);
+  }
+  store8(out, row, col, 8, v);
+  if (first == 0) store_at(lse, row, h, total);
+}
+
 // delta f32 [rows, heads]: dout . out for each head; a warp each, eight in a block.
 ENTRY(256) attention_delta(Mat out, Mat dout, float* delta, i64 rows, i32 heads, i32 dim) {
   const int lane = threadIdx.x & 31;

@@ -191,8 +191,9 @@ impl Stream {
         let slices = Extent::UpTo { cap, count };
         let pairs = (0..self.tokens()).flat_map(|q| (0..self.tokens()).map(move |k| (q, k)));
         let pairs = pairs.filter(|(q, k)| self.attends(*q, *k)).count() as u64;
-        let packed = Packed::of(&self.slices, &self.positions);
-        let mask = Mask { table, slices, pos_q: positions.clone(), pos_k: positions.clone(), pairs, packed };
+        let packed = Packed::of(&self.slices, &self.positions, &self.positions);
+        let (pos_q, pos_k) = (positions.clone(), positions.clone());
+        let mask = Mask { table, slices, pos_q, pos_k, pairs, packed, partial: false };
         let rope = |rotation: &Rotation| {
             let inv_freq = device.from_f32(1, rotation.inv_freq.len(), &rotation.inv_freq, Category::Data);
             let out = device.empty(self.tokens(), 2 * rotation.inv_freq.len(), DType::F32, Category::Data);

@@ -249,6 +249,7 @@ impl Attention<'_> {
             head_dim: self.head_dim,
             dtype: self.q.dtype(),
             slices: self.mask.slices.cap(),
+            partial: self.mask.partial && self.sinks.is_none() && self.softcap == 0.0,
             backward,
         }
     }

@@ -133,6 +133,8 @@ pub enum OpDesc {
         dtype: DType,
         /// Most slices of the mask.
         slices: usize,
+        /// A library makes results apart, which then join those of other keys ([`crate::Mask::partial`]).
+        partial: bool,
         /// The backward pass.
         backward: bool,
     },

@@ -71,7 +71,9 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         }
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
-        OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward } => {
+        OpDesc::Attention {
+            q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward, ..
+        } => {
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
             let dtype = elem(dtype);
             match backward {

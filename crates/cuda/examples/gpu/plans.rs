@@ -62,6 +62,54 @@ fn of_more(mut case: Case, heads: i64) -> Case {
     case
 }
 
+/// Steps of context parallelism, which make parts that join others, as 8192 tokens of each rank have them.
+fn parts() -> Vec<(&'static str, Case)> {
+    let own = plain([8192, 32, 8, 128]);
+    let all = |q_tokens, k_tokens| Case { q_tokens, k_tokens, causal: false, ..own };
+    let documents = packed(own, 4);
+    let narrow = plain([8192, 32, 8, 64]);
+    let ring = [
+        ("own keys", own),
+        ("the first half of a rank's keys", all(8192, 4096)),
+        ("a rank's keys, the second half of queries", all(4096, 8192)),
+        ("the second half of queries, heads of 64 columns", Case { q_tokens: 4096, causal: false, ..narrow }),
+        (
+            "the second half of queries, heads of 256 columns",
+            Case { q_tokens: 4096, causal: false, ..plain([8192, 16, 2, 256]) },
+        ),
+        ("the second half of queries, f16", Case { element: Element::F16, ..all(4096, 8192) }),
+        (
+            "the second half of queries, 16 heads that share nothing",
+            Case { q_tokens: 4096, causal: false, ..plain([8192, 16, 16, 128]) },
+        ),
+        (
+            "the second half of 131072 queries, one key head of 8",
+            Case { q_tokens: 65_536, causal: false, ..plain([131_072, 8, 1, 128]) },
+        ),
+        ("a chunk of gathered keys", Case { q_tokens: 4096, k_tokens: 4096, ..own }),
+        ("gathered keys before it", all(4096, 28_672)),
+        ("documents, own keys", documents),
+        ("documents, keys of another rank", Case { causal: false, ..documents }),
+        ("64 documents, keys of another rank", Case { sequences: 64, causal: false, ..documents }),
+        ("documents, gathered keys", Case { k_tokens: 65_536, causal: false, ..documents }),
+        ("documents, own keys, window", Case { window: Some(1024), ..documents }),
+        ("documents, heads of 64", Case { causal: false, ..packed(narrow, 4) }),
+        ("documents, heads of 256", Case { causal: false, ..packed(plain([8192, 16, 2, 256]), 4) }),
+        (
+            "documents, heads that share nothing",
+            Case { causal: false, ..packed(plain([8192, 16, 16, 128]), 4) },
+        ),
+    ];
+    ring.map(|(name, case)| (name, of_ring(case))).to_vec()
+}
+
+/// The queries lie in one tensor with the keys, everything else has rows of its own.
+fn of_ring(mut case: Case) -> Case {
+    let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
+    case.strides.set(uid::Q, stride as usize);
+    case
+}
+
 fn cases() -> Vec<(&'static str, Case)> {
     let gqa = plain([4096, 32, 8, 128]);
     let documents = packed(Case { q_tokens: 8192, k_tokens: 8192, ..gqa }, 4);
@@ -101,6 +149,7 @@ fn allowed(case: &Case, backward: bool) -> u64 {
         head_dim: case.head_dim as usize,
         dtype: DType::Bf16,
         slices: case.sequences as usize,
+        partial: false,
         backward,
     };
     let allowed = |scratch: AttentionScratch| {
@@ -138,7 +187,7 @@ pub fn run(lines: &mut Lines) {
         Ok(target) => target,
         Err(error) => return lines.say("a described H200", false, error.to_string()),
     };
-    for (name, case) in cases() {
+    for (name, case) in cases().into_iter().chain(parts()) {
         for (direction, backward) in [("forward", false), ("backward", true)] {
             let begun = Instant::now();
             let graph = if backward { case.backward() } else { case.forward() };

@@ -174,8 +174,9 @@ fn mask(device: &Device, tokens: usize) -> Mask {
     let table = device.empty(1, 6, DType::I64, Category::Data);
     device.machine.write(&table, &row);
     let positions = device.from_i32(&numbers, Category::Data);
-    let packed = Packed::of(&slices, &numbers);
-    Mask { table, slices: Extent::Fixed(1), pos_q: positions.clone(), pos_k: positions, pairs: 0, packed }
+    let packed = Packed::of(&slices, &numbers, &numbers);
+    let (slices, pos_q, pos_k) = (Extent::Fixed(1), positions.clone(), positions);
+    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false }
 }
 
 /// A block of products, attention and norms, four times: issued, captured, replayed twice. Its results, and what was counted.

@@ -253,9 +253,9 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fa
     let row =
         |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].map(|x| x.to_le_bytes()).concat();
     bench.cuda.write(&table, &slices.iter().flat_map(row).collect::<Vec<u8>>());
-    let packed = Packed::of(&slices, &numbers);
-    let (pos_q, pos_k) = (positions.clone(), positions);
-    let mask = Mask { table, slices: Extent::Fixed(docs), pos_q, pos_k, pairs: 0, packed };
+    let packed = Packed::of(&slices, &numbers, &numbers);
+    let (slices, pos_q, pos_k) = (Extent::Fixed(docs), positions.clone(), positions);
+    let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false };
     let op = Attention {
         q: &q,
         k: &k,

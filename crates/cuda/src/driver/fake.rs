@@ -5,7 +5,7 @@
 mod kernels;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Backing, Driver, Event, Facts, Function, Graph, Module, Rows, Stream, Way};
 use crate::kernels::{Grid, Launch};
@@ -22,6 +22,8 @@ enum Op {
     Clear(Rows),
     Wait(Stream, u64),
     Launch(Launched, Vec<u64>),
+    /// What a library does.
+    Call(Arc<dyn Fn() + Send + Sync>),
     /// Bytes into a line, which has room for all.
     Give(u64, Rows),
     /// Bytes out of it.
@@ -153,6 +155,11 @@ impl Fake {
         line.total += 1;
     }
 
+    /// Has a stream do something that is no kernel.
+    pub fn call(&self, work: Arc<dyn Fn() + Send + Sync>, stream: Stream) {
+        self.state().push(stream, Op::Call(work));
+    }
+
     /// How often bytes were put on a line.
     pub fn given(&self, line: u64) -> usize {
         self.state().lines.get(&line).map_or(0, |line| line.total)
@@ -207,6 +214,7 @@ impl State {
                     kernels::run(&launched.name, &words, &mut |address, bytes| self.check(address, bytes));
                     self.launched.push(launched);
                 }
+                Op::Call(work) => work(),
                 Op::Clear(to) => self.each(None, to, |_, to, bytes| {
                     // SAFETY: checked to be memory of the device that lives.
                     unsafe { std::ptr::write_bytes(pointer(to), 0, bytes) }

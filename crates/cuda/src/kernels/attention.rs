@@ -100,6 +100,35 @@ pub fn attention(op: &Attention<'_>) -> Launch {
     Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, args)
 }
 
+/// Most columns of a head of [`attention_join`]: a warp has a row of one.
+const MOST_JOINED: usize = 256;
+
+/// What was made of some keys, `part` [t, heads x head_dim] with its logarithms [t, heads], or [heads, t] if `by_head`, joins
+/// `out` and `lse` [t, heads] of other keys; with `fresh` there are none of those yet.
+///
+/// # Panics
+/// If shapes differ or heads do not have whole cells of eight columns.
+#[track_caller]
+pub fn attention_join(
+    (part, part_lse, by_head): (&Tensor, &Tensor, bool),
+    [out, lse]: [&Tensor; 2],
+    head_dim: usize,
+    fresh: bool,
+) -> Launch {
+    let (rows, heads) = (out.rows(), out.cols() / head_dim);
+    let fits = head_dim.is_multiple_of(8) && (8..=MOST_JOINED).contains(&head_dim);
+    assert!(fits && heads * head_dim == out.cols(), "attention_join: {out:?}, heads of {head_dim} columns");
+    expect("attention_join", "part", part, out.shape());
+    expect("attention_join", "lse", lse, [rows, heads]);
+    expect("attention_join", "part_lse", part_lse, if by_head { [heads, rows] } else { [rows, heads] });
+    assert!(part_lse.dtype() == DType::F32, "attention_join: part_lse is {part_lse:?}");
+    let steps = if by_head { [1, part_lse.stride()] } else { [part_lse.stride(), 1] };
+    let team = (head_dim / 8).next_power_of_two();
+    let args = Args::new().mat(part).address(part_lse.address()).long(steps[0]).long(steps[1]);
+    let args = args.out(out).out(lse).long(rows).int(heads).int(head_dim).int(team).flag(fresh);
+    Launch::new(entries::attention_join, (rows * heads).div_ceil(256 / team), args)
+}
+
 /// Bytes of workspace: in the backward pass, an f32 for each query row of a head.
 pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
     match *op {

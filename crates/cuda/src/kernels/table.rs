@@ -86,7 +86,7 @@ kernels! {
     flash_f16_64 { flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128 }
     flash_f16_128 { flash_f16_128 128, flash_dq_f16_128 128, flash_dkv_f16_128 128 }
     attention {
-        attention 128, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
+        attention 128, attention_join 256, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
     }
 }
 

@@ -200,6 +200,7 @@ mod tests {
                     head_dim,
                     dtype,
                     slices,
+                    partial: backward,
                     backward,
                 };
                 let taken = kernels::attention_scratch_bytes(&op);

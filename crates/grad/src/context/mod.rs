@@ -9,6 +9,7 @@
 mod area;
 mod dynamic;
 mod layout;
+mod masks;
 mod part;
 
 use std::borrow::Cow;
@@ -16,10 +17,12 @@ use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::{Axis, Group};
-use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, Slice, Tensor};
+use fathom_tensor::{Device, Mask, Tensor};
 
 pub use area::causal_pairs;
 pub use layout::{ContextLayout, Cut};
+use masks::Maker;
+pub use masks::mask;
 use part::Part;
 
 /// How keys and values travel between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
@@ -220,120 +223,6 @@ pub(crate) enum Route<'a> {
     Gathered(&'a Gathered),
 }
 
-/// What masks are made of.
-struct Maker<'a> {
-    device: &'a Device,
-    layout: &'a ContextLayout,
-    windows: &'a [Option<usize>],
-    /// Most documents.
-    docs: usize,
-    /// Of the whole stream.
-    positions: &'a [i32],
-}
-
-impl Maker<'_> {
-    fn mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
-        let docs = self.layout.docs();
-        let slices = q.0.slices(k.0, docs, window);
-        let pairs = area::between(docs, q.0, k.0, window);
-        // The one rank of a stream has its rows in order. A plan looks at no data.
-        let plain = self.layout.cp() == 1 && self.device.machine.has_data();
-        let packed = if plain { Packed::of(&slices, self.positions) } else { None };
-        Mask { packed, ..mask(self.device, &slices, self.docs, [q.1, k.1], pairs) }
-    }
-
-    /// Positions of a part's rows.
-    fn positions(&self, part: &Part, positions: &[i32]) -> Tensor {
-        let mut rows = Vec::with_capacity(part.len());
-        part.ranges().iter().for_each(|range| rows.extend_from_slice(&positions[range.clone()]));
-        self.device.from_i32(&rows, Category::Data)
-    }
-
-    fn ring(&self, axis: &Group, inner: usize, positions: &[i32], own: &Tensor) -> Ring {
-        let (cp, index) = (axis.size(), axis.index());
-        let (circle, place, circles) = (index / inner, index % inner, cp / inner);
-        let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
-        let parts: Vec<Part> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
-        let steps = match self.layout.is_dynamic() {
-            true => self.needed_steps(&parts, circle, positions, own),
-            false => self.whole_steps(&parts, circle, positions, (inner == 1).then_some(own)),
-        };
-        let (across, around) =
-            if inner == 1 || inner == cp { ("cp", "cp") } else { ("cp.inner", "cp.outer") };
-        let same: Vec<usize> = (0..circles).map(|circle| circle * inner + place).collect();
-        Ring {
-            inner: Circle::new(axis.some(across, &members(circle)), self.layout, &members(circle)),
-            outer: axis.some(around, &same),
-            steps,
-        }
-    }
-
-    /// All keys of one circle after the other.
-    fn whole_steps(
-        &self,
-        parts: &[Part],
-        circle: usize,
-        positions: &[i32],
-        own: Option<&Tensor>,
-    ) -> Vec<Vec<Step>> {
-        let tables = parts.iter().enumerate().map(|(at, part)| match own {
-            Some(own) if at == circle => own.clone(),
-            _ => self.positions(part, positions),
-        });
-        let tables: Vec<Tensor> = tables.collect();
-        let step = |step: usize, window: Option<usize>| {
-            let from = (circle + parts.len() - step) % parts.len();
-            let all = || std::iter::once(0..parts[from].len()).collect();
-            let mask = self.mask((&parts[circle], &tables[circle]), (&parts[from], &tables[from]), window);
-            Step { mask, give: all(), take: all() }
-        };
-        let steps = |window: &Option<usize>| (0..parts.len()).map(|at| step(at, *window)).collect();
-        self.windows.iter().map(steps).collect()
-    }
-
-    /// The keys that are attended to, of one rank after the other. Tables are as large as if those were all.
-    fn needed_steps(&self, parts: &[Part], index: usize, positions: &[i32], own: &Tensor) -> Vec<Vec<Step>> {
-        let (cp, docs, mine) = (parts.len(), self.layout.docs(), &parts[index]);
-        let step = |step: usize, window: Option<usize>| {
-            if step == 0 {
-                let all = || std::iter::once(0..mine.len()).collect();
-                return Step { mask: self.mask((mine, own), (mine, own), window), give: all(), take: all() };
-            }
-            let [ahead, behind] = [&parts[(index + step) % cp], &parts[(index + cp - step) % cp]];
-            let needed = mine.needed(behind, docs, window);
-            let table =
-                self.device.empty(1, mine.len(), DType::I32, Category::Data).view_cols(0..needed.len());
-            if self.device.machine.has_data() {
-                let rows = needed.ranges().iter().flat_map(|range| &positions[range.clone()]);
-                let bytes: Vec<u8> = rows.flat_map(|position| position.to_le_bytes()).collect();
-                self.device.machine.write(&table, &bytes);
-            }
-            let take = behind.runs(&needed).into_iter().scan(0, |end, run| {
-                *end += run.len();
-                Some(*end - run.len()..*end)
-            });
-            Step {
-                mask: self.mask((mine, own), (&needed, &table), window),
-                give: mine.runs(&ahead.needed(mine, docs, window)),
-                take: take.collect(),
-            }
-        };
-        let steps = |window: &Option<usize>| (0..cp).map(|at| step(at, *window)).collect();
-        self.windows.iter().map(steps).collect()
-    }
-
-    fn gathered(&self, axis: &Group, positions: &[i32], own: &Tensor) -> Gathered {
-        let everybody: Vec<usize> = (0..axis.size()).collect();
-        let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
-        let pos_k = self.positions(&k, positions);
-        let mask = |window: &Option<usize>| self.mask((&q, own), (&k, &pos_k), *window);
-        Gathered {
-            masks: self.windows.iter().map(mask).collect(),
-            circle: Circle::new(axis.clone(), self.layout, &everybody),
-        }
-    }
-}
-
 impl Context {
     /// The masks of this rank of the device's mesh, for each window: those between its own rows, and the context of a
     /// stream that several share. `positions` are those of the whole stream, `own` this rank's on the device; masks are
@@ -376,10 +265,10 @@ impl Context {
         for inner in comm.iter().filter_map(|comm| comm.inner(cp)) {
             assert!(inner > 0 && cp.is_multiple_of(inner), "context: groups of {inner} of {cp} ranks");
             if rings.iter().all(|(size, _)| *size != inner) {
-                rings.push((inner, maker.ring(&axis, inner, positions, own)));
+                rings.push((inner, maker.ring(&axis, inner, own)));
             }
         }
-        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, positions, own));
+        let gathered = comm.contains(&CpComm::AllGather).then(|| maker.gathered(&axis, own));
         let alone = rings.iter().find(|(size, _)| *size == 1);
         let masks = match alone {
             Some((_, ring)) => ring.steps.iter().map(|steps| steps[0].mask.clone()).collect(),
@@ -411,16 +300,4 @@ impl Context {
     pub(crate) fn pairs(&self, mask: usize) -> u64 {
         self.pairs[mask]
     }
-}
-
-/// A mask of slices, charged at `cap` slices.
-pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 2], pairs: u64) -> Mask {
-    let table = device.empty(cap, 6, DType::I64, Category::Data);
-    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
-    let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
-    bytes.resize(cap * 48, 0);
-    device.machine.write(&table, &bytes);
-    let count = device.from_i32(&[slices.len() as i32], Category::Data);
-    let [pos_q, pos_k] = positions.map(Tensor::clone);
-    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs, packed: None }
 }

@@ -82,18 +82,18 @@ fn one_rank_has_everything() {
     assert_eq!(layout.ranges(0), std::slice::from_ref(&(0..33)));
 }
 
-/// The bars: 8 ranks, 128K tokens, chunks of 512.
+/// The bars: 8 ranks, 128K tokens, chunks of 512, or as large as balance allows.
 #[test]
 fn areas_are_balanced() {
-    for window in WINDOWS {
+    for (window, chunk) in WINDOWS.into_iter().flat_map(|window| [(window, 512), (window, TOKENS)]) {
         let windows = [window];
         let dense = std::iter::once(0..TOKENS).collect::<Vec<_>>();
-        let found = check(&dense, &cut(TOKENS, 8, 512, &windows)).imbalance(window);
-        assert!(found <= 1.01, "dense, {window:?}: {found}");
+        let found = check(&dense, &cut(TOKENS, 8, chunk, &windows)).imbalance(window);
+        assert!(found <= 1.01, "dense, {window:?}, {chunk}: {found}");
         for seed in 0..40 {
             let docs = log_normal(TOKENS, 4096.0, seed);
-            let found = check(&docs, &cut(TOKENS, 8, 512, &windows)).imbalance(window);
-            assert!(found <= 1.05, "packed, {window:?}, {seed}: {found}");
+            let found = check(&docs, &cut(TOKENS, 8, chunk, &windows)).imbalance(window);
+            assert!(found <= 1.05, "packed, {window:?}, {chunk}, {seed}: {found}");
         }
     }
 }
@@ -102,10 +102,10 @@ fn areas_are_balanced() {
 #[test]
 fn layers_of_several_windows_share_a_layout() {
     let windows = [None, Some(1024), Some(1024), Some(1024), Some(1024), Some(1024)];
-    for seed in 0..20 {
-        let layout = check(&log_normal(TOKENS, 4096.0, seed), &cut(TOKENS, 8, 512, &windows));
+    for (seed, chunk) in (0..20).flat_map(|seed| [(seed, 512), (seed, TOKENS)]) {
+        let layout = check(&log_normal(TOKENS, 4096.0, seed), &cut(TOKENS, 8, chunk, &windows));
         let worst = [None, Some(1024)].map(|window| layout.imbalance(window)).into_iter().fold(1.0, f64::max);
-        assert!(worst <= 1.15, "{seed}: {worst}");
+        assert!(worst <= 1.15, "{seed}, {chunk}: {worst}");
     }
 }
 

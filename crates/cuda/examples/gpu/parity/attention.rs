@@ -78,10 +78,11 @@ fn mask(bed: &Bed, problem: &Problem) -> Mask {
     let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
     let bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
     bed.machine().write(&table, &bytes);
-    let packed = problem.told.then(|| Packed::of(&slices, &positions)).flatten();
+    let packed = problem.told.then(|| Packed::of(&slices, &positions, &positions)).flatten();
     let positions = bed.device.from_i32(&positions, Category::Data);
     let (pos_q, pos_k) = (positions.clone(), positions);
-    Mask { table, slices: Extent::Fixed(slices.len()), pos_q, pos_k, pairs: 0, packed }
+    let slices = Extent::Fixed(slices.len());
+    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false }
 }
 
 fn parts(whole: &Tensor, dim: usize) -> [Tensor; 3] {

@@ -4,6 +4,7 @@ mod attention;
 mod experts;
 mod narrow;
 mod plain;
+mod ring;
 mod updates;
 
 use std::panic::AssertUnwindSafe;
@@ -187,7 +188,8 @@ fn compare(machines: [Arc<dyn Machine>; 2], watched: Option<&Arc<Cuda>>, lines: 
     for (index, dtype) in [DType::F32, DType::Bf16].into_iter().enumerate() {
         let [ours, theirs] =
             machines.each_ref().map(|machine| Bed { device: Device::new(machine.clone(), BUDGET), dtype });
-        let cases = [plain::CASES, updates::CASES, narrow::CASES, experts::CASES, attention::CASES];
+        let cases =
+            [plain::CASES, updates::CASES, narrow::CASES, experts::CASES, attention::CASES, ring::CASES];
         for case in cases.into_iter().flatten() {
             let watch = watched.map(Watch::begin);
             let ran = attempt(|| one(case, index, [&ours, &theirs], lines));

@@ -1,4 +1,4 @@
-//! The kernels that collectives need, on the pretended device: copies and sums of f32 and bf16.
+//! The kernels that collectives and parts of attention need, on the pretended device: copies, sums, means of f32 and bf16.
 #![allow(unsafe_code)]
 
 use half::bf16;
@@ -70,8 +70,34 @@ pub fn run(name: &str, words: &[u64], check: &mut impl FnMut(u64, usize)) {
                 out.set(row, col, value, check);
             });
         }
+        "transpose" => {
+            let (from, to) = (Mat::of(words), Mat::of(&words[3..]));
+            each(words[6], words[7], |row, col| {
+                let value = from.get(row, col, check);
+                to.set(col, row, value, check);
+            });
+        }
+        "attention_join" => join(words, check),
         _ => {}
     }
+}
+
+/// A part of attention joins out and lse.
+fn join(words: &[u64], check: &mut impl FnMut(u64, usize)) {
+    let (part, out, lse) = (Mat::of(words), Mat::of(&words[6..]), Mat::of(&words[9..]));
+    let [of_part, row_step, head_step] = [words[3], words[4], words[5]];
+    let [rows, heads, dim, _, fresh] = *words[12..].first_chunk().unwrap();
+    each(rows, heads, |row, head| {
+        let old = if fresh == 1 { f32::NEG_INFINITY } else { lse.get(row, head, check) };
+        let new = Mat([of_part + 4 * (row * row_step + head * head_step), 0, 0]).get(0, 0, check);
+        let total = old.max(new) + (-(old - new).abs()).exp().ln_1p();
+        lse.set(row, head, total, check);
+        for col in head * dim..(head + 1) * dim {
+            let before = if fresh == 1 { 0.0 } else { (old - total).exp() * out.get(row, col, check) };
+            let value = before + (new - total).exp() * part.get(row, col, check);
+            out.set(row, col, value, check);
+        }
+    });
 }
 
 fn each(rows: u64, cols: u64, mut call: impl FnMut(u64, u64)) {

@@ -2,7 +2,9 @@
 
 use fathom_tensor::{Attention, AttentionBackward, Category, DType, Device, Extent, Mask, Slice, Tensor};
 
-use super::{blank, close, devices, floats, random, same, same_within};
+use fathom_cuda::kernels;
+
+use super::{blank, close, devices, emulator, floats, numbers, random, same, same_within, set};
 
 /// A mask of these slices; positions begin at `first` for queries.
 fn mask(device: &Device, slices: &[Slice], [queries, keys]: [usize; 2], first: i32, counted: bool) -> Mask {
@@ -25,6 +27,7 @@ fn mask(device: &Device, slices: &[Slice], [queries, keys]: [usize; 2], first: i
         pos_k: positions(0, keys),
         pairs: 0,
         packed: None,
+        partial: false,
     }
 }
 
@@ -210,5 +213,56 @@ fn many_tiles() {
     for slices in [documents.to_vec(), vec![Slice::causal(0..150, 0..150, None)]] {
         let case = Case { tokens: [150, 150], heads: [2, 1], head_dim: 32, types: [DType::Bf16; 2], ..CASE };
         same_within("tiles", case.rounding(), |device| call(device, case, &slices, false));
+    }
+}
+
+/// Parts join what there is by their logarithms: against the formula in f64.
+#[test]
+fn parts_join_others() {
+    let Some([_, device]) = devices() else { return };
+    let (rows, heads) = (37, 3);
+    for (dim, of, to) in [
+        (8, DType::F32, DType::F32),
+        (64, DType::Bf16, DType::F32),
+        (72, DType::Bf16, DType::Bf16),
+        (136, DType::F16, DType::F32),
+        (256, DType::Bf16, DType::F32),
+    ] {
+        for (by_head, fresh) in [(false, false), (false, true), (true, false), (true, true)] {
+            let part = random(&device, [rows, heads * dim], of, 1);
+            let out = blank(&device, [rows, heads * dim], to);
+            set(&device, &out, &numbers(rows * heads * dim, 2));
+            let lse = blank(&device, [rows, heads], DType::F32);
+            let mut before: Vec<f32> = numbers(rows * heads, 3).iter().map(|x| 20.0 * x).collect();
+            // Rows that attended to nothing so far, or attend to nothing here, or both.
+            (before[0], before[5]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+            set(&device, &lse, &before);
+            let mut logarithms: Vec<f32> = numbers(rows * heads, 4).iter().map(|x| 20.0 * x).collect();
+            (logarithms[5], logarithms[7]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+            let shape = if by_head { [heads, rows] } else { [rows, heads] };
+            let laid: Vec<f32> = match by_head {
+                true => (0..heads * rows).map(|at| logarithms[at % rows * heads + at / rows]).collect(),
+                false => logarithms.clone(),
+            };
+            let part_lse = blank(&device, shape, DType::F32);
+            set(&device, &part_lse, &laid);
+            let [old, new] = [&out, &part].map(|tensor| floats(&device, tensor));
+            let launch = kernels::attention_join((&part, &part_lse, by_head), [&out, &lse], dim, fresh);
+            emulator::run(&launch);
+            let (mut expected, mut totals) = (vec![0.0; old.len()], vec![0.0; before.len()]);
+            for (at, total) in totals.iter_mut().enumerate() {
+                let a = if fresh { f64::NEG_INFINITY } else { f64::from(before[at]) };
+                let b = f64::from(logarithms[at]);
+                let sum = (a.exp() + b.exp()).ln();
+                *total = sum as f32;
+                let weigh = |x: f64| if sum == f64::NEG_INFINITY { 0.0 } else { (x - sum).exp() };
+                for col in at * dim..(at + 1) * dim {
+                    expected[col] = (weigh(a) * f64::from(old[col]) + weigh(b) * f64::from(new[col])) as f32;
+                }
+            }
+            let name = format!("dim {dim}, {of:?} joins {to:?}, by head {by_head}, fresh {fresh}");
+            close(&format!("{name}, lse"), &floats(&device, &lse), &totals, 1e-6);
+            close(&name, &floats(&device, &out), &expected, super::tolerance(to));
+        }
     }
 }

@@ -54,6 +54,7 @@ fn ten_million_tokens_fit_in_grids() {
         pos_k: row(DType::I32),
         pairs: 0,
         packed: None,
+        partial: false,
     };
     let op = Attention {
         q: &x,

@@ -17,8 +17,12 @@
 //!   tenths are taken. Latencies of a hop: 3.4 us within a node, 14 us between nodes (NCCL 2.19 and later, src/graph/tuning.cc,
 //!   ring and tree with the protocol for large messages).
 
+mod attention;
+
 use crate::profile::{OpDesc, Portions, Profile, Rates};
 use crate::{Fabric, Line};
+
+pub use attention::{AttentionParts, AttentionScratch, attention_list};
 
 /// The names that [`named`] knows.
 pub const NAMES: [&str; 7] = ["h100", "h200", "b200", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-h100-fp8"];
@@ -222,154 +226,9 @@ fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
     4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
 }
 
-/// Scratch of one call of attention by cuDNN (seen at 9.19 and 9.26 for a described H200), which takes some key heads at a
-/// time so that it stays bounded.
-///
-/// Packed documents are told by lists of beginnings, and there cuDNN lays what it keeps between its kernels like the tensor
-/// that it becomes: the sums like the rows' logarithms, the f32 gradient of the queries like theirs, and the gradients of every
-/// query head like those of keys and values, rows as many times wider (cudnn-frontend, `scaled_dot_product_flash_attention.h`).
-/// So packed gradients are made without gaps here, and copied to where they belong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttentionScratch {
-    /// Key heads of one call of the library.
-    pub kv_heads: usize,
-    /// Sequences that a plan of packed ones is for.
-    pub sequences: usize,
-    /// Beginnings and lengths of packed sequences.
-    pub lists: u64,
-    /// The rows' logarithms of one sequence, head after head as cuDNN has them.
-    pub lse: u64,
-    /// f32 of each query row: the result times its gradient.
-    pub sums: u64,
-    /// f32 gradients of the queries.
-    pub wide: u64,
-    /// Gradients of keys, and as many of values, for every query head, where heads share them.
-    pub full: u64,
-    /// Gradients of the queries of packed sequences.
-    pub queries: u64,
-    /// Gradients of keys, and as many of values, of packed sequences.
-    pub keys: u64,
-    /// What an engine may have for itself beside those.
-    pub own: u64,
-    /// What kernels of our own need instead of all that.
-    pub fallback: u64,
-}
-
-/// Where the parts of [`AttentionScratch`] begin, in this order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AttentionParts {
-    /// Beginnings and lengths.
-    pub lists: u64,
-    /// The rows' logarithms.
-    pub lse: u64,
-    /// The rows' sums.
-    pub sums: u64,
-    /// f32 gradients of the queries.
-    pub wide: u64,
-    /// Gradients of every query head: of keys, of values. Where sequences are not packed, an engine's own scratch begins here.
-    pub full: [u64; 2],
-    /// Packed gradients of the queries, the keys, the values.
-    pub gradients: [u64; 3],
-    /// The engine's own.
-    pub own: u64,
-    /// All of it.
-    pub end: u64,
-}
-
-/// One call of attention's gradient takes no more key heads than fit in this.
-const ATTENTION_LIMIT: u64 = 1 << 30;
-/// Parts of scratch begin at multiples of this.
-const ATTENTION_ALIGN: u64 = 256;
-/// Tensors that have a list of beginnings: q, k, v, the result, the logarithms, and four gradients.
-const ATTENTION_LISTS: u64 = 9;
-
-/// Bytes of a list that cuDNN reads: each begins at a multiple of 16, as the graphs promise.
-pub fn attention_list(numbers: usize, number_bytes: usize) -> u64 {
-    (numbers * number_bytes).next_multiple_of(16) as u64
-}
-
-impl AttentionScratch {
-    /// Of a call; `None` if it is none of attention.
-    pub fn of(op: &OpDesc) -> Option<AttentionScratch> {
-        let OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, slices, backward, .. } = *op
-        else {
-            return None;
-        };
-        // One slice is one document.
-        let (sequences, packed) = (slices.max(1).next_power_of_two(), slices > 1);
-        let lists = ATTENTION_LISTS * attention_list(sequences + 1, 8) + 2 * attention_list(sequences, 4);
-        let group = heads / kv_heads.max(1);
-        let of = |kv_heads: usize| {
-            let rows = (q_tokens * kv_heads * group) as u64;
-            let (columns, keys) = (rows * head_dim as u64, (k_tokens * kv_heads * head_dim) as u64);
-            let [sums, wide, full, own_queries, own_keys] = match (backward, packed) {
-                (false, _) => [0; 5],
-                (true, false) => [4 * rows, 4 * columns, 2 * keys * group as u64, 0, 0],
-                // Twice what two bytes an element take: the frontend does not rely on less.
-                (true, true) => [
-                    4 * (q_tokens * heads) as u64,
-                    4 * columns,
-                    4 * keys * group as u64,
-                    2 * columns,
-                    2 * keys,
-                ],
-            };
-            AttentionScratch {
-                kv_heads,
-                sequences,
-                lists,
-                lse: 4 * rows,
-                sums,
-                wide,
-                full: if group == 1 { 0 } else { full },
-                queries: own_queries,
-                keys: own_keys,
-                own: 1 << 20,
-                fallback: if backward { 4 * (q_tokens * heads) as u64 } else { 0 },
-            }
-        };
-        if !backward {
-            return Some(of(kv_heads));
-        }
-        // The logarithms of packed rows stay where they are, so those of the first head of each call lie at a multiple of 16
-        // bytes.
-        let even = |count: usize| !packed || count == kv_heads || (count * group).is_multiple_of(4);
-        let counts = (1..=kv_heads).filter(|count| kv_heads.is_multiple_of(*count) && even(*count));
-        let fits = |count: &usize| of(*count).bytes() <= ATTENTION_LIMIT;
-        let found = counts.clone().rev().find(fits).or_else(|| counts.clone().next());
-        Some(of(found.unwrap_or(kv_heads)))
-    }
-
-    /// All of it.
-    pub fn bytes(&self) -> u64 {
-        self.parts().end.max(self.fallback)
-    }
-
-    /// Where the parts begin.
-    pub fn parts(&self) -> AttentionParts {
-        let mut at = 0;
-        let mut next = |bytes: u64| {
-            let start = at;
-            at += bytes.next_multiple_of(ATTENTION_ALIGN);
-            start
-        };
-        AttentionParts {
-            lists: next(self.lists),
-            lse: next(self.lse),
-            sums: next(self.sums),
-            wide: next(self.wide),
-            full: [next(self.full), next(self.full)],
-            gradients: [next(self.queries), next(self.keys), next(self.keys)],
-            own: next(self.own),
-            end: next(0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
 
     #[test]
     fn attention_runs_at_the_published_rates() {
@@ -384,47 +243,5 @@ mod tests {
         // Heads of 64 columns: slower, as exponentials weigh twice as much.
         let narrow = 4.0 * pairs * 64.0;
         assert!(narrow / rates.attention_s(narrow, pairs, false) < 560e12);
-    }
-
-    #[test]
-    fn attention_takes_as_many_heads_as_its_bound_allows() {
-        let scratch = |tokens, heads, kv_heads, slices| {
-            let op = OpDesc::Attention {
-                q_tokens: tokens,
-                k_tokens: tokens,
-                heads,
-                kv_heads,
-                head_dim: 128,
-                dtype: DType::Bf16,
-                slices,
-                backward: true,
-            };
-            AttentionScratch::of(&op).unwrap()
-        };
-        for (tokens, heads, kv_heads, slices, at_once) in [
-            (4096, 64, 8, 1, 8),
-            (8192, 64, 8, 1, 8),
-            (16_384, 64, 8, 1, 4),
-            (131_072, 64, 8, 1, 1),
-            (1 << 20, 8, 1, 1, 1),
-            (4096, 64, 8, 4, 8),
-            (8192, 64, 8, 4, 8),
-            (16_384, 64, 8, 4, 4),
-            // Logarithms of packed rows begin at multiples of 16 bytes, so four heads of one key head each are the least.
-            (131_072, 32, 32, 4, 4),
-            (131_072, 28, 4, 4, 4),
-            (131_072, 28, 4, 1, 1),
-        ] {
-            let found = scratch(tokens, heads, kv_heads, slices);
-            assert_eq!(found.kv_heads, at_once, "{tokens} tokens, {heads} and {kv_heads} heads, {slices}");
-            let columns = (tokens * at_once * heads / kv_heads * 128) as u64;
-            let shared = if heads == kv_heads { 0 } else { columns };
-            let size = if slices == 1 { 2 } else { 4 };
-            assert_eq!((found.wide, found.full), (4 * columns, size * shared));
-            let parts = found.parts();
-            assert!(parts.lists < parts.lse && parts.lse < parts.sums && parts.sums < parts.wide);
-            assert!(parts.wide < parts.full[0] && parts.full[1] <= parts.own);
-            assert_eq!(parts.own + found.own, found.bytes());
-        }
     }
 }

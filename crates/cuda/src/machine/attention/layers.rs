@@ -1,0 +1,109 @@
+//! Packed sequences as calls of the library: what each has of them, and the lists that tell it.
+
+use fathom_tensor::Sequence;
+use fathom_tensor::gpu;
+
+use super::operands::of_keys;
+use crate::sdpa::{Case, uid};
+
+/// Sequences of one call: all causal or none, no row of queries or of keys in two of them, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layer {
+    pub sequences: Vec<Sequence>,
+    pub causal: bool,
+}
+
+/// More layers than this are for kernels, which read a mask once: with each layer results are read and written once more, which
+/// takes as long as attention to some 400 keys (bf16 parts of heads of any size at 4 TB/s and 600 TFLOP/s).
+const MOST_LAYERS: usize = 128;
+
+impl Layer {
+    /// The fewest layers of at most `most` sequences each; `None` if those are too many.
+    pub fn of(sequences: &[Sequence], most: usize) -> Option<Vec<Layer>> {
+        let mut layers: Vec<Layer> = Vec::new();
+        for sequence in sequences {
+            let follows = |last: &Sequence| last.q.end <= sequence.q.start && last.k.end <= sequence.k.start;
+            let fits = |layer: &&mut Layer| {
+                layer.causal == sequence.causal
+                    && layer.sequences.len() < most
+                    && layer.sequences.last().is_none_or(follows)
+            };
+            match layers.iter_mut().find(fits) {
+                Some(layer) => layer.sequences.push(sequence.clone()),
+                None => {
+                    let (sequences, causal) = (vec![sequence.clone()], sequence.causal);
+                    layers.push(Layer { sequences, causal });
+                }
+            }
+            if layers.len() > MOST_LAYERS {
+                return None;
+            }
+        }
+        Some(layers)
+    }
+
+    /// Beginnings of the sequences in each of these tensors, and their lengths: bytes for the device, and where in them each list
+    /// begins ([`gpu::attention_list`]).
+    pub fn lists(&self, case: &Case, numbers: &[i64]) -> (Vec<u8>, Vec<(i64, u64)>) {
+        let count = case.sequences as usize;
+        let rows = |keys: bool| {
+            let rows = move |sequence: &Sequence| if keys { sequence.k.clone() } else { sequence.q.clone() };
+            let end = self.sequences.iter().map(rows).map(|rows| rows.end).max().unwrap_or(0);
+            // Sequences that are not there are empty ones at the end.
+            let rest = std::iter::repeat(end..end).take(count + 1 - self.sequences.len());
+            self.sequences.iter().map(rows).chain(rest).collect::<Vec<_>>()
+        };
+        let (queries, keys) = (rows(false), rows(true));
+        let (mut bytes, mut places) = (Vec::new(), Vec::new());
+        let mut add = |number: i64, list: Vec<u8>, list_bytes: u64| {
+            places.push((number, bytes.len() as u64));
+            bytes.extend(list);
+            bytes.resize((places[places.len() - 1].1 + list_bytes) as usize, 0);
+        };
+        for number in numbers {
+            let (stride, rows) = (case.strides.of(*number), if of_keys(*number) { &keys } else { &queries });
+            let list = rows.iter().flat_map(|rows| (rows.start as i64 * stride).to_le_bytes()).collect();
+            add(uid::start_of(*number), list, gpu::attention_list(count + 1, 8));
+        }
+        for (number, rows) in [(uid::Q_LEN, &queries), (uid::K_LEN, &keys)] {
+            let list = rows[..count].iter().flat_map(|rows| (rows.len() as i32).to_le_bytes()).collect();
+            add(number, list, gpu::attention_list(count, 4));
+        }
+        (bytes, places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    fn sequence(q: Range<usize>, k: Range<usize>, causal: bool) -> Sequence {
+        Sequence { q, k, causal }
+    }
+
+    fn counts(sequences: &[Sequence], most: usize) -> Option<Vec<(usize, bool)>> {
+        let layers = Layer::of(sequences, most)?;
+        Some(layers.iter().map(|layer| (layer.sequences.len(), layer.causal)).collect())
+    }
+
+    #[test]
+    fn no_row_is_in_a_layer_twice() {
+        // Two documents, of which the first has two groups of keys before its queries.
+        let sequences = [
+            sequence(0..4, 4..8, true),
+            sequence(4..8, 24..28, true),
+            sequence(0..8, 0..4, false),
+            sequence(4..8, 4..24, false),
+            sequence(8..10, 30..32, true),
+            sequence(8..10, 28..30, false),
+        ];
+        assert_eq!(counts(&sequences, 8), Some(vec![(3, true), (2, false), (1, false)]));
+        assert_eq!(counts(&sequences, 2), Some(vec![(2, true), (2, false), (1, false), (1, true)]));
+        assert_eq!(counts(&sequences, 1).unwrap().len(), 6);
+        assert_eq!(counts(&[], 4), Some(vec![]));
+        let many: Vec<Sequence> = (0..129).map(|at| sequence(at..130, at..at + 1, false)).collect();
+        assert_eq!((counts(&many[1..], 64).unwrap().len(), counts(&many, 64)), (128, None));
+    }
+}

@@ -1,0 +1,320 @@
+//! Which calls of attention the library takes, and what it is told of them.
+//!
+//! It takes masks that the host knows in plain words ([`fathom_tensor::Packed`]) and 16-bit operands. Everything else is for
+//! kernels: other masks, sinks, capped scores.
+//!
+//! Documents one after the other are one call for some heads, whose results go where they belong. Where keys are some of those
+//! that the queries attend to ([`fathom_tensor::Mask::partial`]: ring steps, gathered keys), there is a call for each layer of
+//! sequences ([`layers`]). What it makes is a part of the whole, in scratch and in the operands' type: results join those of
+//! other keys by their logarithms, gradients are added (`parts.rs`).
+//!
+//! What else goes through scratch ([`AttentionScratch`]): the logarithms of a single sequence, which the library has head after
+//! head and everybody else in rows of tokens; the gradients of packed sequences.
+#![allow(unsafe_code)]
+
+mod held;
+mod layers;
+mod operands;
+mod parts;
+#[cfg(test)]
+mod pretended;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use fathom_tensor::gpu::AttentionScratch;
+use fathom_tensor::{Attention, AttentionBackward, DType, Packed, Tensor};
+
+use super::Cuda;
+use crate::Result;
+use crate::blas::Element;
+use crate::driver::Rows;
+use crate::kernels;
+use crate::memory::{Attended, Work};
+use crate::operand::output;
+use crate::sdpa::{Attend, Case, Strides, uid};
+use layers::Layer;
+use operands::Operands;
+use parts::Progress;
+
+/// Below so many tokens, lengths of one document that are none of a few are told as packed ones of the next such length: each
+/// length has a plan of its own, which takes up to two seconds to make, and prompts come in every length.
+const EXACT_FROM: usize = 8192;
+/// Lengths of which every multiple has a plan of its own.
+const EXACT_STEP: usize = 1024;
+/// The shortest length of a plan of that kind.
+const LEAST: usize = 128;
+
+/// The length that a plan for one document is made for, if not its own.
+fn rounded(tokens: usize) -> Option<usize> {
+    let exact = tokens >= EXACT_FROM
+        || tokens.is_multiple_of(EXACT_STEP)
+        || tokens.is_power_of_two() && tokens >= LEAST;
+    (!exact).then(|| tokens.next_power_of_two().max(LEAST))
+}
+
+/// One layer, as the library takes it for some heads.
+struct Round {
+    layer: Layer,
+    case: Case,
+}
+
+impl Round {
+    /// The first query and the first key that the library is told of; of packed sequences the lists say where they are.
+    fn first_rows(&self) -> [usize; 2] {
+        match &self.layer.sequences[..] {
+            [one] if !self.case.packed => [one.q.start, one.k.start],
+            _ => [0; 2],
+        }
+    }
+}
+
+/// One call of attention or of its gradient.
+struct Told<'a> {
+    op: &'a Attention<'a>,
+    /// For the gradient: where it goes.
+    gradients: Option<[&'a Tensor; 3]>,
+    /// Goes on with what results or the queries' gradient hold.
+    goes_on: bool,
+    operands: Operands<'a>,
+    scratch: AttentionScratch,
+    ws: &'a Tensor,
+}
+
+impl<'a> Told<'a> {
+    /// The call, if it is of a kind that the library may take.
+    fn of(op: &'a Attention<'a>, backward: Option<&AttentionBackward<'a>>, ws: &'a Tensor) -> Option<Self> {
+        let plain = op.softcap == 0.0
+            && op.sinks.is_none()
+            && backward.is_none_or(|backward| backward.dsinks.is_none())
+            && op.head_dim.is_multiple_of(8);
+        if !plain || op.q.is_empty() || op.k.is_empty() {
+            return None;
+        }
+        let (operands, parts): (_, &[i64]) = match backward {
+            Some(backward) => (Operands::backward(backward), &[uid::DQ, uid::DK, uid::DV]),
+            None => (Operands::forward(op, true), &[uid::OUT, uid::LSE]),
+        };
+        Some(Told {
+            op,
+            gradients: backward.map(|backward| [backward.dq, backward.dk, backward.dv]),
+            goes_on: backward.map_or(op.resume, |backward| backward.accumulate),
+            operands: if op.mask.partial { operands.without(parts) } else { operands },
+            scratch: AttentionScratch::within(&op.desc(backward.is_some()), ws.bytes())?,
+            ws,
+        })
+    }
+
+    /// Query heads and key heads of one call of the library.
+    fn heads(&self) -> [usize; 2] {
+        let kv_heads = self.scratch.kv_heads;
+        [kv_heads * (self.op.q.cols() / self.op.k.cols()), kv_heads]
+    }
+
+    /// Heads beginning with the first of a group: their columns.
+    fn columns(&self, group: usize, heads: usize) -> std::ops::Range<usize> {
+        let wide = heads * self.op.head_dim;
+        group * wide..(group + 1) * wide
+    }
+
+    /// What the library makes in scratch.
+    fn is_apart(&self, number: i64, packed: bool) -> bool {
+        let (partial, forward) = (self.op.mask.partial, self.gradients.is_none());
+        match number {
+            uid::LSE => !packed || partial && forward,
+            uid::OUT => partial && forward,
+            uid::DQ | uid::DK | uid::DV => partial || packed,
+            _ => false,
+        }
+    }
+
+    /// Strides of a case: what is made in scratch has no gaps.
+    fn strides(&self, packed: bool) -> Strides {
+        let mut strides = Strides::default();
+        self.operands.strides().for_each(|(number, stride)| strides.set(number, stride));
+        let [wide, narrow] = self.heads().map(|heads| heads * self.op.head_dim);
+        let logarithms = if packed { self.heads()[0] } else { 0 };
+        let made =
+            [(uid::OUT, wide), (uid::LSE, logarithms), (uid::DQ, wide), (uid::DK, narrow), (uid::DV, narrow)];
+        let backward = self.gradients.is_some();
+        for (number, stride) in made.into_iter().filter(|(number, _)| backward || *number <= uid::LSE) {
+            if self.is_apart(number, packed) {
+                strides.set(number, stride);
+            }
+        }
+        strides
+    }
+
+    /// Sequences of as many query and key rows, at most so many in packs; `None` if operands do not lie for that.
+    fn case(&self, element: Element, tokens: [usize; 2], packs: Option<usize>) -> Option<Case> {
+        let packed = packs.is_some();
+        if packed && !self.operands.are_even(self.op.q.cols() / self.op.head_dim) {
+            return None;
+        }
+        let [q_tokens, k_tokens] = tokens.map(|count| count as i64);
+        let [heads, kv_heads] = self.heads().map(|count| count as i64);
+        Some(Case {
+            sequences: packs.unwrap_or(1) as i64,
+            heads,
+            kv_heads,
+            q_tokens,
+            k_tokens,
+            head_dim: self.op.head_dim as i64,
+            element,
+            causal: true,
+            window: None,
+            packed,
+            strides: self.strides(packed),
+        })
+    }
+
+    /// Documents one after the other over all rows, each attending causally to itself: one round.
+    fn whole(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+        let (rows, mut end) = (self.op.q.rows(), 0);
+        for sequence in packed.sequences.iter() {
+            if !sequence.causal || sequence.q != sequence.k || sequence.q.start != end {
+                return None;
+            }
+            end = sequence.q.end;
+        }
+        if end != rows || self.op.k.rows() != rows || self.goes_on {
+            return None;
+        }
+        let docs = packed.sequences.len();
+        let longer = if docs == 1 && self.gradients.is_none() { rounded(rows) } else { None };
+        let packs = match docs {
+            1 => longer.map(|_| 1),
+            _ => Some(docs.next_power_of_two().min(self.scratch.sequences)),
+        };
+        let case = self.case(element, [longer.unwrap_or(rows); 2], packs)?;
+        let case = Case { window: packed.window.map(|window| window as i64), ..case };
+        let layer = Layer { sequences: packed.sequences.to_vec(), causal: true };
+        Some(vec![Round { layer, case }])
+    }
+
+    /// A round for each layer. Where documents may be many every layer is packed, whatever sequences it has: lengths are those of
+    /// the data, and each length that is told would have a plan of its own.
+    fn layered(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+        let most = self.scratch.sequences;
+        let rows = [self.op.q.rows(), self.op.k.rows()];
+        let round = |layer: Layer| {
+            let case = match &layer.sequences[..] {
+                [one] if most == 1 => self.case(element, [one.q.len(), one.k.len()], None)?,
+                some => {
+                    let packs = some.len().next_power_of_two().min(most);
+                    self.case(element, [rows[0], rows[1].max(rows[0])], Some(packs))?
+                }
+            };
+            let window = packed.window.filter(|_| layer.causal).map(|window| window as i64);
+            let case = Case { causal: layer.causal, window, ..case };
+            Some(Round { layer, case })
+        };
+        Layer::of(&packed.sequences, most)?.into_iter().map(round).collect()
+    }
+
+    /// Scratch that the graph names, and the engine's own with its bytes.
+    fn in_scratch(&self, packed: bool) -> (Vec<(i64, u64)>, [u64; 2]) {
+        let (start, parts) = (output(self.ws), self.scratch.parts());
+        let (mut made, mut named) = (vec![(uid::LSE, parts.lse)], Vec::new());
+        if self.gradients.is_some() {
+            named.extend([(uid::SUMS, parts.sums), (uid::DQ_WIDE, parts.wide)]);
+            made.extend([uid::DQ, uid::DK, uid::DV].into_iter().zip(parts.gradients));
+            let [heads, kv_heads] = self.heads();
+            if packed && heads != kv_heads {
+                let [dk, dv] = parts.full;
+                named.extend([(uid::DK_FULL, dk), (uid::DV_FULL, dv)]);
+            }
+        } else {
+            made.push((uid::OUT, parts.gradients[0]));
+        }
+        named.extend(made.into_iter().filter(|(number, _)| self.is_apart(*number, packed)));
+        // Without packed sequences the room for full gradients is the engine's own.
+        let own = if packed { parts.own } else { parts.full[0] };
+        let named = named.into_iter().map(|(number, at)| (number, start + at)).collect();
+        (named, [start + own, parts.own + self.scratch.own - own])
+    }
+
+    /// The logarithms of a group's query heads, where the caller has them and head after head in scratch.
+    fn logarithms(&self, round: &Round, group: usize) -> [Tensor; 2] {
+        let (heads, [first, _], tokens) = (self.heads()[0], round.first_rows(), round.case.q_tokens as usize);
+        let theirs = self.op.lse.view_rows(first..first + tokens);
+        let ours = self.ws.part(self.scratch.parts().lse, heads, tokens, DType::F32);
+        [theirs.view_cols(group * heads..(group + 1) * heads), ours]
+    }
+}
+
+impl Cuda {
+    /// Issues attention if the library takes it.
+    #[track_caller]
+    pub(super) fn attended(&self, op: &Attention<'_>, ws: &Tensor) -> bool {
+        Told::of(op, None, ws).is_some_and(|told| self.told(&told))
+    }
+
+    /// Issues its gradient if the library takes it.
+    #[track_caller]
+    pub(super) fn attended_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) -> bool {
+        Told::of(&op.forward, Some(op), ws).is_some_and(|told| self.told(&told))
+    }
+
+    /// Tells the library, if there is one and it takes all of it.
+    #[track_caller]
+    fn told(&self, told: &Told<'_>) -> bool {
+        let mask = told.op.mask;
+        let (Some(library), Some(packed)) = (&self.attend, &mask.packed) else { return false };
+        let Some(element) = told.operands.element() else { return false };
+        let rounds = if mask.partial { told.layered(packed, element) } else { told.whole(packed, element) };
+        let Some(rounds) = rounds else { return false };
+        let backward = told.gradients.is_some();
+        let takes = |round: &Round| {
+            let (_, [_, bytes]) = told.in_scratch(round.case.packed);
+            library.takes(&round.case, backward, bytes)
+        };
+        let mut progress = Progress::of(told);
+        if !progress.leaves_nothing(told, &rounds) || !rounds.iter().all(takes) {
+            return false;
+        }
+        for round in &rounds {
+            self.must("attention", self.by_heads(library, told, round, &progress));
+            progress.made(round);
+        }
+        self.clear_gradients(told, &progress);
+        true
+    }
+
+    /// Calls the library for some key heads after the other.
+    fn by_heads(
+        &self,
+        library: &Arc<dyn Attend>,
+        told: &Told<'_>,
+        round: &Round,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (case, backward) = (round.case, told.gradients.is_some());
+        let (mut named, workspace) = told.in_scratch(case.packed);
+        if case.packed {
+            let last = if backward { uid::DV } else { uid::LSE };
+            let (bytes, places) = round.layer.lists(&case, &(uid::Q..=last).collect::<Vec<_>>());
+            let lists_at = output(told.ws) + told.scratch.parts().lists;
+            let to = Rows::flat(lists_at, bytes.len());
+            self.writes.write("lists of packed documents", &bytes, to)?;
+            named.extend(places.iter().map(|(number, at)| (*number, lists_at + at)));
+        }
+        let groups = told.op.k.cols() / told.op.head_dim / told.scratch.kv_heads;
+        for group in 0..groups {
+            let firsts = told.heads().map(|heads| group * heads);
+            let mut tensors = named.clone();
+            let elsewhere = told.operands.addresses(firsts, round.first_rows(), told.op.head_dim);
+            tensors.extend(elsewhere.filter(|(number, _)| named.iter().all(|(of, _)| of != number)));
+            if backward && !case.packed {
+                let [theirs, ours] = told.logarithms(round, group);
+                self.run(&kernels::transpose(&theirs, &ours));
+            }
+            let call = Attended { case, backward, tensors, workspace, scale: told.op.scale };
+            // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
+            unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
+            self.place(told, round, group, progress);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Where what the library made goes: results to those of other keys by their logarithms, gradients to what they are added to.
+
+use fathom_tensor::{DType, Machine, Tensor};
+
+use super::held::Held;
+use super::{Round, Told};
+use crate::kernels;
+use crate::machine::Cuda;
+
+/// Rows of queries and of keys that something was made of.
+pub(super) struct Progress {
+    queries: Held,
+    keys: Held,
+}
+
+impl Progress {
+    /// Before the first round: what the call goes on with.
+    pub fn of(told: &Told<'_>) -> Progress {
+        let all = told.goes_on.then_some(0..told.op.q.rows());
+        Progress { queries: Held::of(all), keys: Held::default() }
+    }
+
+    /// A round was issued.
+    pub fn made(&mut self, round: &Round) {
+        let [queries, keys] = rows(round);
+        self.queries = self.queries.and(&queries);
+        self.keys = self.keys.and(&keys);
+    }
+
+    /// Every row has a result after these rounds; gradients are cleared where there are none.
+    pub fn leaves_nothing(&self, told: &Told<'_>, rounds: &[Round]) -> bool {
+        let made = rounds.iter().fold(self.queries.clone(), |made, round| made.and(&rows(round)[0]));
+        told.gradients.is_some() || made.gaps(told.op.q.rows()).next().is_none()
+    }
+}
+
+/// Rows of a round's queries and keys.
+fn rows(round: &Round) -> [Held; 2] {
+    let sequences = &round.layer.sequences;
+    [
+        Held::of(sequences.iter().map(|sequence| sequence.q.clone())),
+        Held::of(sequences.iter().map(|sequence| sequence.k.clone())),
+    ]
+}
+
+impl Cuda {
+    /// What a round made of a group of heads goes where it belongs.
+    pub(super) fn place(&self, told: &Told<'_>, round: &Round, group: usize, progress: &Progress) {
+        match told.gradients {
+            Some(gradients) => self.place_gradients(told, round, (group, gradients), progress),
+            None if told.op.mask.partial => self.join_results(told, round, group, progress),
+            None if !round.case.packed => {
+                let [theirs, ours] = told.logarithms(round, group);
+                self.run(&kernels::transpose(&ours, &theirs));
+            }
+            None => {}
+        }
+    }
+
+    fn join_results(&self, told: &Told<'_>, round: &Round, group: usize, progress: &Progress) {
+        let (op, packed, parts) = (told.op, round.case.packed, told.scratch.parts());
+        let (heads, [first, _]) = (told.heads()[0], round.first_rows());
+        let tokens = if packed { op.q.rows() } else { round.case.q_tokens as usize };
+        let part = told.ws.part(parts.gradients[0], tokens, heads * op.head_dim, op.q.dtype());
+        let shape = if packed { [tokens, heads] } else { [heads, tokens] };
+        let of_part = told.ws.part(parts.lse, shape[0], shape[1], DType::F32);
+        let out = op.out.view_cols(told.columns(group, heads));
+        let lse = op.lse.view_cols(group * heads..(group + 1) * heads);
+        for run in rows(round)[0].runs() {
+            for (rows, held) in progress.queries.cut(run) {
+                let own = rows.start - first..rows.end - first;
+                let of_part =
+                    if packed { of_part.view_rows(own.clone()) } else { of_part.view_cols(own.clone()) };
+                let results = [&out.view_rows(rows.clone()), &lse.view_rows(rows)];
+                let part = (&part.view_rows(own), &of_part, !packed);
+                self.run(&kernels::attention_join(part, results, op.head_dim, !held));
+            }
+        }
+    }
+
+    /// Gradients that were made in scratch: the first of a row is copied, more are added.
+    fn place_gradients(
+        &self,
+        told: &Told<'_>,
+        round: &Round,
+        (group, [dq, dk, dv]): (usize, [&Tensor; 3]),
+        progress: &Progress,
+    ) {
+        let packed = round.case.packed;
+        if !packed && !told.op.mask.partial {
+            return;
+        }
+        let ([heads, kv_heads], [q_first, k_first]) = (told.heads(), round.first_rows());
+        let [queries, keys] = rows(round);
+        let of_keys = (kv_heads, k_first, &keys, &progress.keys);
+        let kinds = [(dq, (heads, q_first, &queries, &progress.queries)), (dk, of_keys), (dv, of_keys)];
+        for ((to, (heads, first, made, held)), at) in kinds.into_iter().zip(told.scratch.parts().gradients) {
+            let to = to.view_cols(told.columns(group, heads));
+            for (rows, held) in made.runs().iter().flat_map(|run| held.cut(run)) {
+                let from = at + ((rows.start - first) * to.cols() * told.op.q.dtype().bytes()) as u64;
+                let part = told.ws.part(from, rows.len(), to.cols(), told.op.q.dtype());
+                let to = to.view_rows(rows);
+                self.run(&if held { kernels::add(&to, &part, &to) } else { kernels::copy(&part, &to) });
+            }
+        }
+    }
+
+    /// Zeros for rows that attend to nothing, or that nobody attends to.
+    pub(super) fn clear_gradients(&self, told: &Told<'_>, progress: &Progress) {
+        let Some([dq, dk, dv]) = told.gradients else { return };
+        for (gradient, held) in [(dq, &progress.queries), (dk, &progress.keys), (dv, &progress.keys)] {
+            held.gaps(gradient.rows()).for_each(|gap| self.zero(&gradient.view_rows(gap)));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A library that attends on the pretended device, one pair after the other, by what cases and graphs say of memory; and one
+//! that only remembers.
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex};
+
+use half::bf16;
+
+use crate::Result;
+use crate::driver::Stream;
+use crate::driver::fake::Fake;
+use crate::sdpa::{Attend, Call, Case, uid};
+
+/// A call of attention as the library saw it.
+pub struct Seen {
+    pub case: Case,
+    pub backward: bool,
+    pub tensors: Vec<(i64, u64)>,
+    pub workspace: (u64, u64),
+}
+
+impl Seen {
+    /// Where a tensor is.
+    pub fn address(&self, number: i64) -> u64 {
+        let found = self.tensors.iter().find(|(of, _)| *of == number);
+        found.unwrap_or_else(|| panic!("no tensor {number}")).1
+    }
+}
+
+/// Remembers what it was asked, and has it done if there is a device.
+#[derive(Default)]
+pub struct Pretended {
+    pub seen: Arc<Mutex<Vec<Seen>>>,
+    pub fake: Option<Arc<Fake>>,
+}
+
+// SAFETY: what it reads and writes is what the graphs of a case name, and the workspace.
+unsafe impl Attend for Pretended {
+    fn takes(&self, _: &Case, _: bool, _: u64) -> bool {
+        true
+    }
+    unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
+        let workspace = (call.workspace, call.workspace_bytes);
+        let seen = || Seen { case: *case, backward, tensors: call.tensors.to_vec(), workspace };
+        self.seen.lock().unwrap().push(seen());
+        if let Some(fake) = &self.fake {
+            let (seen, scale) = (seen(), call.scale);
+            fake.call(Arc::new(move || Memory { seen: &seen, scale }.attend()), stream);
+        }
+        Ok(())
+    }
+}
+
+fn read<T: Copy>(at: u64) -> T {
+    let at: *const T = std::ptr::with_exposed_provenance(at as usize);
+    // SAFETY: memory of the pretended device, which is memory of the host, where a test put it.
+    unsafe { at.read() }
+}
+
+fn write<T>(at: u64, value: T) {
+    let at: *mut T = std::ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: as above.
+    unsafe { at.write(value) }
+}
+
+/// The memory of a call.
+struct Memory<'a> {
+    seen: &'a Seen,
+    scale: f32,
+}
+
+/// One sequence of a call.
+#[derive(Clone, Copy)]
+struct Of {
+    sequence: u64,
+    queries: u64,
+    keys: u64,
+}
+
+impl Memory<'_> {
+    fn attend(&self) {
+        let Seen { case, backward, workspace: (at, bytes), .. } = self.seen;
+        (0..*bytes).for_each(|byte| write(at + byte, 0xffu8));
+        for sequence in 0..case.sequences as u64 {
+            let [queries, keys] = match case.packed {
+                true => [uid::Q_LEN, uid::K_LEN]
+                    .map(|list| read::<i32>(self.seen.address(list) + 4 * sequence) as u64),
+                false => [case.q_tokens as u64, case.k_tokens as u64],
+            };
+            assert!(queries <= case.q_tokens as u64 && keys <= case.k_tokens as u64);
+            let of = Of { sequence, queries, keys };
+            if *backward { self.backward(of) } else { self.forward(of) }
+        }
+    }
+
+    /// Elements before a sequence's first row.
+    fn start(&self, number: i64, of: Of) -> u64 {
+        match self.seen.case.packed {
+            true => read::<i64>(self.seen.address(uid::start_of(number)) + 8 * of.sequence) as u64,
+            false => 0,
+        }
+    }
+
+    /// Where a head's part of a row begins.
+    fn row(&self, number: i64, of: Of, row: u64, head: u64) -> u64 {
+        let (case, at) = (&self.seen.case, self.seen.address(number));
+        assert!(at.is_multiple_of(16), "graphs promise that");
+        let columns = row * case.strides.of(number) as u64 + head * case.head_dim as u64;
+        at + 2 * (self.start(number, of) + columns)
+    }
+
+    fn get(&self, number: i64, of: Of, row: u64, head: u64) -> Vec<f64> {
+        let at = self.row(number, of, row, head);
+        (0..self.seen.case.head_dim as u64)
+            .map(|col| f64::from(bf16::from_bits(read(at + 2 * col)).to_f32()))
+            .collect()
+    }
+
+    fn set(&self, number: i64, of: Of, row: u64, head: u64, values: &[f64]) {
+        let at = self.row(number, of, row, head);
+        values.iter().zip(0u64..).for_each(|(x, col)| write(at + 2 * col, bf16::from_f64(*x).to_bits()));
+    }
+
+    /// An f32 for each query row of each head.
+    fn of_row(&self, number: i64, of: Of, row: u64, head: u64) -> u64 {
+        let (case, at) = (&self.seen.case, self.seen.address(number));
+        assert!(at.is_multiple_of(16), "graphs promise that");
+        match case.packed {
+            true => at + 4 * (self.start(uid::LSE, of) + row * case.strides.of(uid::LSE) as u64 + head),
+            false => at + 4 * (head * case.q_tokens as u64 + row),
+        }
+    }
+
+    /// The keys that a row attends to.
+    fn keys(&self, of: Of, row: u64) -> std::ops::Range<u64> {
+        let end = if self.seen.case.causal { of.keys.min(row + 1) } else { of.keys };
+        let window = self.seen.case.window.map_or(u64::MAX, |window| window as u64);
+        (row + 1).saturating_sub(window)..end
+    }
+
+    fn forward(&self, of: Of) {
+        let case = &self.seen.case;
+        for head in 0..case.heads as u64 {
+            let kv_head = head / case.group() as u64;
+            for row in 0..of.queries {
+                let q = self.get(uid::Q, of, row, head);
+                let keys = self.keys(of, row);
+                let score = |key| dot(&q, &self.get(uid::K, of, key, kv_head)) * f64::from(self.scale);
+                let scores: Vec<f64> = keys.clone().map(score).collect();
+                let total = scores.iter().map(|score| score.exp()).sum::<f64>().ln();
+                let mut out = vec![0.0; q.len()];
+                for (key, score) in keys.zip(&scores) {
+                    add(&mut out, (score - total).exp(), &self.get(uid::V, of, key, kv_head));
+                }
+                self.set(uid::OUT, of, row, head, &out);
+                write(self.of_row(uid::LSE, of, row, head), total as f32);
+            }
+        }
+    }
+
+    fn backward(&self, of: Of) {
+        let case = &self.seen.case;
+        let zeros = || vec![vec![0.0; case.head_dim as usize]; of.keys as usize];
+        for kv_head in 0..case.kv_heads as u64 {
+            let [mut dk, mut dv] = [zeros(), zeros()];
+            for head in kv_head * case.group() as u64..(kv_head + 1) * case.group() as u64 {
+                for row in 0..of.queries {
+                    let [q, out, dout] =
+                        [uid::Q, uid::OUT, uid::DOUT].map(|number| self.get(number, of, row, head));
+                    let total = f64::from(read::<f32>(self.of_row(uid::LSE, of, row, head)));
+                    let mut dq = vec![0.0; q.len()];
+                    for key in self.keys(of, row) {
+                        let [k, v] = [uid::K, uid::V].map(|number| self.get(number, of, key, kv_head));
+                        let p = (dot(&q, &k) * f64::from(self.scale) - total).exp();
+                        let ds = p * (dot(&dout, &v) - dot(&dout, &out)) * f64::from(self.scale);
+                        add(&mut dq, ds, &k);
+                        add(&mut dk[key as usize], ds, &q);
+                        add(&mut dv[key as usize], p, &dout);
+                    }
+                    self.set(uid::DQ, of, row, head, &dq);
+                    self.spoil(of, row, head);
+                }
+            }
+            for key in 0..of.keys {
+                self.set(uid::DK, of, key, kv_head, &dk[key as usize]);
+                self.set(uid::DV, of, key, kv_head, &dv[key as usize]);
+            }
+        }
+        self.spoil_full(of);
+    }
+
+    /// An engine leaves what it likes in the sums of a row and in the f32 gradient of its query.
+    fn spoil(&self, of: Of, row: u64, head: u64) {
+        let (case, dim) = (&self.seen.case, self.seen.case.head_dim as u64);
+        write(self.of_row(uid::SUMS, of, row, head), f32::NAN);
+        let elements = match case.packed {
+            true => self.start(uid::DQ, of) + row * case.strides.of(uid::DQ) as u64 + head * dim,
+            false => (head * case.q_tokens as u64 + row) * dim,
+        };
+        let at = self.seen.address(uid::DQ_WIDE) + 4 * elements;
+        (0..dim).for_each(|col| write(at + 4 * col, f32::NAN));
+    }
+
+    /// And in the gradients of every query head.
+    fn spoil_full(&self, of: Of) {
+        let case = &self.seen.case;
+        if !case.packed || case.group() == 1 {
+            return;
+        }
+        for (full, number) in [(uid::DK_FULL, uid::DK), (uid::DV_FULL, uid::DV)] {
+            let stride = case.strides.of(number) as u64;
+            let first = (self.start(number, of)) * case.group() as u64;
+            for element in first..first + of.keys * stride * case.group() as u64 {
+                write(self.seen.address(full) + 2 * element, 0xffffu16);
+            }
+        }
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(sum: &mut [f64], factor: f64, x: &[f64]) {
+    sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
+}

@@ -1,0 +1,246 @@
+//! Parts that join others: the pretended device with its library against the processor.
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_tensor::gpu::AttentionScratch;
+use fathom_tensor::{
+    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, Packed, Slice, Tensor,
+};
+
+use super::super::pretended::{Pretended, Seen};
+use crate::driver::fake::Fake;
+use crate::machine::build::Parts;
+use crate::machine::tests::machine;
+
+const HEADS: usize = 8;
+const KV_HEADS: usize = 2;
+const DIM: usize = 16;
+
+/// Queries and some of the keys that they attend to.
+#[derive(Clone)]
+struct Step {
+    slices: Vec<Slice>,
+    pos_q: Vec<i32>,
+    pos_k: Vec<i32>,
+    /// Most documents.
+    docs: usize,
+    /// Results and the queries' gradient hold something of other keys.
+    goes_on: bool,
+    /// Results and gradients are f32.
+    wide: bool,
+    /// Scratch is that of so few key heads.
+    kv_heads: usize,
+}
+
+impl Step {
+    /// A causal step of one document between tokens at these positions.
+    fn causal(pos_q: Vec<i32>, pos_k: Vec<i32>, goes_on: bool) -> Step {
+        let slices = vec![Slice::causal(0..pos_q.len(), 0..pos_k.len(), None)];
+        Step { slices, pos_q, pos_k, docs: 1, goes_on, wide: goes_on, kv_heads: KV_HEADS }
+    }
+
+    fn mask(&self, device: &Device) -> Mask {
+        let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
+        let mut bytes: Vec<u8> = self.slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
+        bytes.resize(self.docs * 48, 0);
+        let table = device.empty(self.docs, 6, DType::I64, Category::Data);
+        device.machine.write(&table, &bytes);
+        let count = device.from_i32(&[self.slices.len() as i32], Category::Data);
+        Mask {
+            table,
+            slices: Extent::UpTo { cap: self.docs, count },
+            pos_q: device.from_i32(&self.pos_q, Category::Data),
+            pos_k: device.from_i32(&self.pos_k, Category::Data),
+            pairs: 0,
+            packed: Packed::of(&self.slices, &self.pos_q, &self.pos_k),
+            partial: true,
+        }
+    }
+
+    fn scratch(&self, device: &Device, op: &OpDesc) -> Tensor {
+        let mut bytes = device.machine.profile().workspace(op);
+        if let (OpDesc::Attention { heads, kv_heads, .. }, true) =
+            (op.clone(), device.machine.profile().name == "h200")
+        {
+            let mut fewer = op.clone();
+            if let OpDesc::Attention { heads: few, kv_heads: few_keys, .. } = &mut fewer {
+                (*few, *few_keys) = (heads / kv_heads * self.kv_heads, self.kv_heads);
+            }
+            bytes = AttentionScratch::of(&fewer).unwrap().bytes();
+        }
+        device.empty(1, bytes.max(1) as usize, DType::U8, Category::Workspace)
+    }
+
+    /// Results, their logarithms, and three gradients.
+    fn run(&self, device: &Device) -> Vec<Vec<f32>> {
+        let (tokens, keys) = (self.pos_q.len(), self.pos_k.len());
+        let wide = if self.wide { DType::F32 } else { DType::Bf16 };
+        let random = |seed, rows: usize, cols: usize, dtype| {
+            let wide = device.from_f32(rows, cols, &numbers(seed, rows * cols), Category::Data);
+            let narrow = device.empty(rows, cols, dtype, Category::Data);
+            device.machine.copy(&wide, &narrow);
+            narrow
+        };
+        let qkv = random(1, tokens, (HEADS + 1) * DIM, DType::Bf16);
+        let q = qkv.view_cols(0..HEADS * DIM);
+        let [k, v] = [2, 3].map(|seed| random(seed, keys, KV_HEADS * DIM, DType::Bf16));
+        let out = random(4, tokens, HEADS * DIM, wide);
+        let lse = random(5, tokens, HEADS, DType::F32);
+        let mask = self.mask(device);
+        let op = Attention {
+            q: &q,
+            k: &k,
+            v: &v,
+            out: &out,
+            lse: &lse,
+            mask: &mask,
+            head_dim: DIM,
+            scale: 0.3,
+            softcap: 0.0,
+            sinks: None,
+            resume: self.goes_on,
+        };
+        device.machine.attention(&op, &self.scratch(device, &op.desc(false)));
+        let stored = device.empty(tokens, HEADS * DIM, DType::Bf16, Category::Data);
+        device.machine.copy(&out, &stored);
+        let dout = random(6, tokens, HEADS * DIM, DType::Bf16);
+        let dq = random(7, tokens, HEADS * DIM, wide);
+        let [dk, dv] = [8, 9].map(|seed| random(seed, keys, KV_HEADS * DIM, wide));
+        let call = AttentionBackward {
+            forward: Attention { out: &stored, resume: false, ..op },
+            dout: &dout,
+            dq: &dq,
+            dk: &dk,
+            dv: &dv,
+            dsinks: None,
+            accumulate: self.goes_on,
+        };
+        device.machine.attention_backward(&call, &self.scratch(device, &op.desc(true)));
+        [&out, &lse, &dq, &dk, &dv].map(|tensor| device.to_f32(tensor)).to_vec()
+    }
+}
+
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The library does all of a step, with the processor's results; the calls that it had, forward and backward.
+#[track_caller]
+fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
+    let fake = Arc::new(Fake::new(256 << 20));
+    let library = Pretended { fake: Some(fake.clone()), ..Pretended::default() };
+    let seen = library.seen.clone();
+    let parts = Parts { attend: Some(Arc::new(library)), ..Parts::default() };
+    let device = Device::new(machine(&fake, parts), 64 << 20);
+    let found = step.run(&device);
+    let expected = step.run(&Device::new(Arc::new(Cpu::new(1, None)), 64 << 20));
+    for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&found).zip(&expected) {
+        let most = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let near = (found - expected).abs() <= 1e-2 * most;
+            assert!(near, "{what}: {name} at {at}: {found}, not {expected}, of {most}");
+        }
+    }
+    let kernels = ["copy", "copy_bytes", "add", "transpose", "attention_join"];
+    for launched in fake.launched() {
+        assert!(kernels.contains(&launched.name.as_str()), "{what}: {launched:?}");
+    }
+    drop(device);
+    let mut calls = std::mem::take(&mut *seen.lock().unwrap());
+    let backward = calls.extract_if(.., |call| call.backward).collect();
+    [calls, backward]
+}
+
+/// Tokens of one of so many ranks, two chunks each.
+fn zigzag(rank: i32, ranks: i32, chunk: i32) -> Vec<i32> {
+    let tokens = |at: i32| at * chunk..(at + 1) * chunk;
+    tokens(rank).chain(tokens(2 * ranks - 1 - rank)).collect()
+}
+
+fn sizes(calls: &[Seen]) -> Vec<(i64, i64, bool)> {
+    calls.iter().map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal)).collect()
+}
+
+#[test]
+fn steps_of_a_ring_are_one_call_each() {
+    let of = |rank| zigzag(rank, 4, 8);
+    for (from, goes_on, expected) in
+        [(1, false, (16, 16, true)), (0, true, (16, 8, false)), (3, true, (8, 16, false))]
+    {
+        let calls = check("ring", &Step::causal(of(1), of(from), goes_on));
+        assert_eq!(calls.map(|calls| sizes(&calls)), [[expected], [expected]], "keys of {from}");
+    }
+    // The first step of a ring: f32 results, of nothing before.
+    let own = Step { wide: true, ..Step::causal(of(1), of(1), false) };
+    check("own keys first", &own);
+}
+
+#[test]
+fn gathered_keys_are_squares_and_what_is_before_them() {
+    let all: Vec<i32> = (0..64).collect();
+    let [forward, backward] = check("gathered", &Step::causal(zigzag(1, 4, 8), all, false));
+    let expected = [(8, 8, true), (8, 8, true), (16, 8, false), (8, 40, false)];
+    assert_eq!((sizes(&forward), sizes(&backward)), (expected.to_vec(), expected.to_vec()));
+}
+
+#[test]
+fn documents_of_ranks_are_packed_sequences() {
+    let stream = [0..20, 20..44, 44..64];
+    let part = |rank| zigzag(rank, 4, 8);
+    let rows = |positions: &[i32], doc: &std::ops::Range<i32>| {
+        positions.partition_point(|at| *at < doc.start)..positions.partition_point(|at| *at < doc.end)
+    };
+    let step = |q: Vec<i32>, k: Vec<i32>, goes_on| {
+        let slice = |doc| Slice::causal(rows(&q, doc), rows(&k, doc), None);
+        let slices = stream.iter().map(slice).filter(|s| s.q_start < s.q_end && s.k_start < s.k_end);
+        Step { slices: slices.collect(), docs: 4, ..Step::causal(q, k, goes_on) }
+    };
+    for (from, goes_on) in [(2, false), (0, true), (1, true), (3, true)] {
+        let [forward, backward] = check("documents", &step(part(2), part(from), goes_on));
+        assert!((forward.len(), backward.len()) == (1, 1) && forward[0].case.packed);
+        assert_eq!(forward[0].case.causal, from == 2);
+    }
+    let [forward, _] = check("gathered documents", &step(part(2), (0..64).collect(), false));
+    assert!(forward.iter().all(|call| call.case.packed && call.case.k_tokens == 64));
+    assert!(forward.len() > 1 && forward[0].case.causal);
+    // Keys that somebody attends to, and no others.
+    check("some keys", &step(part(2), (22..30).chain(33..38).collect(), true));
+    // Ranks that have small chunks by turns: each document has several groups of keys, and documents share layers.
+    let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
+    let [forward, backward] = check("turns", &step(turn(1), turn(0), true));
+    assert!(forward.len() == backward.len() && (2..=4).contains(&forward.len()));
+    assert!(forward[0].case.sequences == 4 && forward.iter().all(|call| !call.case.causal));
+}
+
+#[test]
+fn scratch_of_few_heads_is_enough() {
+    let own = Step::causal(zigzag(0, 2, 8), zigzag(0, 2, 8), false);
+    for docs in [1, 4] {
+        let step = Step { kv_heads: 1, docs, ..own.clone() };
+        let [forward, backward] = check("groups", &step);
+        let heads = |calls: &[Seen]| calls.iter().map(|call| call.case.kv_heads).collect::<Vec<_>>();
+        assert_eq!((heads(&forward), heads(&backward)), (vec![1, 1], vec![1, 1]));
+    }
+}
+
+#[test]
+fn rows_without_partners_keep_what_they_hold_or_are_cleared() {
+    let (q, k): (Vec<i32>, Vec<i32>) = ((0..32).collect(), (16..48).collect());
+    for docs in [1, 3] {
+        // The first queries see no key, the last keys are seen by no query; nor are those of another document.
+        check("ends", &Step { docs, ..Step::causal(q.clone(), k.clone(), true) });
+        let slices = vec![Slice::causal(20..28, 2..20, None)];
+        check("middle", &Step { docs, slices, ..Step::causal(q.clone(), k.clone(), true) });
+        let none = Step { docs, slices: Vec::new(), ..Step::causal(q.clone(), k.clone(), true) };
+        let calls = check("nothing", &none);
+        assert!(calls.iter().all(Vec::is_empty));
+    }
+}

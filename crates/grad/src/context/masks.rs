@@ -1,0 +1,197 @@
+//! Masks between the rows of ranks: for each way that keys travel, who of this rank attends to whom of others.
+
+use std::borrow::Cow;
+
+use fathom_tensor::mesh::Group;
+use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, Slice, Tensor};
+
+use super::part::Part;
+use super::{Circle, ContextLayout, Gathered, Ring, Step, area};
+
+/// What masks are made of.
+pub(super) struct Maker<'a> {
+    pub device: &'a Device,
+    pub layout: &'a ContextLayout,
+    pub windows: &'a [Option<usize>],
+    /// Most documents.
+    pub docs: usize,
+    /// Of the whole stream.
+    pub positions: &'a [i32],
+}
+
+impl Maker<'_> {
+    /// Who attends to whom, among rows that are all that the queries attend to.
+    pub fn mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+        let docs = self.layout.docs();
+        let slices = q.0.slices(k.0, docs, window);
+        let pairs = area::between(docs, q.0, k.0, window);
+        // A plan looks at no data.
+        let packed = match self.device.machine.has_data() {
+            true => Packed::of(&slices, &self.rows(q.0), &self.rows(k.0)),
+            false => None,
+        };
+        Mask { packed, ..mask(self.device, &slices, self.docs, [q.1, k.1], pairs) }
+    }
+
+    /// As [`Maker::mask`], for some of the keys that the queries attend to.
+    fn part_mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+        Mask { partial: true, ..self.mask(q, k, window) }
+    }
+
+    /// Positions of a part's rows.
+    fn rows(&self, part: &Part) -> Cow<'_, [i32]> {
+        match part.ranges() {
+            [range] => Cow::Borrowed(&self.positions[range.clone()]),
+            ranges => ranges.iter().flat_map(|range| &self.positions[range.clone()]).copied().collect(),
+        }
+    }
+
+    /// The same on the device.
+    fn positions(&self, part: &Part) -> Tensor {
+        self.device.from_i32(&self.rows(part), Category::Data)
+    }
+
+    /// Masks with the keys of one circle of `inner` ranks after the other.
+    pub fn ring(&self, axis: &Group, inner: usize, own: &Tensor) -> Ring {
+        let (cp, index) = (axis.size(), axis.index());
+        let (circle, place, circles) = (index / inner, index % inner, cp / inner);
+        let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
+        let parts: Vec<Part> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
+        let steps = match self.layout.is_dynamic() {
+            true => self.needed_steps(&parts, circle, own),
+            false => self.whole_steps(&parts, circle, (inner == 1).then_some(own)),
+        };
+        let (across, around) =
+            if inner == 1 || inner == cp { ("cp", "cp") } else { ("cp.inner", "cp.outer") };
+        let same: Vec<usize> = (0..circles).map(|circle| circle * inner + place).collect();
+        Ring {
+            inner: Circle::new(axis.some(across, &members(circle)), self.layout, &members(circle)),
+            outer: axis.some(around, &same),
+            steps,
+        }
+    }
+
+    /// All keys of one circle after the other.
+    fn whole_steps(&self, parts: &[Part], circle: usize, own: Option<&Tensor>) -> Vec<Vec<Step>> {
+        let tables = parts.iter().enumerate().map(|(at, part)| match own {
+            Some(own) if at == circle => own.clone(),
+            _ => self.positions(part),
+        });
+        let tables: Vec<Tensor> = tables.collect();
+        let step = |step: usize, window: Option<usize>| {
+            let from = (circle + parts.len() - step) % parts.len();
+            let all = || std::iter::once(0..parts[from].len()).collect();
+            let (q, k) = ((&parts[circle], &tables[circle]), (&parts[from], &tables[from]));
+            let mask = if parts.len() == 1 { self.mask(q, k, window) } else { self.part_mask(q, k, window) };
+            Step { mask, give: all(), take: all() }
+        };
+        let steps = |window: &Option<usize>| (0..parts.len()).map(|at| step(at, *window)).collect();
+        self.windows.iter().map(steps).collect()
+    }
+
+    /// The keys that are attended to, of one rank after the other. Tables are as large as if those were all.
+    fn needed_steps(&self, parts: &[Part], index: usize, own: &Tensor) -> Vec<Vec<Step>> {
+        let (cp, docs, mine) = (parts.len(), self.layout.docs(), &parts[index]);
+        let step = |step: usize, window: Option<usize>| {
+            if step == 0 {
+                let all = || std::iter::once(0..mine.len()).collect();
+                let mask = self.part_mask((mine, own), (mine, own), window);
+                return Step { mask, give: all(), take: all() };
+            }
+            let [ahead, behind] = [&parts[(index + step) % cp], &parts[(index + cp - step) % cp]];
+            let needed = mine.needed(behind, docs, window);
+            let table =
+                self.device.empty(1, mine.len(), DType::I32, Category::Data).view_cols(0..needed.len());
+            if self.device.machine.has_data() {
+                let bytes: Vec<u8> =
+                    self.rows(&needed).iter().flat_map(|position| position.to_le_bytes()).collect();
+                self.device.machine.write(&table, &bytes);
+            }
+            let take = behind.runs(&needed).into_iter().scan(0, |end, run| {
+                *end += run.len();
+                Some(*end - run.len()..*end)
+            });
+            Step {
+                mask: self.part_mask((mine, own), (&needed, &table), window),
+                give: mine.runs(&ahead.needed(mine, docs, window)),
+                take: take.collect(),
+            }
+        };
+        let steps = |window: &Option<usize>| (0..cp).map(|at| step(at, *window)).collect();
+        self.windows.iter().map(steps).collect()
+    }
+
+    /// Masks with everybody's keys.
+    pub fn gathered(&self, axis: &Group, own: &Tensor) -> Gathered {
+        let everybody: Vec<usize> = (0..axis.size()).collect();
+        let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
+        let pos_k = self.positions(&k);
+        let mask = |window: &Option<usize>| self.part_mask((&q, own), (&k, &pos_k), *window);
+        Gathered {
+            masks: self.windows.iter().map(mask).collect(),
+            circle: Circle::new(axis.clone(), self.layout, &everybody),
+        }
+    }
+}
+
+/// A mask of slices, charged at `cap` slices.
+pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 2], pairs: u64) -> Mask {
+    let table = device.empty(cap, 6, DType::I64, Category::Data);
+    let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
+    let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
+    bytes.resize(cap * 48, 0);
+    device.machine.write(&table, &bytes);
+    let count = device.from_i32(&[slices.len() as i32], Category::Data);
+    let [pos_q, pos_k] = positions.map(Tensor::clone);
+    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs, packed: None, partial: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    use fathom_cpu::Cpu;
+
+    use super::*;
+    use crate::context::Cut;
+
+    /// Rows of queries, rows of keys, and whether they attend causally.
+    type Told = Vec<(Range<usize>, Range<usize>, bool)>;
+
+    fn told(mask: &Mask) -> Told {
+        let packed = mask.packed.as_ref().unwrap_or_else(|| panic!("nothing is known of {mask:?}"));
+        packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.causal)).collect()
+    }
+
+    /// Around four ranks of 16 tokens each: what the host knows of each step of rank 1.
+    fn around(docs: &[Range<usize>]) -> Vec<Told> {
+        let cut = Cut { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
+        let layout = ContextLayout::new(docs, &cut).unwrap();
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
+        let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+        let maker =
+            Maker { device: &device, layout: &layout, windows: &[None], docs: 4, positions: &positions };
+        let one = [layout.part(&[0, 1, 2, 3])];
+        let whole = &maker.whole_steps(&one, 0, None)[0][0].mask;
+        let expected: Told = docs.iter().map(|doc| (doc.clone(), doc.clone(), true)).collect();
+        assert!(!whole.partial && told(whole) == expected);
+        let parts: Vec<Part> = (0..4).map(|rank| layout.part(&[rank])).collect();
+        let steps = &maker.whole_steps(&parts, 1, None)[0];
+        assert!(steps.iter().all(|step| step.mask.partial));
+        steps.iter().map(|step| told(&step.mask)).collect()
+    }
+
+    #[test]
+    fn steps_of_a_ring_are_known_as_whole_blocks() {
+        let before = || vec![(0..16, 0..8, false)];
+        let after = || vec![(8..16, 0..16, false)];
+        let whole = 0..64;
+        let steps = around(std::slice::from_ref(&whole));
+        assert_eq!(steps, [vec![(0..16, 0..16, true)], before(), after(), after()]);
+        // Own tokens of documents attend causally, whatever lies between them on other ranks.
+        let packed = around(&[0..20, 20..64]);
+        assert!(packed[0].len() == 2 && packed[0].iter().all(|(q, k, causal)| *causal && q == k));
+        assert!(packed[1..].iter().flatten().all(|(_, _, causal)| !causal));
+    }
+}
