@@ -125,6 +125,8 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("the same in one tensor", fused(documents)),
         ("the same with a window", fused(Case { window: Some(1024), ..documents })),
         ("64 sequences", fused(Case { sequences: 64, ..documents })),
+        ("1024 sequences of at most 8192 in 131072 tokens", fused(Case { sequences: 1024, ..documents })),
+        ("256 sequences of at most 131072", fused(packed(plain([131_072, 8, 2, 128]), 256))),
         ("heads of 64 columns", fused(narrow)),
         ("heads of 64, packed", fused(packed(narrow, 4))),
         ("16 heads that share nothing, packed", fused(packed(plain([4096, 16, 16, 128]), 4))),

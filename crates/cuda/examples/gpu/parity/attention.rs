@@ -1,6 +1,8 @@
 //! Attention by the library, where the host knows the mask, and by kernels, where it does not.
 
-use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask, Packed, Slice, Tensor};
+use fathom_tensor::{
+    Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, Packed, Slice, Tensor,
+};
 
 use super::{Bed, Case, Made};
 
@@ -9,6 +11,27 @@ const BOUNDS: [f64; 2] = [1e-4, 2e-2];
 
 pub const CASES: &[Case] = &[
     Case { name: "attention, one document", bounds: BOUNDS, run: |bed| attend(bed, &PLAIN) },
+    // Long enough for a plan of its own length, whose logarithms come head after head.
+    Case {
+        name: "attention, 1024 tokens",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[1024], ..PLAIN }),
+    },
+    Case {
+        name: "attention, 1024 tokens by groups of heads",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[1024], by_groups: true, ..PLAIN }),
+    },
+    Case {
+        name: "attention, heads of 256",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { ends: &[1024], dim: 256, ..PLAIN }),
+    },
+    Case {
+        name: "attention, heads of 96",
+        bounds: BOUNDS,
+        run: |bed| attend(bed, &Problem { dim: 96, ..PLAIN }),
+    },
     Case {
         name: "attention, heads of 64",
         bounds: BOUNDS,
@@ -59,10 +82,19 @@ struct Problem {
     told: bool,
     softcap: f32,
     sinks: bool,
+    /// Scratch is for one key head at a time, where a library wants some.
+    by_groups: bool,
 }
 
-const PLAIN: Problem =
-    Problem { ends: &[384], window: None, dim: 128, told: true, softcap: 0.0, sinks: false };
+const PLAIN: Problem = Problem {
+    ends: &[384],
+    window: None,
+    dim: 128,
+    told: true,
+    softcap: 0.0,
+    sinks: false,
+    by_groups: false,
+};
 
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
@@ -115,7 +147,15 @@ fn attend(bed: &Bed, problem: &Problem) -> Made {
         sinks,
         resume,
     };
-    bed.machine().attention(&op, &bed.scratch(&op.desc(false)));
+    let on_gpu = bed.machine().profile().isa.starts_with("sm_");
+    let scratch = |backward| {
+        let mut desc = op.desc(backward);
+        if let (OpDesc::Attention { heads, kv_heads, .. }, true) = (&mut desc, problem.by_groups && on_gpu) {
+            (*heads, *kv_heads) = (*heads / *kv_heads, 1);
+        }
+        bed.scratch(&desc)
+    };
+    bed.machine().attention(&op, &scratch(false));
     let dout = bed.data(3, [tokens, HEADS * dim]);
     let gradient = bed.empty(shape, bed.dtype);
     let [dq, dk, dv] = parts(&gradient, dim);
@@ -129,7 +169,7 @@ fn attend(bed: &Bed, problem: &Problem) -> Made {
         dsinks: problem.sinks.then_some(&dsinks),
         accumulate: false,
     };
-    bed.machine().attention_backward(&call, &bed.scratch(&op.desc(true)));
+    bed.machine().attention_backward(&call, &scratch(true));
     let apart = |x: &Tensor| {
         let whole = bed.zeros(x.shape());
         bed.machine().copy(x, &whole);

@@ -42,6 +42,12 @@ impl Layer {
         Some(layers)
     }
 
+    /// Rows of queries of the longest sequence, and of keys.
+    pub fn longest(&self) -> [usize; 2] {
+        let most = |rows: fn(&Sequence) -> usize| self.sequences.iter().map(rows).max().unwrap_or(0);
+        [most(|sequence| sequence.q.len()), most(|sequence| sequence.k.len())]
+    }
+
     /// Beginnings of the sequences in each of these tensors, and their lengths: bytes for the device, and where in them each list
     /// begins ([`gpu::attention_list`]).
     pub fn lists(&self, case: &Case, numbers: &[i64]) -> (Vec<u8>, Vec<(i64, u64)>) {

@@ -46,12 +46,19 @@ const EXACT_STEP: usize = 1024;
 /// The shortest length of a plan of that kind.
 const LEAST: usize = 128;
 
+/// The length that a plan for packed sequences is made for, of which this is the longest: the library counts tiles for as many
+/// rows of each sequence. One of few: a power of two, beyond [`EXACT_FROM`] one of four to the next.
+fn spanned(tokens: usize) -> usize {
+    let power = tokens.next_power_of_two().max(LEAST);
+    if power <= EXACT_FROM { power } else { tokens.next_multiple_of(power / 8) }
+}
+
 /// The length that a plan for one document is made for, if not its own.
 fn rounded(tokens: usize) -> Option<usize> {
     let exact = tokens >= EXACT_FROM
         || tokens.is_multiple_of(EXACT_STEP)
         || tokens.is_power_of_two() && tokens >= LEAST;
-    (!exact).then(|| tokens.next_power_of_two().max(LEAST))
+    (!exact).then(|| spanned(tokens))
 }
 
 /// One layer, as the library takes it for some heads.
@@ -181,15 +188,17 @@ impl<'a> Told<'a> {
         if end != rows || self.op.k.rows() != rows || self.goes_on {
             return None;
         }
-        let docs = packed.sequences.len();
-        let longer = if docs == 1 && self.gradients.is_none() { rounded(rows) } else { None };
-        let packs = match docs {
-            1 => longer.map(|_| 1),
-            _ => Some(docs.next_power_of_two().min(self.scratch.sequences)),
-        };
-        let case = self.case(element, [longer.unwrap_or(rows); 2], packs)?;
-        let case = Case { window: packed.window.map(|window| window as i64), ..case };
         let layer = Layer { sequences: packed.sequences.to_vec(), causal: true };
+        let (docs, has_room) =
+            (layer.sequences.len(), self.gradients.is_none() || self.scratch.sequences > 1);
+        let case = match (docs, rounded(rows).filter(|_| has_room)) {
+            (1, None) => self.case(element, [rows; 2], None)?,
+            _ => {
+                let packs = docs.next_power_of_two().min(self.scratch.sequences);
+                self.case(element, layer.longest().map(spanned), Some(packs))?
+            }
+        };
+        let case = Case { window: packed.window.map(|window| window as i64), ..case };
         Some(vec![Round { layer, case }])
     }
 
@@ -197,13 +206,15 @@ impl<'a> Told<'a> {
     /// the data, and each length that is told would have a plan of its own.
     fn layered(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
         let most = self.scratch.sequences;
-        let rows = [self.op.q.rows(), self.op.k.rows()];
+        // A ring step may have few of the keys that there is room for.
+        let rows = [self.op.q.rows(), self.op.k.rows().max(self.op.q.rows())];
         let round = |layer: Layer| {
             let case = match &layer.sequences[..] {
                 [one] if most == 1 => self.case(element, [one.q.len(), one.k.len()], None)?,
                 some => {
                     let packs = some.len().next_power_of_two().min(most);
-                    self.case(element, [rows[0], rows[1].max(rows[0])], Some(packs))?
+                    let [q, k] = layer.longest().map(spanned);
+                    self.case(element, [q.min(rows[0]), k.min(rows[1])], Some(packs))?
                 }
             };
             let window = packed.window.filter(|_| layer.causal).map(|window| window as i64);

@@ -11,7 +11,7 @@ use fathom_tensor::{
 };
 
 use super::pretended::{Pretended, Seen};
-use super::rounded;
+use super::{rounded, spanned};
 use crate::driver::fake::Fake;
 use crate::driver::{Driver, Stream};
 use crate::machine::build::Parts;
@@ -234,4 +234,9 @@ fn few_lengths_of_one_document_have_plans() {
     }
     let plans: std::collections::BTreeSet<usize> = (1..8192).map(|at| rounded(at).unwrap_or(at)).collect();
     assert_eq!(plans.len(), 11);
+    for (longest, expected) in
+        [(1, 128), (129, 256), (8192, 8192), (8193, 10_240), (16_384, 16_384), (100_000, 114_688)]
+    {
+        assert_eq!(spanned(longest), expected, "{longest} tokens at most");
+    }
 }

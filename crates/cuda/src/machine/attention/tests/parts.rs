@@ -1,4 +1,4 @@
-//! Parts that join others: the pretended device with its library against the processor.
+//! What the library makes, whole or in parts that join others: the pretended device against the processor.
 
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ struct Step {
     pos_k: Vec<i32>,
     /// Most documents.
     docs: usize,
+    /// What is made is a part.
+    partial: bool,
     /// Results and the queries' gradient hold something of other keys.
     goes_on: bool,
     /// Results and gradients are f32.
@@ -37,7 +39,7 @@ impl Step {
     /// A causal step of one document between tokens at these positions.
     fn causal(pos_q: Vec<i32>, pos_k: Vec<i32>, goes_on: bool) -> Step {
         let slices = vec![Slice::causal(0..pos_q.len(), 0..pos_k.len(), None)];
-        Step { slices, pos_q, pos_k, docs: 1, goes_on, wide: goes_on, kv_heads: KV_HEADS }
+        Step { slices, pos_q, pos_k, docs: 1, partial: true, goes_on, wide: goes_on, kv_heads: KV_HEADS }
     }
 
     fn mask(&self, device: &Device) -> Mask {
@@ -54,7 +56,7 @@ impl Step {
             pos_k: device.from_i32(&self.pos_k, Category::Data),
             pairs: 0,
             packed: Packed::of(&self.slices, &self.pos_q, &self.pos_k),
-            partial: true,
+            partial: self.partial,
         }
     }
 
@@ -242,5 +244,30 @@ fn rows_without_partners_keep_what_they_hold_or_are_cleared() {
         let none = Step { docs, slices: Vec::new(), ..Step::causal(q.clone(), k.clone(), true) };
         let calls = check("nothing", &none);
         assert!(calls.iter().all(Vec::is_empty));
+    }
+}
+
+#[test]
+fn documents_of_one_rank_are_whole() {
+    let tokens: Vec<i32> = (0..96).collect();
+    let of = |ends: &[usize], window, docs| {
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let slice = |(start, end): (usize, &usize)| Slice::causal(start..*end, start..*end, window);
+        let slices: Vec<Slice> = starts.zip(ends).map(slice).collect();
+        Step { slices, docs, partial: false, ..Step::causal(tokens.clone(), tokens.clone(), false) }
+    };
+    for (step, expected) in [
+        // Forward lengths are of few kinds; backward ones too where documents may be several.
+        (of(&[96], None, 1), [(1, 128, true), (1, 96, false)]),
+        (of(&[96], None, 4), [(1, 128, true), (1, 128, true)]),
+        (of(&[96], Some(10), 1), [(1, 128, true), (1, 96, false)]),
+        (of(&[20, 21, 96], Some(10), 4), [(4, 128, true), (4, 128, true)]),
+        (Step { kv_heads: 1, ..of(&[50, 96], None, 2) }, [(2, 128, true), (2, 128, true)]),
+    ] {
+        let calls = check("whole", &step);
+        let told = |seen: &Seen| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
+        assert_eq!(calls.each_ref().map(|calls| told(&calls[0])), expected, "{:?}", step.slices);
+        assert!(calls.iter().flatten().all(|call| call.case.window.is_some() == (step.slices[0].lo > -100)));
+        assert_eq!(calls[1].len(), KV_HEADS / step.kv_heads);
     }
 }
