@@ -357,14 +357,19 @@ impl Trainer {
     }
 }
 
+/// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
+/// of their areas, and small chunks balance nearly each. Elsewhere chunks are as large as balance allows, so that attention meets
+/// few groups of keys in each step.
+const CHUNK: usize = 512;
+
 /// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
 fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how: &InStep) -> Loaded {
     let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
     let grid = device.mesh.grid();
     let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
     let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
-    // Chunks as large as balance allows: attention then meets few groups of keys in each step.
-    let cut = Cut { tokens, cp: grid.cp, chunk: tokens, windows, dynamic };
+    let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
+    let cut = Cut { tokens, cp: grid.cp, chunk, windows, dynamic };
     let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
     let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
     let batch = model.batch_of(device, packed, how.caps, &sharing);

@@ -102,10 +102,10 @@ fn areas_are_balanced() {
 #[test]
 fn layers_of_several_windows_share_a_layout() {
     let windows = [None, Some(1024), Some(1024), Some(1024), Some(1024), Some(1024)];
-    for (seed, chunk) in (0..20).flat_map(|seed| [(seed, 512), (seed, TOKENS)]) {
-        let layout = check(&log_normal(TOKENS, 4096.0, seed), &cut(TOKENS, 8, chunk, &windows));
+    for seed in 0..20 {
+        let layout = check(&log_normal(TOKENS, 4096.0, seed), &cut(TOKENS, 8, 512, &windows));
         let worst = [None, Some(1024)].map(|window| layout.imbalance(window)).into_iter().fold(1.0, f64::max);
-        assert!(worst <= 1.15, "{seed}, {chunk}: {worst}");
+        assert!(worst <= 1.15, "{seed}: {worst}");
     }
 }
 
