@@ -187,8 +187,8 @@ pub struct Mask {
     pub pairs: u64,
     /// The same mask in plain words, where it has them and the host knows.
     pub packed: Option<Packed>,
-    /// Keys are some of those that the queries attend to, or lie otherwise than those: what a library makes of them is a part that
-    /// joins others ([`crate::OpDesc::Attention`]). Known to plans, which know no sequences.
+    /// Ring steps and gathered keys: what a library makes under it are parts that join each other, or those of other keys, and it
+    /// needs scratch for them ([`crate::OpDesc::Attention`]). Plans know this, and no sequences.
     pub partial: bool,
 }
 

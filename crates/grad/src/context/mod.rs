@@ -23,7 +23,6 @@ pub use area::causal_pairs;
 pub use layout::{ContextLayout, Cut};
 use masks::Maker;
 pub use masks::mask;
-use part::Part;
 
 /// How keys and values travel between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -282,7 +282,7 @@ impl Cuda {
             library.takes(&round.case, backward, bytes)
         };
         let mut progress = Progress::of(told);
-        if !progress.leaves_nothing(told, &rounds) || !rounds.iter().all(takes) {
+        if !progress.fills(told, &rounds) || !rounds.iter().all(takes) {
             return false;
         }
         for round in &rounds {

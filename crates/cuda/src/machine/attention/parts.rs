@@ -28,7 +28,7 @@ impl Progress {
     }
 
     /// Every row has a result after these rounds; gradients are cleared where there are none.
-    pub fn leaves_nothing(&self, told: &Told<'_>, rounds: &[Round]) -> bool {
+    pub fn fills(&self, told: &Told<'_>, rounds: &[Round]) -> bool {
         let made = rounds.iter().fold(self.queries.clone(), |made, round| made.and(&rows(round)[0]));
         told.gradients.is_some() || made.gaps(told.op.q.rows()).next().is_none()
     }
