@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded, suggest_name};
-use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, stage_kinds};
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
 use fathom_curate::{Error, RemoteOptions};
 use serde_json::json;
 
-use super::{cluster, quality};
+use super::{cluster, quality, stages};
 use crate::args::{Curate, CurateVerb};
 use crate::curate_models::Engines;
 use crate::library::CURATE;
@@ -30,7 +30,9 @@ const LOOK_S: f64 = 2.0;
 pub fn run(args: &Curate) -> Result<ExitCode> {
     match &args.verb {
         Some(CurateVerb::Sql { query, out, json }) => sql(query, out, *json).map(|()| ExitCode::SUCCESS),
-        Some(CurateVerb::Stages { name }) => stages(name.as_deref()).map(|()| ExitCode::SUCCESS),
+        Some(CurateVerb::Stages { name, json }) => {
+            stages::run(name.as_deref(), *json).map(|()| ExitCode::SUCCESS)
+        }
         Some(CurateVerb::Report { out }) => report(out).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::TrainQuality(args)) => quality::run(args).map(|()| ExitCode::SUCCESS),
         Some(CurateVerb::Scheduler(args)) => cluster::scheduler(args).map(|()| ExitCode::SUCCESS),
@@ -203,24 +205,6 @@ fn document_lists(out: &Path) -> Vec<(String, PathBuf)> {
         .collect();
     lists.sort();
     lists
-}
-
-fn stages(name: Option<&str>) -> Result<()> {
-    let Some(name) = name else {
-        for kind in stage_kinds() {
-            println!("{:<16} {}", kind.name, kind.about);
-        }
-        return Ok(());
-    };
-    let Some(kind) = stage_kinds().iter().find(|kind| kind.name == name) else {
-        let names: Vec<&str> = stage_kinds().iter().map(|kind| kind.name).collect();
-        bail!("no stage is called `{name}`; {}", suggest_name(name, &names, "there are"));
-    };
-    println!("# {}", kind.about);
-    for (key, value) in kind.defaults() {
-        println!("{key} = {value}");
-    }
-    Ok(())
 }
 
 /// What the user reads while a curation runs.

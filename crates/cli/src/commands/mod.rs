@@ -20,6 +20,7 @@ mod plan_ranks;
 mod plan_trace;
 mod quality;
 mod recipes;
+mod stages;
 mod supervise;
 mod train;
 

@@ -1,12 +1,13 @@
 //! Drawing documents from weighted sources up to a target size.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::permutation::Permutation;
 use crate::error::Error;
 
 /// What weights and the target count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Documents, as NeMo Curator's `blend_datasets`.
@@ -14,7 +15,8 @@ pub enum Unit {
     Documents,
     /// Bytes of text.
     Bytes,
-    /// Tokens.
+    /// Tokens, which no stage knows: `tokenize` is the last.
+    #[schemars(skip)]
     Tokens,
 }
 

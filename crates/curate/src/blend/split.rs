@@ -1,19 +1,22 @@
 //! Training, validation or test, by the id of a document.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 
 /// Which share of the documents goes where.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SplitOptions {
-    /// Share for validation, 0 to 1.
+    /// Share of the documents for validation; with `test` at most 1.
+    #[schemars(range(min = 0, max = 1))]
     pub validation: f64,
-    /// Share for test, 0 to 1.
+    /// Share of the documents for test.
+    #[schemars(range(min = 0, max = 1))]
     pub test: f64,
-    /// Another seed gives another division; the recipe's if none.
+    /// Another seed gives another division; none takes the recipe's.
     pub seed: Option<u64>,
 }
 
@@ -65,7 +68,7 @@ impl Split {
         let share = |share: f64| (0.0..=1.0).contains(&share);
         if !share(validation) || !share(test) || validation + test > 1.0 {
             return Err(Error::Setting {
-                key: "split",
+                key: if share(test) { "validation" } else { "test" },
                 found: format!("validation {validation}, test {test}"),
                 advice: "both are shares from 0 to 1, and together at most 1".into(),
             });

@@ -19,25 +19,28 @@ pub use grams::{Cleaned, Decontaminator, Matches, Removable};
 pub use report::{DecontaminationReport, GramReport, TaskReport};
 pub use sets::EvaluationSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How documents are decontaminated; the defaults are NeMo Curator's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DecontaminateOptions {
-    /// The evaluation sets, read from local files.
+    /// The evaluation sets: files or folders, each a path, `name=path`, or a table that also names the fields with the
+    /// texts, `text` if none.
     pub sets: Vec<EvaluationSet>,
-    /// Words of an n-gram; a text with fewer is one n-gram of all its words.
+    /// Words of an n-gram; a text of a set with fewer is one n-gram of all its words (NeMo Curator: 13).
+    #[schemars(range(min = 1))]
     pub max_ngram_words: usize,
-    /// Texts with fewer words are not looked for.
+    /// Texts of sets with fewer words are not looked for (NeMo Curator: 8); not above `max_ngram_words`.
     pub min_ngram_words: usize,
-    /// An n-gram found more often than this, over all documents, is not removed.
+    /// An n-gram found more often than this, over all documents, is common speech and stays (NeMo Curator: 10).
     pub max_matches: u64,
-    /// Characters removed on each side of a match; the cut goes on to the end of a sentence.
+    /// Characters that go on each side of a match; the cut goes on to the end of a sentence (NeMo Curator: 200).
     pub remove_chars: usize,
-    /// What is left before or after a match is dropped unless it has more characters than this.
+    /// What is left before or after a match is dropped unless it has more characters than this (NeMo Curator: 200).
     pub min_chars: usize,
-    /// A document that falls into more pieces is dropped.
+    /// A document that falls into more pieces is dropped (NeMo Curator: 10).
     pub max_splits: usize,
 }
 

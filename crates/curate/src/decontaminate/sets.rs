@@ -1,11 +1,13 @@
 //! Evaluation sets from local files.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -38,12 +40,22 @@ pub struct EvaluationSet {
 }
 
 /// How a set is written as a table.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Written {
     name: Option<String>,
     path: PathBuf,
     fields: Option<Vec<String>>,
+}
+
+impl JsonSchema for EvaluationSet {
+    fn schema_name() -> Cow<'static, str> {
+        "EvaluationSet".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [generator.subschema_for::<String>(), generator.subschema_for::<Written>()] })
+    }
 }
 
 impl From<Written> for EvaluationSet {

@@ -2,6 +2,7 @@
 //! of some band. At a Jaccard similarity of J that happens with probability `1 - (1 - J^rows)^bands` (Leskovec,
 //! Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
@@ -10,34 +11,38 @@ use crate::dedup::shingle::Shingles;
 use crate::error::Error;
 
 /// Whose parameters a recipe begins with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// NeMo Curator: 24 characters, 20 bands of 13.
+    /// NeMo Curator: 24 characters, 20 bands of 13 rows, seed 42.
     #[default]
     Curator,
-    /// datatrove: 5 words, 14 bands of 8, permutations of 32 bits, seed 1.
+    /// datatrove: 5 words, 14 bands of 8 rows, permutations, seed 1.
     Datatrove,
 }
 
 /// How near-duplicates are found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FuzzyOptions {
-    /// Whose parameters those options have that a recipe does not set: curator or datatrove.
+    /// Whose parameters those options have that a recipe does not set.
     pub preset: Preset,
-    /// What a text is a set of. Curator: 24 characters; datatrove: 5 words.
+    /// What a text is a set of (NeMo Curator: 24 characters; datatrove: 5 words).
     pub shingles: Shingles,
-    /// Bands of a signature. Curator: 20; datatrove: 14.
+    /// Bands of a signature (NeMo Curator: 20; datatrove: 14).
+    #[schemars(range(min = 1, max = 1024))]
     pub bands: usize,
-    /// Numbers in a band. Curator: 13; datatrove: 8. The threshold is near `(1 / bands)^(1 / rows)`.
+    /// Numbers in a band (NeMo Curator: 13; datatrove: 8). Texts become candidates from a Jaccard similarity of about `(1 /
+    /// bands)^(1 / rows)` on: 0.79 with the defaults.
+    #[schemars(range(min = 1))]
     pub rows: usize,
-    /// Where the hash functions come from. Curator: 42; datatrove: 1.
+    /// Seed of the hash functions (NeMo Curator: 42; datatrove: 1); not the recipe's.
     pub seed: u32,
-    /// How signatures are made.
+    /// How signatures are made from the shingles.
     pub scheme: Scheme,
-    /// With a number t in 0..=1, only documents whose Jaccard similarity to the one that stays is at least t are
-    /// duplicates; this reads the documents once more. None, as in Curator today, takes the pairs as they are.
+    /// Only documents whose Jaccard similarity to the one that stays is at least this are duplicates; the documents are
+    /// read once more. None takes the candidates as they are, as NeMo Curator does.
+    #[schemars(range(min = 0, max = 1))]
     pub check: Option<f64>,
 }
 
@@ -83,7 +88,8 @@ impl Bands {
     pub fn new(options: &FuzzyOptions) -> Result<Bands, Error> {
         if options.bands == 0 || options.bands > 1024 || options.rows == 0 {
             let found = format!("{} bands of {} rows", options.bands, options.rows);
-            return Err(Error::setting("bands", found, "choose 1 to 1024 bands of at least one row"));
+            let key = if options.rows == 0 { "rows" } else { "bands" };
+            return Err(Error::setting(key, found, "choose 1 to 1024 bands of at least one row"));
         }
         if let Some(check) = options.check.filter(|check| !(0.0..=1.0).contains(check)) {
             return Err(Error::setting("check", check, "a Jaccard similarity lies between 0 and 1"));

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 
 use fathom_base::human;
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::bloom_layer::{Layer, layer_bytes};
@@ -21,7 +22,7 @@ use crate::dedup::words::each_word;
 use crate::error::Error;
 
 /// What is dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BloomUnit {
     /// Paragraphs (lines that are not blank), each judged alone.
@@ -34,18 +35,21 @@ pub enum BloomUnit {
 }
 
 /// How repeated paragraphs are found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BloomOptions {
-    /// Words in an n-gram; a paragraph of fewer words stays, and is not remembered. DCLM: 13.
+    /// Words of an n-gram (DCLM: 13); a paragraph of fewer words stays, and is not remembered.
+    #[schemars(range(min = 1))]
     pub ngram: usize,
-    /// A unit is dropped when a larger share of its n-grams has been seen. DCLM: 0.8.
+    /// A paragraph or document goes when a larger share of its n-grams came before (DCLM: 0.8).
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub threshold: f64,
-    /// Wanted probability that an n-gram counts as seen though it was not, at most twice that where more n-grams come
-    /// than were expected. DCLM: 0.01.
+    /// Wanted probability that an n-gram counts as seen though it was not (DCLM: 0.01); up to twice that where more n-grams
+    /// come than were expected.
+    #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
     pub false_positive_rate: f64,
-    /// Different n-grams that the filter is sized for; more make it grow. 0 takes a sixth of the text's bytes, about
-    /// its words; fewer do where the text repeats itself.
+    /// Different n-grams that the filter is sized for; more make it grow within `memory`. 0 takes a sixth of the bytes of
+    /// text, about its words.
     pub expected_ngrams: u64,
     /// What is dropped.
     pub unit: BloomUnit,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use md5::{Digest as _, Md5};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
@@ -14,7 +15,7 @@ use crate::dedup::numbering::Numbering;
 use crate::error::Error;
 
 /// What stands for a text when texts are compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Digest {
     /// 128-bit XXH3: n documents collide with a probability of n^2 / 2^129, by chance, not by intent.

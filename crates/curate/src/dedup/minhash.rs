@@ -9,6 +9,7 @@
 //! it, and pooled over five corpora of 20,000 documents the recall is within 0.007 of theory.
 
 use fearless_simd::{Level, dispatch};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::kernels::{LANES, multiply_min};
@@ -18,7 +19,7 @@ use crate::dedup::shingle::{ShingleScratch, Shingles, hash_shingles};
 use crate::error::Error;
 
 /// How a signature is made from the shingles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// One hash function per number of the signature: `(x xor b) a` modulo 2^32, with a odd.
@@ -26,10 +27,12 @@ pub enum Scheme {
     /// One hash function per number of the signature, as Curator's: `a x + b` modulo 2^32.
     #[default]
     Curator,
-    /// One hash function in all: its range is cut into as many bins as the signature has numbers, each holds
-    /// the minimum that falls into it, and empty bins borrow from full ones (optimal densification,
-    /// Shrivastava 2017). The work per shingle does not grow with the signature. Texts with fewer shingles
-    /// than bins are estimated less well: see the recall that `dedup_bench --recall` prints for both.
+    /// One hash function in all: its range is cut into as many bins as the signature has numbers, each holds the minimum
+    /// that falls into it, and empty bins borrow from full ones (optimal densification, Shrivastava 2017). Faster; texts
+    /// with fewer shingles than bins are estimated less well.
+    ///
+    /// The work per shingle does not grow with the signature. `dedup_bench --recall` prints the recall for this and for
+    /// permutations.
     OnePermutation,
 }
 

@@ -5,6 +5,7 @@
 //! preference, and each is removed that is so close to one before it.
 
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::components::Components;
@@ -16,7 +17,7 @@ use crate::dedup::numbering::Numbering;
 use crate::error::Error;
 
 /// Which of several close documents stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preference {
     /// The one farthest from the centre of its cluster: the least typical.
@@ -24,7 +25,7 @@ pub enum Preference {
     Hard,
     /// The one nearest to the centre.
     Easy,
-    /// One drawn by the seed.
+    /// One drawn by the recipe's seed.
     Random,
 }
 

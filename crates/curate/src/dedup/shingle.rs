@@ -1,13 +1,14 @@
 //! Cutting a text into overlapping pieces (shingles) and hashing them to 32 bits, a few thousand at a time, so
 //! that a text of any size needs the same memory.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::murmur::{WindowScratch, murmur3, windows};
 use crate::dedup::words::Words;
 
 /// What a text is a set of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Shingles {
     /// Windows of so many characters of the text as it is (Curator: 24). A shorter text is one shingle.

@@ -13,26 +13,49 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use libsais::SuffixArrayConstruction;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::fuzzy::Needs;
 use crate::error::Error;
 
 /// How repeated substrings are cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubstringOptions {
-    /// Shortest repeat, in bytes. Lee et al. take 50 tokens, about 200 bytes of English.
+    /// Shortest repeat that is cut, in bytes. Lee et al. (2022) take 50 tokens, about 200 bytes of English.
+    #[schemars(range(min = 1))]
     pub min_bytes: usize,
-    /// Bytes of text whose suffixes are sorted at once; memory is 11 times as much, twice that with `across`.
+    /// Bytes of text whose suffixes are sorted at once, from 4 times `min_bytes` to 512 MiB; memory is 11 times as much,
+    /// twice that with `across`.
     pub chunk_bytes: usize,
-    /// Whether repeats are sought in all text before, or only within a chunk.
+    /// Whether repeats are sought in all text before, or only within a chunk; its time grows with the square of the number
+    /// of chunks.
     pub across: bool,
 }
 
 impl Default for SubstringOptions {
     fn default() -> SubstringOptions {
         SubstringOptions { min_bytes: 200, chunk_bytes: 64 << 20, across: true }
+    }
+}
+
+impl SubstringOptions {
+    /// Refuses what cannot be.
+    ///
+    /// # Errors
+    /// A repeat has no byte, or a chunk does not hold four repeats or has more than 512 MiB.
+    pub fn check(&self) -> Result<(), Error> {
+        let SubstringOptions { min_bytes, chunk_bytes, .. } = *self;
+        if min_bytes == 0 {
+            return Err(Error::setting("min_bytes", 0, "a repeat has at least a byte"));
+        }
+        if chunk_bytes / 4 < min_bytes || chunk_bytes > 1 << 29 {
+            let found = format!("{chunk_bytes} for repeats of {min_bytes}");
+            let advice = "chunks have at least four times the bytes of a repeat, and at most 512 MiB";
+            return Err(Error::setting("chunk_bytes", found, advice));
+        }
+        Ok(())
     }
 }
 
@@ -254,11 +277,7 @@ pub fn substrings<S: AsRef<str>>(
     mut emit: impl FnMut(u64, &str) -> Result<(), Error>,
 ) -> Result<SubstringReport, Error> {
     let SubstringOptions { min_bytes, chunk_bytes, across } = *options;
-    if min_bytes == 0 || chunk_bytes < 4 * min_bytes || chunk_bytes > 1 << 29 {
-        let found = format!("{chunk_bytes} for repeats of {min_bytes}");
-        let advice = "repeats have at least a byte, chunks four times as many and at most 512 MiB";
-        return Err(Error::setting("chunk_bytes", found, advice));
-    }
+    options.check()?;
     let mut texts = Texts::write(work.join("texts.bin"), documents)?;
     let chunks = texts.chunks(chunk_bytes, min_bytes);
     let mut report =

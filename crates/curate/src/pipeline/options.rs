@@ -1,17 +1,18 @@
 //! From the options of a recipe's stage to a typed struct, with messages that name the place.
 //!
-//! Every option struct is plain serde (`default`, `deny_unknown_fields`). What the struct's keys are called and what its
-//! values look like is asked from serde too, so that nothing is declared twice.
+//! Every option struct is plain serde (`default`, `deny_unknown_fields`) with a JSON Schema, which says what its options are
+//! called and take; so nothing is declared twice.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use fathom_base::recipe::suggest_name;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 use toml::{Table, Value};
+
+use super::option_docs::option_docs;
 
 /// A mistake in the options: the key, empty for all of them, and what is wrong.
 #[derive(Debug, PartialEq)]
@@ -28,14 +29,17 @@ pub struct Mistake {
 /// An unknown key, or a value that does not fit.
 pub fn read<T>(written: &BTreeMap<String, Value>) -> Result<(T, Table), Mistake>
 where
-    T: Default + Serialize + DeserializeOwned,
+    T: Default + Serialize + DeserializeOwned + JsonSchema,
 {
     let defaults = Table::try_from(T::default()).map_err(|e| whole(e.to_string()))?;
-    let names = field_names::<T>();
+    let options = option_docs::<T>();
+    let mut names: Vec<&str> = options.iter().filter_map(|option| option.name.split('.').next()).collect();
+    names.dedup();
+    let takes = |path: &str| options.iter().find(|option| option.name == path).map(|option| &*option.takes);
     let mut table = Table::new();
     for (path, value) in written {
         let first = path.split('.').next().unwrap_or(path);
-        if !names.is_empty() && !names.contains(&first) {
+        if !names.contains(&first) {
             let hint = suggest_name(first, &names, "this stage has");
             return Err(Mistake { key: path.clone(), message: format!("unknown option; {hint}") });
         }
@@ -43,9 +47,10 @@ where
             .map_err(|message| Mistake { key: path.clone(), message })?;
         // One key at a time, so that a value which does not fit is told with its own key.
         T::deserialize(Lenient(Value::Table(table.clone())))
-            .map_err(|e| Mistake { key: path.clone(), message: plain(e.message()) })?;
+            .map_err(|e| Mistake { key: path.clone(), message: plain(e.message(), takes(path)) })?;
     }
-    let options = T::deserialize(Lenient(Value::Table(table))).map_err(|e| whole(plain(e.message())))?;
+    let options =
+        T::deserialize(Lenient(Value::Table(table))).map_err(|e| whole(plain(e.message(), None)))?;
     let mut resolved = Table::try_from(&options).map_err(|e| whole(e.to_string()))?;
     for unset in defaults.keys().filter(|key| !resolved.contains_key(*key)).collect::<Vec<_>>() {
         resolved.insert(unset.clone(), Value::String("none".to_owned()));
@@ -57,19 +62,22 @@ fn whole(message: String) -> Mistake {
     Mistake { key: String::new(), message }
 }
 
-/// Serde's message in the words of a recipe: what it expected is the name of a type in Rust.
-fn plain(message: &str) -> String {
+/// Serde's message in the words of a recipe: what it expected is the name of a type in Rust. `takes` is what the option takes,
+/// where it is known.
+fn plain(message: &str, takes: Option<&str>) -> String {
     let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
-    let expected = match expected {
-        "f32" | "f64" => "a number".to_owned(),
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more".to_owned(),
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
-        "a sequence" => "a list".to_owned(),
-        "a boolean" => "true or false".to_owned(),
-        "a tuple of size 2" => "two values, as in [1, 2]".to_owned(),
-        other if other.starts_with("struct ") => "a table of options, as in { key = value }".to_owned(),
-        other => other.to_owned(),
+    let known = match expected {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "a string" | "path string" => "text",
+        "a sequence" => "a list",
+        "a boolean" => "true or false",
+        "a tuple of size 2" => "two values, as in [1, 2]",
+        other if other.starts_with("struct ") => "a table of options, as in { key = value }",
+        other => return format!("{found}expected {other}"),
     };
+    let expected = takes.unwrap_or(known);
     format!("{found}expected {expected}")
 }
 
@@ -183,66 +191,16 @@ impl<'de> Deserializer<'de> for Lenient {
     }
 }
 
-/// The names of a struct's fields; empty for what is no plain struct.
-pub fn field_names<T: DeserializeOwned>() -> Vec<&'static str> {
-    let names = Cell::new(&[][..]);
-    // It always fails: all that is wanted is the question.
-    let _ = T::deserialize(Asked(&names));
-    names.get().to_vec()
-}
-
-/// A deserializer that only notes which fields it is asked for.
-struct Asked<'a>(&'a Cell<&'static [&'static str]>);
-
-#[derive(Debug)]
-struct Nothing;
-
-impl fmt::Display for Nothing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing")
-    }
-}
-
-impl std::error::Error for Nothing {}
-
-impl serde::de::Error for Nothing {
-    fn custom<T: fmt::Display>(_: T) -> Nothing {
-        Nothing
-    }
-}
-
-impl<'de> Deserializer<'de> for Asked<'_> {
-    type Error = Nothing;
-
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Nothing> {
-        Err(Nothing::custom(""))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Nothing> {
-        self.0.set(fields);
-        Err(Nothing)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
 
     use super::*;
 
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(default, deny_unknown_fields)]
     struct Inner {
+        #[schemars(range(min = 0, max = 1))]
         low: f64,
     }
     impl Default for Inner {
@@ -250,7 +208,7 @@ mod tests {
             Inner { low: 0.5 }
         }
     }
-    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(default, deny_unknown_fields)]
     struct Options {
         words: u64,
@@ -262,7 +220,7 @@ mod tests {
 
     #[test]
     fn none_unsets_and_is_told() {
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields)]
         struct Rule {
             inner: Option<Inner>,
@@ -311,6 +269,8 @@ mod tests {
         let mistake = given(&[("share", "true")]).unwrap_err();
         assert_eq!(mistake.key, "share");
         assert!(mistake.message.ends_with("expected a number"), "{}", mistake.message);
+        let mistake = given(&[("inner.low", "true")]).unwrap_err();
+        assert!(mistake.message.ends_with("expected a number from 0 to 1"), "{}", mistake.message);
         let mistake = given(&[("inner", "true")]).unwrap_err();
         assert!(mistake.message.contains("expected a table of options"), "{}", mistake.message);
         assert!(given(&[("inner.lwo", "1")]).unwrap_err().message.contains("low"));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, StringArray};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
@@ -13,24 +14,26 @@ use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work
 
 /// Options of `classify`. Defaults are those of NeMo Curator's quality classifier but for `max_tokens`, which most encoders have
 /// positions for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassifyOptions {
     /// The classifier: a Hugging Face folder of BERT's, RoBERTa's or DeBERTa's kind.
     pub model: PathBuf,
-    /// The column that gets the likeliest label; its score is in the column of this name with `_score` behind it.
+    /// The column that gets the likeliest label; the column of this name with `_score` behind it gets its score.
     pub column: String,
-    /// Only texts with one of these labels go on; empty keeps all.
+    /// Only texts with one of these labels go on; an empty list keeps all.
     pub keep: Vec<String>,
-    /// Texts whose label has a lower score are dropped; of a model that gives one number, texts with a lower one.
+    /// Texts whose label has a lower score are dropped; of a model that gives one number, texts with a lower one. None for
+    /// no limit.
     pub min: Option<f64>,
-    /// Texts with a higher score are dropped.
+    /// Texts with a higher score are dropped. None for no limit.
     pub max: Option<f64>,
     /// Adds the column of this name with `_scores` behind it: a JSON object with the score of each label.
     pub scores: bool,
-    /// The first so many characters of a text count.
+    /// The first so many characters of a text count (NeMo Curator's quality classifier: 6000).
     pub max_chars: usize,
-    /// The first so many tokens of them.
+    /// The first so many tokens of these count, the two that frame a text included; most encoders have positions for 512.
+    #[schemars(range(min = 3))]
     pub max_tokens: usize,
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::array::{StringArray, UInt32Array};
 use arrow::compute::take_record_batch;
 use fathom_base::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -135,16 +136,17 @@ fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<String>)]) -> Resu
 }
 
 /// Options of `blend`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BlendStageOptions {
-    /// Weight by source, each of them; zero leaves a source out.
+    /// Weight by source, of each source of the table; 0 leaves one out.
     pub weights: BTreeMap<String, f64>,
-    /// What weights and target count: `documents` or `bytes`.
+    /// What weights and `target` count.
     pub unit: Unit,
-    /// Size of the blend in that unit; 0 takes each source once, whatever its weight.
+    /// Size of the blend in that unit; the document that reaches it is the last. 0 takes each source once; its weights are
+    /// then equal or 0.
     pub target: u64,
-    /// Takes no document twice: the others go on when a source has run out, which begins again otherwise.
+    /// Takes no document twice: when a source has run out, the others go on by their weights. Otherwise it begins again.
     pub once: bool,
 }
 

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
 use fathom_base::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -22,10 +23,10 @@ use crate::pipeline::{Barrier, Batch, Job, RowSet, ShareOf, Tally, Work};
 const SHOWN_CLUSTERS: usize = 16;
 
 /// Options of `exact`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExactOptions {
-    /// What stands for a text: `xxh3`, or `md5` as Curator.
+    /// What stands for a text when texts are compared.
     pub digest: Digest,
 }
 
@@ -285,6 +286,7 @@ impl Maker for Substrings {
     const ABOUT: &'static str = "cuts stretches of text that came before, byte for byte (suffix arrays)";
 
     fn make(options: SubstringOptions) -> Result<Work, Error> {
+        options.check()?;
         Ok(Work::Table(Box::new(Substrings(options))))
     }
 }

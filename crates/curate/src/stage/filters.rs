@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Array, StringArray, UInt64Array};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -108,13 +109,14 @@ impl Stage for C4Pages {
 }
 
 /// Options of `histogram`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistogramOptions {
-    /// The usual characters of the language: the first of each line, up to a line that begins with `]`, as in NLLB's
-    /// files of histograms.
+    /// File with the usual characters of the language: the first of each line, up to a line that begins with `]`, as in
+    /// NLLB's files of histograms.
     pub file: PathBuf,
-    /// Texts stay whose share of usual characters is above this.
+    /// Texts stay whose share of usual characters is above this (NLLB: 0.8).
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub threshold: f64,
 }
 
@@ -238,14 +240,15 @@ impl Stage for Code {
 }
 
 /// Options of `tokens`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokensOptions {
     /// A `tokenizer.json` or a folder that holds one.
     pub tokenizer: PathBuf,
-    /// Fewest and most tokens.
+    /// Fewest and most tokens; `inf` for no limit.
     pub token_count: (f64, f64),
-    /// Fewest characters per token (NeMo Curator: 2.5 for code); 0 for no rule.
+    /// Fewest characters a token (NeMo Curator: 2.5 for code); 0 for no rule.
+    #[schemars(range(min = 0))]
     pub fertility: f64,
 }
 

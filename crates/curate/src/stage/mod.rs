@@ -17,11 +17,12 @@ mod write;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
-use crate::pipeline::{Mistake, Work, field_names, read_options};
+use crate::pipeline::{Mistake, OptionDoc, Work, option_docs, read_options};
 
 /// A kind of stage, as `use` names it.
 pub struct Kind {
@@ -31,8 +32,7 @@ pub struct Kind {
     pub about: &'static str,
     /// Makes the stage from the options as written, and gives all options with their defaults.
     pub(crate) build: fn(&BTreeMap<String, toml::Value>) -> Built,
-    fields: fn() -> Vec<&'static str>,
-    defaults: fn() -> toml::Table,
+    options: fn() -> Vec<OptionDoc>,
 }
 
 /// A stage with its options; the inner error is a mistake in the options.
@@ -40,7 +40,7 @@ pub(crate) type Built = Result<Result<(Work, toml::Table), Mistake>, Error>;
 
 /// How a kind is made from its options.
 trait Maker {
-    type Options: Default + Serialize + DeserializeOwned;
+    type Options: Default + Serialize + DeserializeOwned + JsonSchema;
     const NAME: &'static str;
     const ABOUT: &'static str;
 
@@ -55,32 +55,20 @@ trait Maker {
 
 impl Kind {
     const fn of<M: Maker>() -> Kind {
-        Kind {
-            name: M::NAME,
-            about: M::ABOUT,
-            build: build::<M>,
-            fields: field_names::<M::Options>,
-            defaults: defaults::<M>,
-        }
+        Kind { name: M::NAME, about: M::ABOUT, build: build::<M>, options: option_docs::<M::Options> }
     }
 }
 
 impl Kind {
-    /// Its options and their defaults, as TOML; an option that is unset has `"none"`.
-    pub fn defaults(&self) -> Vec<(String, String)> {
-        let defaults = (self.defaults)();
-        let of = |name: &&str| defaults.get(*name).map_or("\"none\"".to_owned(), ToString::to_string);
-        (self.fields)().iter().map(|name| ((*name).to_owned(), of(name))).collect()
+    /// Its options in the order of declaration: defaults, what they take and mean.
+    pub fn options(&self) -> Vec<OptionDoc> {
+        (self.options)()
     }
 
     /// Whether it has an option `seed` that is unset unless a recipe sets it.
     pub(crate) fn takes_seed(&self) -> bool {
-        (self.fields)().contains(&"seed") && !(self.defaults)().contains_key("seed")
+        self.options().iter().any(|option| option.name == "seed" && option.default == "\"none\"")
     }
-}
-
-fn defaults<M: Maker>() -> toml::Table {
-    toml::Table::try_from(M::Options::default()).unwrap_or_default()
 }
 
 fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
@@ -151,30 +139,4 @@ pub(crate) fn kinds() -> &'static [Kind] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_knows_its_options_and_reads_its_own_defaults() {
-        for kind in kinds() {
-            let defaults = kind.defaults();
-            let written = |(key, value): &(String, String)| {
-                let table: toml::Table = toml::from_str(&format!("x = {value}")).unwrap();
-                (key.clone(), table["x"].clone())
-            };
-            let built = (kind.build)(&defaults.iter().map(written).collect());
-            // A file or model that is not named cannot be loaded, no sets are found nowhere, and no weights blend nothing;
-            // everything else must stand.
-            match built {
-                Ok(Err(mistake)) => {
-                    let files = ["quality", "classify", "perplexity", "semantic", "histogram", "tokens"];
-                    let without =
-                        files.contains(&kind.name) || ["decontaminate", "blend"].contains(&kind.name);
-                    assert!(without, "{}: {mistake:?}", kind.name);
-                }
-                Ok(Ok((_, table))) => assert!(table.len() <= defaults.len(), "{}: {table}", kind.name),
-                Err(error) => panic!("{}: {error}", kind.name),
-            }
-        }
-    }
-}
+mod tests;

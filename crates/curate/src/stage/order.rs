@@ -1,6 +1,7 @@
 //! The order of the documents of a whole table.
 
 use fathom_base::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -11,10 +12,10 @@ use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
 use crate::tables::{TableEngine, TableOptions, Tables, shuffled};
 
 /// Options of `shuffle`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShuffleOptions {
-    /// Another seed gives another order; the recipe's if none.
+    /// Another seed gives another order; none takes the recipe's.
     pub seed: Option<u64>,
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use arrow::array::Float32Array;
 use fathom_base::Score;
 use fathom_text::tokenizer::Tokenizer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
@@ -16,18 +17,22 @@ use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work
 const BYTES_PER_TOKEN: usize = 32;
 
 /// Options of `perplexity`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PerplexityOptions {
     /// The model: a Hugging Face folder, or a run of `fathom train`.
     pub model: PathBuf,
-    /// Texts of less perplexity are dropped: repetition and boilerplate.
+    /// Texts of less perplexity are dropped: repetition and boilerplate. None for no limit.
+    #[schemars(range(min = 1))]
     pub min: Option<f64>,
-    /// Texts of more perplexity are dropped: noise.
+    /// Texts of more perplexity are dropped: noise. None for no limit.
+    #[schemars(range(min = 1))]
     pub max: Option<f64>,
     /// Tokens that the model sees at once; longer texts are cut into windows, each scored without the one before.
+    #[schemars(range(min = 2))]
     pub context_tokens: usize,
     /// The first so many tokens of a text count.
+    #[schemars(range(min = 2))]
     pub max_tokens: usize,
 }
 

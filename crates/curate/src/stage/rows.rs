@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -12,12 +13,12 @@ use crate::pipeline::{Batch, Stage, Tally, Work};
 pub(super) struct Length(LengthOptions);
 
 /// Options of `length`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LengthOptions {
-    /// Least characters of a text.
+    /// Texts of fewer characters are dropped as `too_short`; not above `max_chars`.
     pub min_chars: u64,
-    /// Most characters of a text.
+    /// Texts of more characters are dropped as `too_long`.
     pub max_chars: u64,
 }
 
@@ -67,12 +68,13 @@ impl Stage for Length {
 pub(super) struct Head(HeadOptions);
 
 /// Options of `head`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeadOptions {
-    /// Characters that stay, counted from `start`.
+    /// So many characters stay, counted from `start`.
+    #[schemars(range(min = 1))]
     pub chars: u64,
-    /// The first character that stays.
+    /// The first character that stays, counted from 0; a text that ends before it becomes empty.
     pub start: u64,
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fathom_base::human;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::dedup::{kept_scratch, remove, say};
@@ -12,25 +13,29 @@ use crate::error::Error;
 use crate::pipeline::{Barrier, Job, KeyHasher, ModelKind, ModelSettings, RowSet, Tally, Work};
 
 /// Options of `semantic`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SemanticStageOptions {
     /// The model that embeds: a Hugging Face folder, or a run of `fathom train`. A text's vector is the mean of the hidden
     /// states behind the last norm, at length 1.
     pub model: PathBuf,
-    /// The first so many tokens of a text count (Curator's default for embeddings: 512).
+    /// The first so many tokens of a text count (NeMo Curator: 512).
+    #[schemars(range(min = 1))]
     pub max_tokens: usize,
-    /// Clusters of k-means. Curator: 100.
+    /// Clusters of k-means; documents are compared within one (NeMo Curator: 100).
+    #[schemars(range(min = 1))]
     pub clusters: usize,
-    /// Most iterations of k-means. Curator: 300.
+    /// Most iterations of k-means (NeMo Curator: 300).
     pub max_iterations: usize,
-    /// Movement of the centres below which k-means ends, relative to the variance. Curator: 1e-4.
+    /// k-means ends when the centres move less than this, relative to the variance (NeMo Curator: 1e-4).
     pub tolerance: f64,
-    /// Documents of a cluster are the same above a cosine of 1 - eps. Curator: 0.01.
+    /// Documents of a cluster are the same above a cosine of 1 - `eps` (NeMo Curator: 0.01); usually 0.001 to 0.1.
+    #[schemars(range(min = 0, max = 2))]
     pub eps: f64,
-    /// Which one stays: `hard` the farthest from the centre, `easy` the nearest, `random`.
+    /// Which of several documents with the same meaning stays.
     pub keep: Preference,
-    /// Documents that the centres are fitted to: all, up to so many, else a random sample.
+    /// Documents that the centres are fitted to: all, or a random sample of so many.
+    #[schemars(range(min = 1))]
     pub sample: usize,
 }
 

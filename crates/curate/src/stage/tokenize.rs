@@ -11,6 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use fathom_text::store::{DocMeta, Header, StoreWriter, length_bucket};
 use fathom_text::tokenizer::Tokenizer;
 use parquet::arrow::ArrowWriter;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
@@ -31,20 +32,20 @@ const SAMPLE_SEED: u64 = 0x746f_6b65_6e73;
 const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Options of `tokenize`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenizeOptions {
     /// A `tokenizer.json` or a folder that holds one; none trains a byte-level BPE on the table.
     pub tokenizer: Option<PathBuf>,
-    /// Ids of a trained tokenizer at most, the 256 bytes and the special token included.
+    /// Most ids of a trained tokenizer, the 256 bytes and the special token included: 257 or more.
     pub vocab: u64,
     /// Bytes of text that a tokenizer is trained on: whole documents, chosen by a hash.
     pub sample_bytes: u64,
-    /// The files are `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and `PREFIX-NAME.bin` and so on where the
-    /// table is split. Without a prefix they are `train.bin` and so on, or `NAME.bin`.
+    /// What the names of the stores begin with, of letters, digits, `_` and `-`: `web` makes `web.bin`, or `web-train.bin`
+    /// and so on where the table is split; none makes `train.bin` and so on.
     pub prefix: Option<String>,
-    /// The column that names the store of each document, where the table has it: what the stage `split` adds. None
-    /// makes one store of all.
+    /// The column that names the store of each document, where the table has it: the stage `split` adds one. None makes one
+    /// store of all.
     pub split: Option<String>,
 }
 

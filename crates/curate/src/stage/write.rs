@@ -5,6 +5,7 @@ use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type, UInt32Type, UInt64Type};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Maker;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, ShareOf, Tally, Work};
 
 /// How the files look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Format {
     /// One JSON object a line, as it is.
     #[serde(rename = "jsonl")]
@@ -27,12 +28,12 @@ pub enum Format {
 }
 
 /// Options of `write`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WriteOptions {
-    /// How the files look: jsonl, jsonl.gz or jsonl.zst.
+    /// How the files look.
     pub format: Format,
-    /// The columns; all of them if none is named.
+    /// The columns that are written; an empty list writes all.
     pub columns: Vec<String>,
 }
 

@@ -172,8 +172,14 @@ fn settings_that_let_nothing_pass_are_refused_with_their_key() {
     for (written, parts) in [
         ("use = \"heuristics\"\nword_count = [100, 2]", ["`stage.0.word_count`", "[100, 2]"]),
         ("use = \"heuristics\"\ngopher = { word_count = [9, 2] }", ["`stage.0.gopher.word_count`", "[9, 2]"]),
-        ("use = \"heuristics\"\nword_count = \"many\"", ["`stage.0.word_count`", "expected a number"]),
-        ("use = \"heuristics\"\npunctuation = \"many\"", ["`stage.0.punctuation`", "expected a number"]),
+        (
+            "use = \"heuristics\"\nword_count = \"many\"",
+            ["`stage.0.word_count`", "expected [a number, a number]"],
+        ),
+        (
+            "use = \"heuristics\"\npunctuation = \"many\"",
+            ["`stage.0.punctuation`", "expected a number of 0 or more"],
+        ),
         ("use = \"code\"\ncomment_ratio = [0.9, 0.1]", ["`stage.0.comment_ratio`", "[0.9, 0.1]"]),
         ("use = \"code\"\ncomments = \"cobol\"", ["`stage.0.comments`", "python"]),
         ("use = \"language\"\nlanguages = [\"english\"]", ["`stage.0.languages`", "write `en` for it"]),

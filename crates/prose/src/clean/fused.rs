@@ -3,33 +3,36 @@
 use super::lines::{LineRemover, UrlRemover, markdown_line, normalize_newlines, remove_markdown};
 use super::unicode::{UnicodeFixer, UnicodeOptions};
 use super::whole::{BoilerplateRemover, SliceOptions, remove_quotation, slice};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Which modifiers run. By default text is repaired and runs of newlines are shortened; the rest changes what a text
 /// says and is asked for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CleanOptions {
-    /// Whether Unicode is repaired.
+    /// Repairs Unicode as ftfy does, see `unicode_options`.
     pub unicode: bool,
-    /// How.
+    /// What is repaired; the defaults are those of NeMo Curator's reformatter.
     pub unicode_options: UnicodeOptions,
-    /// Remove quotation marks around the whole text.
+    /// Removes quotation marks around the whole text.
     pub quotation: bool,
-    /// Remove policy paragraphs at the top or bottom; texts with "lorem ipsum" become empty.
+    /// Removes paragraphs with policy phrases ("terms of use", "uses cookies") at the top or bottom; texts with "lorem
+    /// ipsum" become empty.
     pub boilerplate: bool,
-    /// With `boilerplate`: only together at an end; else one such paragraph empties the text.
+    /// With `boilerplate`: such paragraphs go only where they stand together at the top or the bottom; if false, one of
+    /// them anywhere empties the text.
     pub boilerplate_only_at_ends: bool,
-    /// Remove URLs.
+    /// Removes URLs: what begins with `http://`, `https://` or `www.`, up to white space.
     pub urls: bool,
-    /// Remove the marks of Markdown.
+    /// Removes the marks of bold and italic in Markdown; of links their address stays.
     pub markdown: bool,
-    /// Remove lines that are exactly one of these.
+    /// Removes lines that are exactly one of these.
     pub remove_lines: Vec<String>,
-    /// Shorten runs of three or more newlines to two.
+    /// Shortens runs of three or more newlines to two.
     pub newlines: bool,
-    /// Keep a part of the text.
+    /// Keeps only a part of each text.
     pub slice: Option<SliceOptions>,
 }
 

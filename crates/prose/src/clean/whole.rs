@@ -1,6 +1,7 @@
 //! Modifiers that look at a text as a whole: outer quotation marks, boilerplate paragraphs, slices.
 
 use crate::filter::{PolicyPhrases, paragraphs, strip};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -62,7 +63,7 @@ impl BoilerplateRemover {
 }
 
 /// One end of a slice.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SliceAt {
     /// A character by number, from the end when negative, as Python counts.
@@ -72,18 +73,20 @@ pub enum SliceAt {
 }
 
 /// Which part of a text stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SliceOptions {
-    /// Where the part begins; nothing means at the begin.
+    /// Where the part begins: the number of a character, counted from 0 or below 0 from the end, or the first place of a
+    /// text; none for the begin. A text that is not there empties the document.
     pub left: Option<SliceAt>,
-    /// Where the part ends; nothing means at the end.
+    /// Where the part ends: the number of the character behind it, counted as `left`, or the last place of a text; none for
+    /// the end.
     pub right: Option<SliceAt>,
-    /// Whether a text on the left belongs to the part.
+    /// Whether a text that `left` names belongs to the part.
     pub include_left: bool,
-    /// Whether a text on the right belongs to the part.
+    /// Whether a text that `right` names belongs to the part.
     pub include_right: bool,
-    /// Whether white space around the part goes.
+    /// Removes white space around the part.
     pub strip: bool,
 }
 

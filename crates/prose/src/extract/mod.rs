@@ -12,6 +12,7 @@ mod wikitext;
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -75,14 +76,14 @@ impl fmt::Display for Refusal {
 }
 
 /// How each kind of record becomes text.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExtractOptions {
-    /// Web pages.
+    /// How web pages become text.
     pub html: HtmlOptions,
-    /// Papers.
+    /// How papers become text.
     pub latex: LatexOptions,
-    /// Wiki pages.
+    /// How wiki pages become text.
     pub wikitext: WikitextOptions,
 }
 

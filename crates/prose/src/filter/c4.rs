@@ -6,33 +6,35 @@ use super::lines::fast_strip;
 use super::unicode::{count_chars, is_space, split_lines};
 use crate::Error;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// Thresholds of C4; the defaults are datatrove's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct C4Options {
-    /// Remove `[12]`, `[edit]` and `[citation needed]`.
+    /// Removes `[12]`, `[edit]` and `[citation needed]` from lines.
     pub remove_citations: bool,
-    /// Drop lines that do not end in `. ? ! " '`, or that end in `...`.
+    /// Drops lines that do not end in `. ? ! " '`, or that end in `...`.
     pub terminal_punctuation: bool,
-    /// Fewest sentences of the lines that remain; 0 for no rule.
+    /// Pages with fewer sentences in the lines that remain are refused (C4: 5); 0 for no rule.
     pub min_sentences: usize,
-    /// Fewest words of a line; 0 for no rule.
+    /// Lines of fewer words are dropped (C4: 3); 0 for no rule.
     pub min_words_per_line: usize,
-    /// Drop lines with a longer word, characters.
+    /// Lines with a word of more characters are dropped (datatrove: 1000).
     pub max_word_length: usize,
-    /// Refuse pages with "lorem ipsum".
+    /// Refuses pages with "lorem ipsum".
     pub lorem_ipsum: bool,
-    /// Drop lines that mention JavaScript.
+    /// Drops lines that mention JavaScript.
     pub javascript: bool,
-    /// Refuse pages with `{`.
+    /// Refuses pages with `{`.
     pub curly_bracket: bool,
-    /// Drop lines with policy phrases.
+    /// Drops lines with policy phrases: "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of
+    /// cookies", "use cookies".
     pub policy: bool,
-    /// Words that condemn a page, in lower case; matched between characters that are no letters, digits or `_`.
+    /// Words that condemn a page, in lower case; each is looked for between characters that are no letters, digits or `_`.
     pub bad_words: Vec<String>,
     /// A file with more of them, one a line.
     pub bad_words_file: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! The filters by name, the sets they form, and the order in which they are asked.
 
 use super::ngrams::LONGEST;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One filter. Its name is the reason of a refusal, the key of its threshold and the name of its score.
@@ -95,7 +96,7 @@ pub enum Filter {
 }
 
 /// A published selection of filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Set {
     /// NeMo Curator's cascade for English: `empty` and its 28 filters.

@@ -9,40 +9,42 @@ use super::unicode::count_chars;
 use super::{Refusal, Score};
 use crate::Error;
 use html5gum::{Token, Tokenizer};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Thresholds; the defaults are those of Curator's classes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CodeOptions {
-    /// How comments are written: by default as each file's extension says, which leaves files of unknown ones
-    /// unmeasured. Without it comments are not counted.
+    /// How comments are written; with none they are not counted.
     pub comments: Option<CommentStyle>,
-    /// Lowest and highest share of characters in comments.
+    /// Lowest and highest share of characters in comments (NeMo Curator: 0.01 and 0.85).
     pub comment_ratio: (f64, f64),
-    /// Fewest and most lines.
+    /// Fewest and most lines (NeMo Curator: 10 and 20,000).
     pub num_lines: (f64, f64),
-    /// Refuse files whose first ten lines say that a program wrote them, as `@generated` and `do not edit` do (not `.md`,
+    /// Refuses files whose first ten lines say that a program wrote them, as `@generated` and `do not edit` do (not `.md`,
     /// `.txt` and `.rst`, which talk about such files).
     pub generated: bool,
     /// Most characters of the longest line; 0 for no rule. Longer ones are data or minified (StarCoder's rule: 1000).
     pub longest_line: f64,
-    /// Refuse files with an XML declaration in this many first characters; 0 for no rule.
+    /// Refuses files with an XML declaration in their first so many characters (NeMo Curator: 100); 0 for no rule.
     pub xml_header_chars: usize,
-    /// Lowest share of letters.
+    /// Lowest share of characters that are letters (NeMo Curator: 0.25).
+    #[schemars(range(max = 1))]
     pub alpha: f64,
-    /// Lowest share of visible text in HTML; 0 for no rule.
+    /// Lowest share of characters of HTML that are visible text (NeMo Curator: 0.2); 0 for no rule.
+    #[schemars(range(max = 1))]
     pub html_boilerplate: f64,
-    /// Fewest characters of visible text in HTML.
+    /// With `html_boilerplate`: files of fewer visible characters are refused (NeMo Curator: 100).
     pub html_min_chars: usize,
-    /// A table of rules by language and extension (CSV), see [`ExtensionRules::parse`]. Files of extensions that it does
-    /// not list are refused.
+    /// A table of rules by language and extension (CSV with the columns language, extension, Include, Long_line_threshold,
+    /// Alphanum_threshold, Alpha filter, as StarCoder's). Files of extensions that it does not list are refused.
     pub extensions: Option<PathBuf>,
-    /// The column that holds a file's path, name or extension; of an id the part in front of `#`.
+    /// The column that holds a file's path, name or extension; of `id` the part in front of `#`.
     pub file_column: String,
-    /// The column that names a file's programming language, for the table of extensions. Without it a file passes when
-    /// one of the languages of its extension lets it.
+    /// The column that names a file's programming language, for `extensions`. With none a file passes when one of the
+    /// languages of its extension lets it.
     pub language_column: Option<String>,
 }
 

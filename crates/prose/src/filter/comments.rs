@@ -3,13 +3,14 @@
 //! A lexer walks strings and comments of one language family; it parses nothing, so a file with a fault of grammar
 //! still counts. Text that ends inside a string or a block comment is damaged.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How comments and strings are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommentStyle {
-    /// As the name of the file says ([`CommentStyle::of_file`]).
+    /// As the extension of each file says; files of other extensions are not measured.
     Auto,
     /// `#` and docstrings.
     Python,

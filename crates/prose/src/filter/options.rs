@@ -1,10 +1,11 @@
 //! What is filtered and at which thresholds. The defaults are the published ones.
 
 use super::catalog::Set;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How words are found for the filters of the Curator sets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WordRule {
     /// `dictionary` where `non_english` is among the sets, else `spaces`.
@@ -14,9 +15,11 @@ pub enum WordRule {
     Spaces,
     /// Word boundaries of Unicode (UAX 29): every ideograph is a word.
     Unicode,
-    /// Between white space, and by dictionary where text is written without it: Chinese, Japanese, Thai, Lao, Burmese,
-    /// Khmer. There marks are words too, as they are for jieba and MeCab, which Curator asks. The filter `punctuation`
-    /// takes the ends of sentences of all scripts then, where Curator knows `. ? ! " '` and drops all Chinese.
+    /// Between white space, and by ICU's dictionaries where text is written without it: Chinese, Japanese, Thai, Lao,
+    /// Burmese, Khmer. Marks are words there too.
+    ///
+    /// So they are for jieba and MeCab, which Curator asks. The filter `punctuation` takes the ends of sentences of all
+    /// scripts then, where Curator knows `. ? ! " '` and drops all Chinese.
     Dictionary,
 }
 
@@ -32,12 +35,14 @@ impl WordRule {
 }
 
 /// The threshold of one n-gram length.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NGramLimit {
-    /// Words of the n-gram, 2 to 16.
+    /// Words of the n-gram.
+    #[schemars(range(min = 2, max = 16))]
     pub n: u8,
     /// The highest share of characters that is kept.
+    #[schemars(range(min = 0))]
     pub max: f64,
 }
 
@@ -55,68 +60,90 @@ fn dup_limits() -> Vec<NGramLimit> {
 
 /// Which filters run and their thresholds. A key is the name of its filter; a single number is the bound that its
 /// publication states (a highest or lowest share), a pair is lowest and highest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilterOptions {
-    /// The published selections that run, in this order.
+    /// The published selections of filters that run, in this order. The thresholds of `english` and `non_english` are the
+    /// options below without a table, those of the others `gopher`, `fineweb` and `c4_paragraphs`.
     pub sets: Vec<Set>,
-    /// Further filters by name.
+    /// Further filters by name: `pornographic_urls`, `substring`, and those of sets that do not run. The names are those in
+    /// the report; a wrong one is answered with all of them.
     pub with: Vec<String>,
     /// Filters of the sets that do not run, by name.
     pub without: Vec<String>,
-    /// How words are found (Curator sets).
+    /// How words are found for the filters of `english` and `non_english`.
     pub words: WordRule,
-    /// Longer texts are refused as `too_long`, bytes; bounds the memory of a scan to about 8 times this.
+    /// Texts of more bytes are refused as `too_long`; a scan needs about 8 times this in memory.
     pub max_bytes: usize,
-    /// Highest share of characters outside `[a-zA-Z0-9\n?!,.]`.
+    /// Highest share of characters outside `[a-zA-Z0-9\n?!,.]` (set `english`).
+    #[schemars(range(min = 0))]
     pub alpha_numeric: f64,
-    /// Highest share of words that are symbols.
+    /// Highest share of words that are an ellipsis or mostly `#` (Gopher: 0.1).
+    #[schemars(range(min = 0))]
     pub symbol_to_word: f64,
-    /// Highest share of digits.
+    /// Highest share of characters that are digits 0 to 9.
+    #[schemars(range(min = 0))]
     pub numbers_ratio: f64,
     /// Highest share of characters in URLs.
+    #[schemars(range(min = 0))]
     pub urls_ratio: f64,
-    /// Highest share of white space.
+    /// Highest share of characters that are white space.
+    #[schemars(range(min = 0))]
     pub white_space: f64,
-    /// Highest share of brackets.
+    /// Highest share of characters that are round, square, curly or mathematical brackets.
+    #[schemars(range(min = 0))]
     pub parentheses_ratio: f64,
-    /// Highest share of paragraphs with policy phrases.
+    /// Highest share of paragraphs with policy phrases of C4 ("terms of use", "uses cookies"); one with "lorem ipsum" makes
+    /// it 1.
+    #[schemars(range(min = 0))]
     pub boilerplate_string_ratio: f64,
-    /// Lowest share of distinct lines.
+    /// Lowest share of lines that remain when each different line counts once (Gopher: 0.7).
+    #[schemars(range(max = 1))]
     pub repeated_lines: f64,
-    /// Lowest share of distinct paragraphs.
+    /// Lowest share of paragraphs that remain when each different one counts once (Gopher: 0.7).
+    #[schemars(range(max = 1))]
     pub repeated_paragraphs: f64,
-    /// Lowest share of characters in distinct lines.
+    /// Lowest share of characters in lines that remain when each different line counts once (Gopher: 0.8).
+    #[schemars(range(max = 1))]
     pub repeated_lines_char: f64,
-    /// Lowest share of characters in distinct paragraphs.
+    /// Lowest share of characters in paragraphs that remain when each different one counts once (Gopher: 0.8).
+    #[schemars(range(max = 1))]
     pub repeated_paragraphs_char: f64,
-    /// Fewest and most words.
+    /// Fewest and most words (Gopher: 50 and 100,000).
     pub word_count: (f64, f64),
-    /// Highest share of lines without an end mark: `. ? ! " '`, with the words `dictionary` those of all scripts.
+    /// Highest share of lines that do not end in `. ? ! " '`; with the words `dictionary` the ends of sentences of all
+    /// scripts count.
+    #[schemars(range(min = 0))]
     pub punctuation: f64,
-    /// Lowest share of words with a letter.
+    /// Lowest share of words with a letter (set `english`; Gopher: 0.8).
+    #[schemars(range(max = 1))]
     pub words_without_alphabets: f64,
-    /// Fewest common English words.
+    /// Fewest occurrences of the words the, be, to, of, and, that, have and with, all together (set `english`; Gopher: 2).
     pub common_english_words: f64,
-    /// Lowest and highest mean of characters per word.
+    /// Lowest and highest mean of characters a word (Gopher: 3 and 10).
     pub mean_word_length: (f64, f64),
-    /// Characters that the longest word may have.
+    /// Most characters of the longest word.
+    #[schemars(range(min = 0))]
     pub max_word_length: f64,
-    /// Highest share of lines that are cut off.
+    /// Highest share of lines that end in an ellipsis or in "read more" (Gopher: 0.3).
+    #[schemars(range(min = 0))]
     pub ellipsis: f64,
-    /// Highest shares of the most frequent n-grams.
+    /// By length: the highest share of characters in occurrences of the text's most frequent n-gram of `n` words (Gopher).
+    /// Texts of fewer words are refused.
     pub repeating_top_ngrams: Vec<NGramLimit>,
-    /// Highest shares of repeated n-grams.
+    /// By length: the highest share of characters in n-grams of `n` words that occur more than once (Gopher). Texts of
+    /// fewer words are refused.
     pub repeating_dup_ngrams: Vec<NGramLimit>,
-    /// Highest share of lines with bullets.
+    /// Highest share of lines that begin with a bullet such as `•` (Gopher: 0.9).
+    #[schemars(range(min = 0))]
     pub bullet_ratio: f64,
-    /// For the filter `substring`: what the text must hold, and where.
+    /// What the filter `substring` looks for; `with = ["substring"]` switches it on.
     pub substring: SubstringOptions,
-    /// Gopher's rules as datatrove has them.
+    /// Thresholds of the sets `gopher_quality` and `gopher_repetition`.
     pub gopher: GopherOptions,
-    /// FineWeb's own rules.
+    /// Thresholds of the set `fine_web`.
     pub fineweb: FineWebOptions,
-    /// mC4: the third longest line has at least this many characters.
+    /// Fewest characters of the third longest line (set `c4_paragraphs`; mC4: 200).
     pub c4_paragraphs: f64,
 }
 
@@ -158,7 +185,7 @@ impl Default for FilterOptions {
 }
 
 /// Where a substring must be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Position {
     /// At the begin.
@@ -171,44 +198,54 @@ pub enum Position {
 }
 
 /// The substring filter.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubstringOptions {
-    /// What the text must hold.
+    /// What a text must hold to stay.
     pub text: String,
-    /// Where.
+    /// Where it must be.
     pub position: Position,
 }
 
 /// Gopher's rules with datatrove's defaults (Rae et al. 2021, A1.1 and table A1).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GopherOptions {
-    /// Fewest and most words that are no punctuation.
+    /// Fewest and most words, marks not counted.
     pub word_count: (f64, f64),
-    /// Lowest and highest mean of characters per such word.
+    /// Lowest and highest mean of characters a word, marks not counted.
     pub mean_word_length: (f64, f64),
-    /// Highest number of `#`, and of ellipses, per word.
+    /// Highest number of `#` a word, and of ellipses a word.
+    #[schemars(range(min = 0))]
     pub symbol_word_ratio: f64,
-    /// Highest share of lines with bullets.
+    /// Highest share of lines that begin with `•` or `-`.
+    #[schemars(range(min = 0))]
     pub bullet_lines_ratio: f64,
     /// Highest share of lines that end in an ellipsis.
+    #[schemars(range(min = 0))]
     pub ellipsis_lines_ratio: f64,
-    /// Lowest share of words with a letter.
+    /// Lowest share of words with a letter, marks counted as words.
+    #[schemars(range(max = 1))]
     pub alpha_words_ratio: f64,
-    /// Fewest distinct common English words.
+    /// Fewest different ones of the words the, be, to, of, and, that, have and with.
     pub stop_words: f64,
-    /// Highest share of repeated lines.
+    /// Highest share of lines that came before in the text.
+    #[schemars(range(min = 0))]
     pub dup_line_frac: f64,
-    /// Highest share of repeated paragraphs.
+    /// Highest share of paragraphs that came before in the text.
+    #[schemars(range(min = 0))]
     pub dup_para_frac: f64,
-    /// Highest share of characters in repeated lines.
+    /// Highest share of characters in lines that came before in the text.
+    #[schemars(range(min = 0))]
     pub dup_line_char_frac: f64,
-    /// Highest share of characters in repeated paragraphs.
+    /// Highest share of characters in paragraphs that came before in the text.
+    #[schemars(range(min = 0))]
     pub dup_para_char_frac: f64,
-    /// Highest shares of the most frequent n-grams.
+    /// By length: the highest share of characters in occurrences of the text's most frequent n-gram of `n` words, marks
+    /// counted as words.
     pub top_ngrams: Vec<NGramLimit>,
-    /// Highest shares of repeated n-grams.
+    /// By length: the highest share of characters in n-grams of `n` words that came before in the text, marks counted as
+    /// words.
     pub dup_ngrams: Vec<NGramLimit>,
 }
 
@@ -233,20 +270,24 @@ impl Default for GopherOptions {
 }
 
 /// FineWeb's rules with datatrove's defaults.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FineWebOptions {
-    /// Lowest share of lines that end in terminal punctuation.
+    /// Lowest share of lines that end a sentence, by the marks of all scripts.
+    #[schemars(range(max = 1))]
     pub line_punct: f64,
     /// Whether a text without any such line passes.
     pub line_punct_exclude_zero: bool,
-    /// Highest share of short lines.
+    /// Highest share of lines of at most `short_line_length` characters.
+    #[schemars(range(min = 0))]
     pub short_line: f64,
     /// Characters up to which a line is short.
     pub short_line_length: u32,
-    /// Highest share of characters in repeated lines.
+    /// Highest share of characters in lines that came before in the text.
+    #[schemars(range(min = 0))]
     pub char_duplicates: f64,
-    /// Most newlines per word.
+    /// Most newlines a word, marks counted as words.
+    #[schemars(range(min = 0))]
     pub new_line: f64,
 }
 

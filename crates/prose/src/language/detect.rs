@@ -5,21 +5,24 @@ use super::{known, model};
 use crate::Error;
 use crate::filter::{Refusal, strip};
 use fasttext::FastText;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use whatlang::Lang;
 
 /// How languages are found and which stay.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LanguageOptions {
-    /// A fastText model (`.bin`) such as `lid.176.bin`; without one the built-in detector.
+    /// File of a fastText model (`.bin`) such as `lid.176.bin`; with none the built-in detector, whatlang.
     pub model: Option<PathBuf>,
-    /// Lowest score that is kept (Curator: 0.3).
+    /// Texts whose language has a lower score are dropped (NeMo Curator: 0.3); 0 keeps all.
+    #[schemars(range(min = 0, max = 1))]
     pub min_score: f32,
-    /// Languages that stay: `en`, `eng`, or with a script `en_Latn`; empty for all.
+    /// Languages that stay: `en`, `eng`, or with a script `en_Latn`; an empty list keeps all. One that the model never
+    /// finds is refused.
     pub languages: Vec<String>,
-    /// The first so many bytes of a text are looked at; 0 for all of it.
+    /// So many bytes at the begin of a text decide; 0 for all of it.
     pub max_bytes: usize,
 }
 

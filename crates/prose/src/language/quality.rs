@@ -5,22 +5,27 @@ use crate::Error;
 use crate::filter::Refusal;
 use fasttext::FastText;
 use fasttext::args::Args;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
 /// How text is judged.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QualityOptions {
-    /// The fastText model (`.bin`).
+    /// File of a fastText model (`.bin`).
     pub model: PathBuf,
-    /// The label of good text.
+    /// The label of good text, one of the model's. A text's score, 0 to 1, is that label's probability where it is the
+    /// likeliest, else 1 less that of the likeliest.
     pub label: String,
-    /// The rule of keeping, by chance; without it `min_score` alone decides.
+    /// Keeps texts by chance, the better ones more often: those for which a draw from a Pareto distribution is above 1 -
+    /// score, as for GPT-3 (Brown et al. 2020, appendix A). With none `min_score` alone decides.
     pub pareto: Option<ParetoKeep>,
-    /// Lowest score that is kept, with the rule and without it. Unset it is 0.5 without the rule, and no limit with it.
+    /// Texts with a lower score are dropped, with `pareto` and without. Unset it is 0.5 without `pareto`, and no limit with
+    /// it.
+    #[schemars(range(min = 0, max = 1))]
     pub min_score: Option<f32>,
 }
 
@@ -46,12 +51,13 @@ impl Default for QualityOptions {
 /// Keeps a document when a draw from a Pareto distribution exceeds 1 - score (Brown et al. 2020, appendix A): good
 /// documents nearly always, others now and then. The draw is a function of the seed and the document's id, so it does
 /// not depend on order, batches or threads.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ParetoKeep {
-    /// Shape; 3 as published.
+    /// Shape of the distribution: the larger, the fewer bad texts stay (GPT-3: 9; NeMo Curator: 3).
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub alpha: f64,
-    /// Seed of the draws.
+    /// Seed of the draws, which depend on it and the document's id alone; not the recipe's.
     pub seed: u64,
 }
 

@@ -1,9 +1,10 @@
 //! What is looked for and what becomes of it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A kind of personal data, the more certain first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Entity {
     /// A mail address.
@@ -73,28 +74,29 @@ impl Entity {
 }
 
 /// What becomes of a detection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// `<EMAIL_ADDRESS>`.
+    /// A mark of its kind stands in its place, `<EMAIL_ADDRESS>`.
     #[default]
     Redact,
-    /// An invented value of the same kind, the same one wherever the value occurs.
+    /// An invented value of the same kind stands in its place, the same one wherever the value occurs.
     Replace,
-    /// `<EMAIL_ADDRESS:6f1c..>`, a keyed hash of the value.
+    /// A mark with a keyed hash of the value stands in its place, `<EMAIL_ADDRESS:6f1c..>`.
     Hash,
 }
 
 /// Which kinds are looked for and what becomes of them. By default all kinds but dates, URLs and places, which text
 /// is full of without their being personal; NeMo Curator 0.x took these too.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PiiOptions {
-    /// The kinds.
+    /// What is looked for. NeMo Curator 0.x also took dates, URLs and places, of which text is full without their being
+    /// personal.
     pub entities: Vec<Entity>,
-    /// What becomes of a detection.
+    /// What becomes of what was found.
     pub action: Action,
-    /// Decides invented values and hashes; secret, and needed for hashes.
+    /// Secret text that decides invented values and hashes: the same salt gives the same values. `hash` needs one.
     pub salt: String,
 }
 

@@ -12,18 +12,19 @@ use std::process::{Command, Output};
 
 use blocks::{Block, blocks};
 use fathom_base::recipe::{KeyDoc, keys};
-use fathom_curate::pipeline::Recipe as Curation;
+use fathom_curate::pipeline::{OptionDoc, Recipe as Curation, stage_kinds};
 use fathom_train::recipe::Recipe;
 
 use crate::text;
 
-const CHAPTERS: [&str; 15] = [
+const CHAPTERS: [&str; 16] = [
     "README",
     "quickstart",
     "recipes",
     "extending",
     "data",
     "curation",
+    "stages",
     "models",
     "checkpoints",
     "memory",
@@ -112,7 +113,7 @@ fn quickstart_and_recipes() {
 
 #[test]
 fn extending_and_data() {
-    ["extending", "data", "curation"].into_iter().for_each(run);
+    ["extending", "data", "curation", "stages"].into_iter().for_each(run);
 }
 
 #[test]
@@ -177,11 +178,28 @@ fn key_tables(keys: Vec<KeyDoc>, whole: &str) -> String {
     out + "\n"
 }
 
+/// The options of all stages, a table each.
+fn stage_tables() -> String {
+    let mut out = String::new();
+    for kind in stage_kinds() {
+        let (first, rest) = kind.about.split_at(1);
+        let head = "| option | takes | default | what |\n|---|---|---|---|";
+        out += &format!("\n## {}\n\n{}{rest}.\n\n{head}\n", kind.name, first.to_uppercase());
+        for OptionDoc { name, default, takes, about, choices } in kind.options() {
+            let choices = choices.iter().map(|choice| format!("<br>`{}`: {}", choice.name, choice.about));
+            let what = (about + &choices.collect::<String>()).replace('|', "\\|");
+            out += &format!("| `{name}` | {takes} | `{default}` | {what} |\n");
+        }
+    }
+    out + "\n"
+}
+
 #[test]
 fn keys_are_those_of_the_schema() {
     let pages = [
         ("recipes", key_tables(keys::<Recipe>(), "The run as a whole")),
         ("curation", key_tables(keys::<Curation>(), "The curation as a whole")),
+        ("stages", stage_tables()),
     ];
     for (name, expected) in pages {
         let page = chapter(name);

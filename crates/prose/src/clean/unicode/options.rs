@@ -1,12 +1,13 @@
 //! Which repairs run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When HTML entities are replaced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unescape {
-    /// From the first line with a `<` on the text is HTML and keeps its entities.
+    /// As far as no line has a `<`; from there on the text is HTML and keeps its entities.
     #[default]
     Auto,
     /// Everywhere.
@@ -16,7 +17,7 @@ pub enum Unescape {
 }
 
 /// A normal form of Unicode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Normalization {
     /// Composed.
     #[serde(rename = "NFC")]
@@ -33,36 +34,36 @@ pub enum Normalization {
 }
 
 /// The options of ftfy; the defaults are those of NeMo Curator's reformatter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnicodeOptions {
-    /// When HTML entities are replaced.
+    /// Where HTML entities (`&amp;`) become their characters.
     pub unescape_html: Unescape,
-    /// Remove escape sequences of terminals.
+    /// Removes escape sequences of terminals, such as colours.
     pub remove_terminal_escapes: bool,
-    /// Find mojibake and read it in the encoding that was meant.
+    /// Finds mojibake, text that was decoded in a wrong charset, and reads it in the one that was meant.
     pub fix_encoding: bool,
-    /// Let a space be the byte A0 where that makes mojibake readable.
+    /// Lets a space be the byte A0 where that makes mojibake readable.
     pub restore_byte_a0: bool,
-    /// Make U+FFFD of mojibake that lost a byte.
+    /// Makes U+FFFD of mojibake that lost a byte.
     pub replace_lossy_sequences: bool,
-    /// Repair mojibake that stands among other text.
+    /// Repairs mojibake that stands among other text too.
     pub decode_inconsistent_utf8: bool,
-    /// Read C1 controls as Windows-1252.
+    /// Reads the control characters U+0080 to U+009F as Windows-1252.
     pub fix_c1_controls: bool,
-    /// Take Latin ligatures apart.
+    /// Takes Latin ligatures apart: `ﬁ` becomes `fi`.
     pub fix_latin_ligatures: bool,
-    /// Replace wide Latin and narrow Katakana by their usual widths.
+    /// Replaces wide Latin and narrow Katakana by their usual widths.
     pub fix_character_width: bool,
-    /// Make curly quotes straight.
+    /// Makes curly quotes straight.
     pub uncurl_quotes: bool,
-    /// Make all line breaks `\n`.
+    /// Makes a newline of every kind of line break.
     pub fix_line_breaks: bool,
-    /// Accepted for recipes of Curator; text here is UTF-8, which has no surrogates.
+    /// Has no effect: text here is UTF-8, which has no surrogates. It is accepted for recipes of NeMo Curator.
     pub fix_surrogates: bool,
-    /// Remove controls without effect.
+    /// Removes control characters without effect on what is shown.
     pub remove_control_chars: bool,
-    /// The normal form of the result; none leaves it.
+    /// The normal form of Unicode that the text gets; none leaves it as it is.
     pub normalization: Option<Normalization>,
     /// Longer lines are repaired in pieces of this many characters.
     pub max_decode_length: usize,

@@ -15,6 +15,7 @@ mod tag;
 mod text;
 mod third_party;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
@@ -22,7 +23,7 @@ use crate::error::Error;
 use crate::language::Language;
 
 /// Which algorithm finds the main content.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Structure and density in one linear pass.
@@ -35,39 +36,46 @@ pub enum Method {
 }
 
 /// How pages become text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HtmlOptions {
-    /// The algorithm.
+    /// Which algorithm finds the main content.
     pub method: Method,
-    /// Keeps readers' comments.
+    /// Keeps readers' comments below the main content; with `dense` and `trafilatura`.
     pub comments: bool,
-    /// `trafilatura` only: compares with other algorithms where it finds little; better and slower.
+    /// With `trafilatura`: compares with other algorithms where it finds little; better and slower.
     pub fallback: bool,
-    /// Larger pages are refused, in bytes of text.
+    /// Pages of more bytes of decoded text are refused as `page_too_large`.
     pub max_page_bytes: usize,
-    /// Pages with more elements and runs of text are refused. The two crates are not linear and get a tenth of it.
+    /// Pages with more elements and runs of text are refused. `trafilatura` and `justext` are not linear and get a tenth of
+    /// it.
     pub max_elements: usize,
-    /// Texts of fewer characters are refused. 0 keeps everything.
+    /// Pages whose text has fewer characters are refused as `too_short`; 0 keeps all (NeMo Curator: 250 with `dense` and
+    /// `trafilatura`).
     pub min_chars: usize,
     /// Finds each page's language, for the column of that name; it is found anyway where stop words are counted.
     pub language: bool,
-    /// Drops lines with a smaller share of stop words; 0 keeps all. NeMo Curator has .32 for trafilatura and resiliparse, and
-    /// switches it off for Chinese, Japanese, Korean and Thai, as here. Pages in a language without a list are refused.
+    /// Lines with a smaller share of stop words among their words go; 0 keeps all (NeMo Curator: 0.32 with `dense` and
+    /// `trafilatura`). It is off for Chinese, Japanese, Korean and Thai; pages in a language without a list are refused as
+    /// `no_stop_words`.
+    #[schemars(range(min = 0, max = 1))]
     pub min_stop_words: f64,
-    /// Language of the stop words where that of the page is not certain, as a word of the crate `justext` (`English`).
+    /// Language of the stop words where that of the page is not certain, as the crate `justext` names it: `English`.
     pub stop_words: String,
-    /// jusText: paragraphs shorter than this, in characters, are short (published default 70).
+    /// With `justext`: paragraphs of fewer characters are short (jusText: 70); not above `length_high`.
     pub length_low: usize,
-    /// jusText: longer paragraphs can be good by themselves (200).
+    /// With `justext`: paragraphs of more characters can be good by themselves (jusText: 200).
     pub length_high: usize,
-    /// jusText: share of stop words from which a paragraph is near good (.30).
+    /// With `justext`: share of stop words from which a paragraph is near good (jusText: 0.30); not above `stopwords_high`.
+    #[schemars(range(min = 0, max = 1))]
     pub stopwords_low: f64,
-    /// jusText: share of stop words from which a paragraph is good (.32).
+    /// With `justext`: share of stop words from which a paragraph is good (jusText: 0.32).
+    #[schemars(range(min = 0, max = 1))]
     pub stopwords_high: f64,
-    /// jusText: paragraphs with a larger share of links are bad (.2).
+    /// With `justext`: paragraphs with a larger share of characters in links are bad (jusText: 0.2).
+    #[schemars(range(min = 0, max = 1))]
     pub max_link_density: f64,
-    /// jusText: characters between a heading and good text (200).
+    /// With `justext`: a heading stays where good text begins within so many characters (jusText: 200).
     pub max_heading_distance: usize,
 }
 

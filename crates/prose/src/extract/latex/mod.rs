@@ -12,24 +12,26 @@ mod writer;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 use crate::extract::LatexFile;
 
 /// How papers become text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LatexOptions {
     /// Ends the text at the bibliography or the appendix, whichever comes first.
     pub cut_appendix: bool,
-    /// Refuses papers without a `\section` or the like, as NeMo Curator does.
+    /// Refuses papers without a chapter, section, subsection or titled paragraph, as NeMo Curator does.
     pub require_sections: bool,
-    /// Expansion of macros may read so many times the size of the source.
+    /// Expanding macros may read so many times the bytes of the paper; beyond it the paper is refused as
+    /// `expansion_too_large`.
     pub max_expansion: usize,
-    /// Longer equations are cut: their end is missing.
+    /// Equations of more bytes lose their end.
     pub max_equation_bytes: usize,
-    /// Larger papers, all files together, are refused, in bytes.
+    /// Papers of more bytes, all files together, are refused as `page_too_large`.
     pub max_paper_bytes: usize,
 }
 

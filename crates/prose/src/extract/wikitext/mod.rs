@@ -8,19 +8,20 @@ mod inline;
 mod lines;
 mod tables;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 
 /// How wiki pages become text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WikitextOptions {
     /// Keeps tables as rows of cells.
     pub tables: bool,
-    /// Sections with these headings are left out with all below them; case does not matter.
+    /// Sections with one of these headings are left out with all below them; case does not matter.
     pub cut_sections: Vec<String>,
-    /// Larger pages are refused, in bytes.
+    /// Pages of more bytes are refused as `page_too_large`.
     pub max_page_bytes: usize,
 }
 
