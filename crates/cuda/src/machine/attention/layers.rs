@@ -56,7 +56,7 @@ impl Layer {
             let rows = move |sequence: &Sequence| if keys { sequence.k.clone() } else { sequence.q.clone() };
             let end = self.sequences.iter().map(rows).map(|rows| rows.end).max().unwrap_or(0);
             // Sequences that are not there are empty ones at the end.
-            let rest = std::iter::repeat(end..end).take(count + 1 - self.sequences.len());
+            let rest = std::iter::repeat_n(end..end, count + 1 - self.sequences.len());
             self.sequences.iter().map(rows).chain(rest).collect::<Vec<_>>()
         };
         let (queries, keys) = (rows(false), rows(true));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::gpu::AttentionScratch;
 use fathom_tensor::{
     Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, Packed, Slice, Tensor,
 };
@@ -61,17 +60,12 @@ impl Step {
     }
 
     fn scratch(&self, device: &Device, op: &OpDesc) -> Tensor {
-        let mut bytes = device.machine.profile().workspace(op);
-        if let (OpDesc::Attention { heads, kv_heads, .. }, true) =
-            (op.clone(), device.machine.profile().name == "h200")
-        {
-            let mut fewer = op.clone();
-            if let OpDesc::Attention { heads: few, kv_heads: few_keys, .. } = &mut fewer {
-                (*few, *few_keys) = (heads / kv_heads * self.kv_heads, self.kv_heads);
-            }
-            bytes = AttentionScratch::of(&fewer).unwrap().bytes();
+        let (profile, mut op) = (device.machine.profile(), *op);
+        if let (OpDesc::Attention { heads, kv_heads, .. }, true) = (&mut op, profile.name == "h200") {
+            (*heads, *kv_heads) = (*heads / *kv_heads * self.kv_heads, self.kv_heads);
         }
-        device.empty(1, bytes.max(1) as usize, DType::U8, Category::Workspace)
+        let bytes = profile.workspace(&op).max(1) as usize;
+        device.empty(1, bytes, DType::U8, Category::Workspace)
     }
 
     /// Results, their logarithms, and three gradients.
