@@ -121,7 +121,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().filter(|line| line.contains(" = ")).collect();
         assert_eq!(lines, ["use = \"x\"", "a = \"none\"", "# a.b = 1", "# c = { d = 2 }", "c.d = 2"]);
         let mut out = String::new();
-        comment(&mut out, &"word ".repeat(30).trim_end().to_owned(), ["", "  "]);
+        comment(&mut out, "word ".repeat(30).trim_end(), ["", "  "]);
         let lengths: Vec<usize> = out.lines().map(str::len).collect();
         assert_eq!(lengths, [106, 48]);
     }

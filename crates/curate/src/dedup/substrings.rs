@@ -47,13 +47,11 @@ impl SubstringOptions {
     /// A repeat has no byte, or a chunk does not hold four repeats or has more than 512 MiB.
     pub fn check(&self) -> Result<(), Error> {
         let SubstringOptions { min_bytes, chunk_bytes, .. } = *self;
-        if min_bytes == 0 {
-            return Err(Error::setting("min_bytes", 0, "a repeat has at least a byte"));
-        }
-        if chunk_bytes / 4 < min_bytes || chunk_bytes > 1 << 29 {
+        if min_bytes == 0 || chunk_bytes / 4 < min_bytes || chunk_bytes > 1 << 29 {
+            let key = if min_bytes == 0 { "min_bytes" } else { "chunk_bytes" };
             let found = format!("{chunk_bytes} for repeats of {min_bytes}");
-            let advice = "chunks have at least four times the bytes of a repeat, and at most 512 MiB";
-            return Err(Error::setting("chunk_bytes", found, advice));
+            let advice = "repeats have at least a byte, chunks four times as many and at most 512 MiB";
+            return Err(Error::setting(key, found, advice));
         }
         Ok(())
     }

@@ -52,13 +52,10 @@ fn list(schema: &Json, defaults: &Table, prefix: &str, docs: &mut Vec<OptionDoc>
         let path = format!("{prefix}{name}");
         let table = fields(inner).next().is_some();
         if !table || optional {
-            docs.push(OptionDoc {
-                name: path.clone(),
-                default: default.map_or_else(|| "\"none\"".to_owned(), shown),
-                takes: if table { "a table, or none".to_owned() } else { takes(option) },
-                about: about(option),
-                choices: if table { Vec::new() } else { choices(inner) },
-            });
+            let takes = if table { "a table, or none".to_owned() } else { takes(option) };
+            let (about, choices) = (about(option), choices(inner));
+            let default = default.map_or_else(|| "\"none\"".to_owned(), shown);
+            docs.push(OptionDoc { name: path.clone(), default, takes, about, choices });
         }
         if table {
             let below = default.and_then(Value::as_table).cloned().unwrap_or_else(|| own_defaults(inner));
@@ -110,17 +107,15 @@ fn takes(schema: &Json) -> String {
 }
 
 fn words(schema: &Json) -> String {
-    if let Some(items) = alternatives(schema) {
+    if let Some(items) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {
         let names: Option<Vec<&str>> = items.iter().map(|item| item["const"].as_str()).collect();
         return match names {
             Some(names) => format!("one of {}", names.join(", ")),
             None => items.iter().map(takes).collect::<Vec<_>>().join(" or "),
         };
     }
-    let kind = match &schema["type"] {
-        Json::Array(kinds) => kinds.first().and_then(Json::as_str),
-        kind => kind.as_str(),
-    };
+    // Of what may be unset, the second of its types is that of nothing.
+    let kind = schema["type"].as_str().or(schema["type"][0].as_str());
     match kind {
         Some("boolean") => "true or false".to_owned(),
         Some("integer") => number("a whole number", schema),
@@ -138,10 +133,6 @@ fn words(schema: &Json) -> String {
         Some("object") => format!("a table, each NAME = {}", takes(&schema["additionalProperties"])),
         _ => "any value".to_owned(),
     }
-}
-
-fn alternatives(schema: &Json) -> Option<&Vec<Json>> {
-    schema["oneOf"].as_array().or_else(|| schema["anyOf"].as_array())
 }
 
 fn list_of(item: &str) -> String {

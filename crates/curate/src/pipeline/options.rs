@@ -35,7 +35,10 @@ where
     let options = option_docs::<T>();
     let mut names: Vec<&str> = options.iter().filter_map(|option| option.name.split('.').next()).collect();
     names.dedup();
-    let takes = |path: &str| options.iter().find(|option| option.name == path).map(|option| &*option.takes);
+    let is_of = |path: &str, name: &str| {
+        path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let takes = |path: &str| Some(&*options.iter().rfind(|option| is_of(path, &option.name))?.takes);
     let mut table = Table::new();
     for (path, value) in written {
         let first = path.split('.').next().unwrap_or(path);
@@ -66,18 +69,11 @@ fn whole(message: String) -> Mistake {
 /// where it is known.
 fn plain(message: &str, takes: Option<&str>) -> String {
     let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
-    let known = match expected {
-        "f32" | "f64" => "a number",
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "a string" | "path string" => "text",
-        "a sequence" => "a list",
-        "a boolean" => "true or false",
-        "a tuple of size 2" => "two values, as in [1, 2]",
-        other if other.starts_with("struct ") => "a table of options, as in { key = value }",
-        other => return format!("{found}expected {other}"),
+    let expected = match takes {
+        Some(takes) if found.starts_with("invalid") => takes,
+        _ if expected.starts_with("struct ") => "a table of options, as in { key = value }",
+        _ => expected,
     };
-    let expected = takes.unwrap_or(known);
     format!("{found}expected {expected}")
 }
 

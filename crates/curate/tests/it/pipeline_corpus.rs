@@ -229,7 +229,7 @@ fn sets_of_a_recipe_may_be_paths() {
     let error = recipe("[]").unwrap_err();
     assert!(error.contains("name the evaluation sets"), "{error}");
     let error = recipe("5").unwrap_err();
-    assert!(error.contains("expected a path, or { name"), "{error}");
+    assert!(error.contains("expected a list, each text or { name"), "{error}");
     recipe(&format!("[{{ path = {:?}, fields = [\"question\"] }}]", quiz.display().to_string())).unwrap();
 }
 
