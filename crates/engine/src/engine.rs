@@ -83,11 +83,11 @@ impl<'a> Engine<'a> {
     /// f32 logits of some rows of hidden states, one vector a row.
     pub fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Vec<Vec<f32>> {
         let vocab = self.model.spec.vocab;
-        self.device.to_f32(&self.scores(hidden, rows)).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+        self.device.to_f32(&self.head(hidden, rows)).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
     }
 
     /// Logits of some rows of hidden states, [rows, vocab].
-    fn scores(&self, hidden: &Tensor, rows: &[usize]) -> Tensor {
+    fn head(&self, hidden: &Tensor, rows: &[usize]) -> Tensor {
         let picked = self.device.empty(rows.len(), hidden.cols(), hidden.dtype(), Category::Activations);
         for (to, from) in rows.iter().enumerate() {
             self.device.machine.copy(&hidden.view_rows(*from..from + 1), &picked.view_rows(to..to + 1));
@@ -118,7 +118,7 @@ impl<'a> Engine<'a> {
     fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Tensor {
         cache.expect(region, ids.len());
         let Some(hidden) = self.read(cache, region, ids) else { panic!("prefill of an empty prompt") };
-        self.scores(&hidden, &[hidden.rows() - 1])
+        self.head(&hidden, &[hidden.rows() - 1])
     }
 
     /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
@@ -153,7 +153,7 @@ impl<'a> Engine<'a> {
                 .collect();
             let hidden = self.run(&mut cache, &feeds);
             let rows: Vec<usize> = (0..open.len()).collect();
-            let chosen = choose(self.device, &self.scores(&hidden, &rows), None);
+            let chosen = choose(self.device, &self.head(&hidden, &rows), None);
             open.iter().zip(chosen).for_each(|(region, id)| next[*region] = id);
         }
     }
@@ -218,7 +218,7 @@ impl<'a> Engine<'a> {
             }
             if answer.len() < how.max_tokens {
                 let hidden = self.run(&mut cache, &[Feed { region: 0, ids: &[id] }]);
-                logits = self.scores(&hidden, &[0]);
+                logits = self.head(&hidden, &[0]);
             }
         };
         let text = writer.finish(stop);
