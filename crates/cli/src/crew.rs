@@ -22,6 +22,7 @@ use crate::no_mpi::Mpi;
 /// What the first process tells the others before they begin.
 const READY: u64 = 1;
 const NOTHING_TO_DO: u64 = 2;
+const INTERRUPTED: u64 = 3;
 
 /// The ranks of a run.
 pub enum Crew {
@@ -171,6 +172,11 @@ impl Crew {
         self.tell(NOTHING_TO_DO);
     }
 
+    /// To the others: the run was asked to stop before it began to train.
+    pub fn interrupted(&self) {
+        self.tell(INTERRUPTED);
+    }
+
     /// Runs what the first process does; the others hear of its end.
     pub fn lead(&self, work: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
         let _unwinding = Unwinding(self);
@@ -184,6 +190,7 @@ impl Crew {
         let _unwinding = Unwinding(self);
         let outcome = match self.tell(0) {
             READY => work(),
+            INTERRUPTED => Ok(Outcome::Interrupted),
             _ => Ok(Outcome::Finished),
         };
         self.end(&outcome);

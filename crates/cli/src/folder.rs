@@ -73,6 +73,14 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
             }
             _ => {}
         }
+        // Nothing was made of what it curated either.
+        let curated = folder.join("data/curated");
+        match fs::remove_dir_all(&curated) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", curated.display()));
+            }
+            _ => {}
+        }
     } else if before.is_some() {
         let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
         let exact =

@@ -76,11 +76,12 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
         return Ok(Outcome::Finished);
     }
     let mut metrics = MetricsWriter::open(job.log())?;
+    job.curation()?;
     job.fits(crew)?;
     job.begin(command, &mut metrics)?;
     let Some(corpus) = job.corpus(&mut metrics, stop)? else {
         job.live.say("asked to stop while the text was curated; run the same command again to go on");
-        crew.nothing_to_do();
+        crew.interrupted();
         return Ok(Outcome::Interrupted);
     };
     crew.ready();

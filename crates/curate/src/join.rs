@@ -72,7 +72,9 @@ impl<I: Iterator<Item = Result<Document, Error>>> Iterator for Joined<I> {
                 Some(mut open) if self.fits(&open, &next) => {
                     open.text.push_str(SEPARATOR);
                     open.text.push_str(&next.text);
-                    self.last = next.source;
+                    if next.source != open.source {
+                        self.last = next.source;
+                    }
                     self.open = Some(open);
                 }
                 Some(open) => {

@@ -405,9 +405,9 @@ recipe! {
     pub struct Data {
         /// Files and folders; empty: the sources of Fathom's own dependencies on this machine.
         pub paths: Vec<PathBuf>,
-        /// Stages that the text passes first: a recipe of `fathom curate` by name or file, or `none`. What orders, splits, writes
-        /// and tokenises is left out of it, since the run does that itself. `auto`: `code` for the gathered sources, none for
-        /// `paths`. A recipe that names its own input is read from there where `paths` is empty.
+        /// Stages that the text passes first: a recipe of `fathom curate` by name or file, or `none`. The stages at its end that
+        /// order, split, write and tokenise are left out, since the run does that itself. `auto`: `code` for the gathered sources,
+        /// none for `paths`. A recipe that names its own input is read as it says where `paths` is empty.
         pub curate: String = "auto".into(),
         /// Field that holds the text in JSON lines and Parquet.
         pub text_field: String = "text".into(),

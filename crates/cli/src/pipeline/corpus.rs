@@ -10,8 +10,8 @@ use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Outcome, Progress, Recipe as CurationRecipe, RunOptions};
 use fathom_curate::{
-    CorpusSpec, Curation, Error, Input, TokenizerFrom, build, built, curation, default_roots, store_prefix,
-    tokenizer_dir,
+    CorpusSpec, Curation, Error, Input, TokenizerFrom, build, built, curation, default_roots, made_otherwise,
+    store_prefix, tokenizer_dir,
 };
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
@@ -42,8 +42,18 @@ impl Job<'_> {
             return Ok(Some((tokenizer, None)));
         }
         let spec = self.corpus_spec()?;
-        if built(&spec).is_none() && !self.curated(&spec, stop)? {
-            return Ok(None);
+        if built(&spec).is_none() {
+            if made_otherwise(&spec) && self.folder.join("checkpoints").exists() {
+                bail!(
+                    "{}: this run has trained on text that was made by other settings, or by another recipe of curation \
+                     (data.curate = \"{}\"); give back what was there, or begin in another folder (--out)",
+                    spec.out.join("corpus.json").display(),
+                    self.recipe.data.curate
+                );
+            }
+            if !self.curated(&spec, stop)? {
+                return Ok(None);
+            }
         }
         let live = &mut self.live;
         let report = build(&spec, &mut |progress| live.note(&describe::progress(progress)))?;
@@ -107,7 +117,7 @@ impl Job<'_> {
         };
         Ok(CorpusSpec {
             text_field: data.text_field.clone(),
-            curation: self.curation()?.map(|loaded| Curation::of(&loaded)),
+            curation: self.curation()?,
             max_bytes: data.max_bytes,
             document_bytes: data.document_bytes as usize,
             recall_share: data.recall_share,
@@ -119,9 +129,9 @@ impl Job<'_> {
     }
 
     /// The recipe that `data.curate` names.
-    fn curation(&self) -> Result<Option<Loaded<CurationRecipe>>> {
+    pub(super) fn curation(&self) -> Result<Option<Curation>> {
         let Some(layers) = self.curation_layers() else { return Ok(None) };
-        Ok(Some(Loaded::load(layers).context("data.curate")?))
+        Ok(Some(Curation::of(Loaded::<CurationRecipe>::load(layers).context("data.curate")?)?))
     }
 
     fn curation_layers(&self) -> Option<Layers<'static>> {
@@ -138,14 +148,20 @@ impl Job<'_> {
     /// Passes the text through the stages of `data.curate`; false if the run was asked to stop.
     fn curated(&mut self, spec: &CorpusSpec, stop: &Arc<AtomicBool>) -> Result<bool> {
         let Some(layers) = self.curation_layers() else { return Ok(true) };
-        let pipeline = curation(spec, layers, curate::remote())?;
+        let machine = &self.recipe.machine;
+        let pipeline = curation(spec, layers, machine.memory_bytes, curate::remote())?;
         let live = &mut self.live;
-        let (told, asked) = (Arc::new(Mutex::new(None)), stop.clone());
-        let tell = told.clone();
+        let (told, said, asked) =
+            (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())), stop.clone());
+        let (tell, say) = (told.clone(), said.clone());
         let options = RunOptions {
+            threads: machine.threads,
             stop: Some(Arc::new(move |_: &str| asked.load(Ordering::Relaxed))),
             progress: Some(Arc::new(move |progress: &Progress| {
                 *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
+            })),
+            say: Some(Arc::new(move |line: &str| {
+                say.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
             })),
             models: Some(Arc::new(Engines)),
             ..RunOptions::default()
@@ -154,12 +170,17 @@ impl Job<'_> {
             let running = scope.spawn(|| pipeline.run(&options));
             while !running.is_finished() {
                 std::thread::sleep(std::time::Duration::from_millis(100));
+                said.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .drain(..)
+                    .for_each(|line| live.say(&line));
                 if let Some(progress) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     live.note(&describe::curating(&progress));
                 }
             }
             running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
+        said.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|line| live.say(&line));
         let stats = match ran {
             Err(Error::Interrupted { .. }) => return Ok(false),
             Ok(Outcome::Done(stats)) => stats,

@@ -1,12 +1,15 @@
 //! Text that passes a curation before it becomes a corpus.
 //!
-//! A recipe of `fathom curate` says through which stages. Order, splits, long documents and tokens are the corpus's own, so the
-//! recipe is taken up to its first stage of that kind. The curation lies in `OUT/curated`, as one of its own would.
+//! A recipe of `fathom curate` says through which stages. Order, splits, long documents and tokens are the corpus's own, so
+//! stages of that kind at a recipe's end are left out. The curation lies in `OUT/curated`, as one of its own would.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use fathom_base::human;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
 
 use super::spec::{CorpusSpec, Input};
 use crate::counters::Counters;
@@ -17,30 +20,65 @@ use crate::pipeline::{Batch, Part, PartReader, Pipeline, Recipe, Stats, chosen_u
 use crate::read::{InputFile, RemoteOptions};
 
 /// Stages whose work the corpus does itself.
-const OWN: [&str; 5] = ["blend", "shuffle", "split", "write", "tokenize"];
+const OWN: [&str; 4] = ["shuffle", "split", "write", "tokenize"];
 
 /// What gathered crates are called as a source of documents.
 const GATHERED: &str = "crates";
+
+/// A curation is not told to stay below this.
+const LEAST_MEMORY: u64 = 512 << 20;
 
 /// What of a curation decides the bytes of a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curation(Recipe);
 
 impl Curation {
-    /// Of a recipe: all but where it works and with how much.
-    pub fn of(loaded: &Loaded<Recipe>) -> Curation {
-        let mut recipe = loaded.value.clone();
+    /// Of a recipe: all but where it works and with how much. Of a secret its hash.
+    ///
+    /// # Errors
+    /// A stage that a corpus has no use for.
+    pub fn of(mut loaded: Loaded<Recipe>) -> Result<Curation, Error> {
+        shorten(&mut loaded)?;
+        let mut recipe = loaded.value;
         let Recipe { out, threads, memory, spill, .. } = Recipe::default();
         (recipe.out, recipe.threads, recipe.memory, recipe.spill) = (out, threads, memory, spill);
-        shorten(&mut recipe);
-        Curation(recipe)
+        for salt in recipe.stage.iter_mut().filter_map(|stage| stage.options.get_mut("salt")) {
+            *salt = format!("{:032x}", XxHash3_128::oneshot(salt.to_string().as_bytes())).into();
+        }
+        Ok(Curation(recipe))
+    }
+
+    /// Whether the recipe says itself what is read.
+    pub(super) fn names_input(&self) -> bool {
+        names_input(&self.0)
     }
 }
 
-/// Leaves out what the corpus does itself, and what could only follow it.
-fn shorten(recipe: &mut Recipe) {
-    let end = recipe.stage.iter().position(|stage| OWN.contains(&stage.kind.as_str()));
-    recipe.stage.truncate(end.unwrap_or(recipe.stage.len()));
+fn names_input(recipe: &Recipe) -> bool {
+    !recipe.input.paths.is_empty() || !recipe.input.snapshot.name.is_empty()
+}
+
+/// Leaves out what the corpus does itself: such stages at the end.
+///
+/// # Errors
+/// Behind one of them another, whose work would be lost; a blend, since a run has its own.
+fn shorten(loaded: &mut Loaded<Recipe>) -> Result<(), Error> {
+    let own = |kind: &str| OWN.contains(&kind);
+    let stages = &loaded.value.stage;
+    if let Some(at) = stages.iter().position(|stage| stage.kind == "blend") {
+        let message = "a run blends its sources itself, by data.blend; leave this stage out";
+        return Err(loaded.refuse(&format!("stage.{at}.use"), message).into());
+    }
+    let end = stages.iter().position(|stage| own(&stage.kind)).unwrap_or(stages.len());
+    if let Some(behind) = stages[end..].iter().position(|stage| !own(&stage.kind)) {
+        let message = format!(
+            "it stands behind `{}`, which a run does itself, as all that follows; put it in front",
+            stages[end].kind
+        );
+        return Err(loaded.refuse(&format!("stage.{}.use", end + behind), message).into());
+    }
+    loaded.value.stage.truncate(end);
+    Ok(())
 }
 
 /// Where the curation of a corpus in `out` lies.
@@ -49,29 +87,46 @@ fn folder(out: &Path) -> PathBuf {
 }
 
 /// The curation that the texts of a corpus pass: the stages of the recipe over what `spec` reads, of which files are taken up to
-/// `spec.max_bytes` on disk. A recipe that names its own input is read from there where `spec` names no paths.
+/// `spec.max_bytes` on disk. A recipe that names its own input is read as it says where `spec` names no paths. It works with at
+/// most `memory_bytes`, where that is given and not too little.
 ///
 /// # Errors
-/// Those of [`Pipeline::with_remote`], and of gathering.
-pub fn curation(spec: &CorpusSpec, layers: Layers<'_>, remote: RemoteOptions) -> Result<Pipeline, Error> {
+/// A stage that a corpus has no use for, nothing to gather, and those of [`Pipeline::with_remote`].
+pub fn curation(
+    spec: &CorpusSpec,
+    layers: Layers<'_>,
+    memory_bytes: Option<u64>,
+    remote: RemoteOptions,
+) -> Result<Pipeline, Error> {
     let (out, most) = (folder(&spec.out).display().to_string(), spec.max_bytes.to_string());
-    let mut layers = layers
-        .flag("the run's folder", "out", &out)
-        .flag("data.text_field", "input.field", &spec.text_field)
-        .flag("data.max_bytes", "input.max_bytes", &most);
+    let mut layers = layers.flag("the run's folder", "out", &out);
     if let Input::Paths(paths) = &spec.input {
         let paths = paths.iter().map(|path| toml::Value::String(path.display().to_string()));
         let paths = toml::Value::Array(paths.collect()).to_string();
-        layers =
-            layers.flag("data.paths", "input.paths", &paths).flag("data.paths", "input.snapshot.name", "");
+        layers = layers
+            .flag("data.text_field", "input.field", &spec.text_field)
+            .flag("data.max_bytes", "input.max_bytes", &most)
+            .flag("data.paths", "input.paths", &paths)
+            .flag("data.paths", "input.snapshot.name", "");
     }
     let mut loaded = Loaded::<Recipe>::load(layers)?;
-    shorten(&mut loaded.value);
-    let named = !loaded.value.input.paths.is_empty() || !loaded.value.input.snapshot.name.is_empty();
+    shorten(&mut loaded)?;
+    let recipe = &mut loaded.value;
+    let wanted = human::parse_bytes(&recipe.memory).unwrap_or(u64::MAX);
+    if let Some(most) = memory_bytes.map(|most| most.max(LEAST_MEMORY)).filter(|most| *most < wanted) {
+        recipe.memory = most.to_string();
+    }
     match &spec.input {
-        Input::Default { roots, fallback } if !named => {
+        Input::Default { roots, fallback } if !names_input(recipe) => {
             let options = GatherOptions { max_bytes: spec.max_bytes, seed: spec.seed };
-            let Gathered { entries, counters, .. } = gather::files(roots, fallback.as_deref(), &options)?;
+            let gathered = gather::files(roots, fallback.as_deref(), &options)?;
+            let Gathered { looked_at, mut entries, counters } = gathered;
+            // The same package may lie in two folders.
+            let mut known = HashSet::new();
+            entries.retain(|entry| known.insert(entry.name.clone()));
+            if entries.is_empty() {
+                return Err(Error::EmptyCorpus { looked_at, outcome: counters.summary() });
+            }
             let files: Vec<InputFile> = entries.into_iter().map(InputFile::of).collect();
             Pipeline::over(&loaded, remote, |input, _| {
                 Ok((chosen_units(files, GATHERED, input.unit_bytes), counters))
@@ -106,8 +161,7 @@ impl CuratedTexts {
         let (name, parts) = last.ok_or(Error::Missing { path })?;
         let parts = parts_of(&out.join(name), parts)?;
         if parts.iter().all(|part| part.facts.documents == 0) {
-            let read = stats.stages.first().map_or(0, |stage| stage.tally.documents_in);
-            let outcome = format!("{read} documents read, none kept by the curation");
+            let outcome = format!("{} documents read, none kept by the curation", stats.documents_read());
             return Err(Error::EmptyCorpus { looked_at: out.display().to_string(), outcome });
         }
         let counters = Counters::default();
@@ -129,12 +183,14 @@ impl CuratedTexts {
         loop {
             if let Some((batch, row)) = &mut self.batch {
                 if *row < batch.rows() {
-                    let (source, text) = (batch.id(*row).to_owned(), batch.text(*row).to_owned());
+                    let (id, text) = (batch.id(*row), batch.text(*row).to_owned());
+                    // Gathered crates are told apart by the beginning of their ids.
+                    let source = if self.spec.is_gathered() { id } else { batch.source(*row) }.to_owned();
+                    let whole_file = file_of(id).len() == id.len();
+                    let group =
+                        if whole_file { group_of(&self.spec.source_of(&source)) } else { group_of(id) };
                     *row += 1;
                     self.counters.keep(&text);
-                    let whole_file = file_of(&source).len() == source.len();
-                    let group =
-                        if whole_file { group_of(&self.spec.source_of(&source)) } else { group_of(&source) };
                     return Ok(Some(Document { text, source, group }));
                 }
                 self.batch = None;

@@ -53,6 +53,14 @@ pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
     (manifest.version == VERSION && same_spec && whole && same_tokenizer).then_some(manifest.report)
 }
 
+/// Whether the folder holds a corpus that was made from another specification.
+pub(super) fn made_otherwise(spec: &CorpusSpec) -> bool {
+    let Ok(text) = fs::read(path_of(&spec.out)) else { return false };
+    let Ok(manifest) = serde_json::from_slice::<serde_json::Value>(&text) else { return false };
+    let wanted = serde_json::to_vec(spec).and_then(|text| serde_json::from_slice(&text));
+    wanted.is_ok_and(|wanted: serde_json::Value| manifest.get("spec").is_some_and(|spec| *spec != wanted))
+}
+
 /// Makes the folder and takes an older manifest away, durably, before the files that it speaks of change.
 pub(super) fn begin(out: &Path) -> Result<(), Error> {
     fs::create_dir_all(tokenizer_dir(out)).map_err(|e| Error::write("create", &tokenizer_dir(out), e))?;

@@ -87,6 +87,11 @@ pub fn built(spec: &CorpusSpec) -> Option<CorpusReport> {
     manifest::finished(spec)
 }
 
+/// Whether there is a corpus that was made from other settings, or by another recipe of curation.
+pub fn made_otherwise(spec: &CorpusSpec) -> bool {
+    manifest::made_otherwise(spec)
+}
+
 /// Makes the corpus, or finds it already made: if the manifest in `spec.out` matches the specification and the files
 /// it names are whole, nothing is read again and the report of then is returned.
 ///

@@ -118,9 +118,16 @@ impl CorpusSpec {
         }
     }
 
-    /// The name of a document's source for the report: its crate, or the path that the user named.
+    /// Whether the texts are those of crates.
+    pub(super) fn is_gathered(&self) -> bool {
+        let named = self.curation.as_ref().is_some_and(Curation::names_input);
+        matches!(self.input, Input::Default { .. }) && !named
+    }
+
+    /// The name of a document's source for the report: its crate, the path that the user named, or what a curation calls it.
     pub(super) fn source_of(&self, document: &str) -> String {
         match &self.input {
+            Input::Default { .. } if !self.is_gathered() => document.to_owned(),
             Input::Default { .. } => document.split('/').next().unwrap_or(document).to_owned(),
             Input::Paths(paths) => {
                 let names = paths.iter().map(|path| path.display().to_string());

@@ -134,9 +134,10 @@ pub(crate) fn chosen(files: Vec<InputFile>, source: &str, unit_bytes: u64) -> Ve
     units
 }
 
-/// The first files, up to the one with which their bytes pass what is left of a budget; the others are counted.
+/// The first files, up to the one with which their bytes pass what is left of a budget; the others are counted. A file whose
+/// size nobody knows before it is read takes nothing of the budget.
 fn within(left: &mut u64, mut files: Vec<InputFile>, counters: &mut Counters) -> Vec<InputFile> {
-    let bytes_of = |file: &InputFile| file.bytes().unwrap_or(REMOTE_BYTES);
+    let bytes_of = |file: &InputFile| file.bytes().unwrap_or(0);
     let mut fits = |file: &&InputFile| {
         let fits = *left > 0;
         *left = left.saturating_sub(bytes_of(file));

@@ -46,13 +46,13 @@ fn spec_of(input: Input, out: &std::path::Path, recipe: &str) -> CorpusSpec {
         recall_share: 0.0,
         document_bytes: 64 << 10,
         tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 50_000 },
-        curation: Some(Curation::of(&loaded)),
+        curation: Some(Curation::of(loaded).unwrap()),
         ..CorpusSpec::new(input, out.join("corpus"))
     }
 }
 
 fn curate(spec: &CorpusSpec, recipe: &str) -> fathom_curate::pipeline::Stats {
-    let pipeline = curation(spec, layers(recipe), RemoteOptions::default()).unwrap();
+    let pipeline = curation(spec, layers(recipe), None, RemoteOptions::default()).unwrap();
     match pipeline.run(&RunOptions::default()).unwrap() {
         Outcome::Done(stats) => *stats,
         Outcome::Waiting { .. } => panic!("nobody else is there"),
@@ -146,4 +146,43 @@ fn nothing_kept_is_an_error_that_says_so() {
     curate(&spec, CODE);
     let error = build(&spec, &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("none kept by the curation"), "{error}");
+}
+
+#[test]
+fn a_recipe_may_name_its_input_and_keeps_its_secrets() {
+    let lines: String =
+        (0..3).map(|i| serde_json::json!({ "body": program(i) }).to_string() + "\n").collect();
+    let root = folder(&[("a/rows.jsonl", lines.as_bytes()), ("b/x.rs", program(7).as_bytes())]);
+    let at = |name: &str| root.path().join(name).display().to_string();
+    let input = format!("[input]\nfield = \"body\"\npaths = [\"rows={}\", \"{}\"]\n", at("a"), at("b"));
+    let recipe = CODE
+        .replace("[input]\n", &input)
+        .replace("[\"email\"]", "[\"email\"]\naction = \"hash\"\nsalt = \"of mine\"");
+    let out = tempfile::tempdir().unwrap();
+    let spec = spec_of(Input::Default { roots: Vec::new(), fallback: None }, out.path(), &recipe);
+    curate(&spec, &recipe);
+    let report = build(&spec, &mut |_| ()).unwrap();
+    let sources: Vec<String> = report.sources.iter().map(|source| source.name.clone()).collect();
+    assert_eq!(sources, ["rows".to_owned(), at("b")]);
+    assert!(!fs::read_to_string(spec.out.join("corpus.json")).unwrap().contains("of mine"));
+    assert!(!made_otherwise(&spec));
+    let other = recipe.replace("of mine", "of yours");
+    assert!(made_otherwise(&spec_of(spec.input.clone(), out.path(), &other)));
+}
+
+#[test]
+fn stages_that_a_corpus_has_no_use_for_are_refused() {
+    let refused = |recipe: &str| Curation::of(Loaded::load(layers(recipe)).unwrap()).unwrap_err().to_string();
+    let late = format!("{CODE}[[stage]]\nuse = \"fuzzy\"\n");
+    assert!(refused(&late).contains("behind `shuffle`"), "{}", refused(&late));
+    let blend = CODE.replace("use = \"exact\"", "use = \"blend\"");
+    assert!(refused(&blend).contains("data.blend"), "{}", refused(&blend));
+}
+
+#[test]
+fn nothing_to_gather_is_said_before_anything_runs() {
+    let (root, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let spec = spec_of(Input::Default { roots: vec![root.path().into()], fallback: None }, out.path(), CODE);
+    let error = curation(&spec, layers(CODE), None, RemoteOptions::default()).err().unwrap().to_string();
+    assert!(error.contains(&root.path().display().to_string()), "{error}");
 }
