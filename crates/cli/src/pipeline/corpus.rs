@@ -173,14 +173,17 @@ impl Job<'_> {
                 said.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .drain(..)
-                    .for_each(|line| live.say(&line));
+                    .for_each(|line| live.say(&format!("curating: {line}")));
                 if let Some(progress) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
                     live.note(&describe::curating(&progress));
                 }
             }
             running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        said.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|line| live.say(&line));
+        said.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+            .for_each(|line| live.say(&format!("curating: {line}")));
         let stats = match ran {
             Err(Error::Interrupted { .. }) => return Ok(false),
             Ok(Outcome::Done(stats)) => stats,
