@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "ballista")]
+pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
