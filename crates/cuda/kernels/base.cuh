@@ -8,7 +8,7 @@ typedef int i32; typedef long long i64;
 #define FN_MEMBER __device__ __forceinline__
 #ifdef EMU
 #define SLOW static
-#define ENTRY(threads) extern "C" void
+#define ENTRY(threads) extern "C" [[emu::bounds(threads)]] void
 #define DYNAMIC_SHARED(name) unsigned char* name = emu::dynamic()
 #else
 #define SLOW static __device__ __noinline__

@@ -17,8 +17,9 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
 }
 
 /// From the bottom row to the top: a line names only lines above it in this list.
-const TABLE: [Line; 19] = [
+const TABLE: [Line; 20] = [
     line("base", &[]),
+    line("rehearsal", &[]),
     line("tensor", &["base"]),
     line("text", &["base"]),
     line("report", &["base"]),

@@ -2,7 +2,7 @@
 //!
 //! Every method of the machine contract that is not left to a library has a function here that turns the operation into
 //! [`Launch`]es: entry point, grid, arguments. These functions ask nothing of a device, so tests run the same launches on a
-//! processor (`kernels/emu.h`) against the CPU machine. The signature of an entry point is in its `.cu` file, the meaning of
+//! processor (the emulation header of `fathom-rehearsal`) against the CPU machine. The signature of an entry point is in its `.cu` file, the meaning of
 //! its operation in the contract.
 //!
 //! Orders of addition are the design's: a row's sums depend on its width alone, sums over rows run in ascending chunks of 128,

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use fathom_cuda::kernels::{HEADERS, Launch, SOURCES, Source};
 use libloading::Library;
 
-const EMULATION: &str = include_str!("../../../kernels/emu.h");
+const EMULATION: &str = include_str!("../../../../rehearsal/src/emu.h");
 
 type Run = unsafe extern "C" fn(
     *const c_char,

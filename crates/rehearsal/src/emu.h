@@ -138,10 +138,21 @@ template <class... A, size_t... I> void apply(void (*kernel)(A...), void** args,
 }
 template <class... A> int call(void (*kernel)(A...), const char* kinds, dim3 grid, unsigned threads, size_t shared, void** args) {
   const char expected[] = {kind<A>()..., 0};
-  if (std::strcmp(kinds, expected)) { std::fprintf(stderr, "kernel takes %s, launch has %s\n", expected, kinds); return 2; }
+  if (kinds && std::strcmp(kinds, expected)) { std::fprintf(stderr, "kernel takes %s, launch has %s\n", expected, kinds); return 2; }
   struct Bound { void (*kernel)(A...); void** args; } bound = {kernel, args};
   launch(grid, threads, shared, [](void* p) { Bound* b = (Bound*)p; apply(b->kernel, b->args, std::index_sequence_for<A...>()); }, &bound);
   return 0;
+}
+
+// A kernel as it is listed for launches: its name, the threads it is compiled for, the sizes of its parameters.
+struct Entry { const char* name; unsigned threads, count; unsigned sizes[32]; void (*run)(unsigned, unsigned, unsigned, size_t, void**); };
+template <class... A> constexpr Entry sized(const char* name, unsigned threads, void (*)(A...)) {
+  return {name, threads, sizeof...(A), {sizeof(A)...}, nullptr};
+}
+template <auto kernel> constexpr Entry entry(const char* name, unsigned threads) {
+  Entry e = sized(name, threads, kernel);
+  e.run = [](unsigned x, unsigned y, unsigned threads, size_t shared, void** args) { call(kernel, nullptr, {x, y, 1}, threads, shared, args); };
+  return e;
 }
 }
 

@@ -1,0 +1,1 @@
+//! cuBLASLt's functions, `cublasLt*`, as `cublasLt.h` declares them.

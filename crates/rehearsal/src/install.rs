@@ -1,0 +1,77 @@
+//! How programs come to the pretended libraries, and what is said when a kernel touches what is not there.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+/// What Fathom looks for.
+const FILES: [&str; 5] =
+    ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"];
+
+/// Whether there is a C++ compiler, without which no kernel runs.
+pub fn is_possible() -> bool {
+    Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Makes a folder of links with the names of CUDA's libraries, for `FATHOM_CUDA_LIBS`. The shared library is the one that cargo
+/// builds beside the tests and programs of a target.
+///
+/// # Errors
+/// If it was not built, or the folder cannot be written.
+pub fn install(folder: &Path) -> std::io::Result<()> {
+    let library = find().ok_or_else(|| std::io::Error::other("libfathom_rehearsal.so was not built"))?;
+    std::fs::create_dir_all(folder)?;
+    for file in FILES {
+        let link = folder.join(file);
+        match std::fs::remove_file(&link) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => std::os::unix::fs::symlink(&library, link)?,
+        }
+    }
+    Ok(())
+}
+
+fn find() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folders = program.ancestors().skip(1).take(3);
+    let files = folders.flat_map(|folder| [folder.to_path_buf(), folder.join("deps")]);
+    files.map(|folder| folder.join("libfathom_rehearsal.so")).find(|file| file.is_file())
+}
+
+thread_local! {
+    /// The kernel that this thread runs: address and length of its name.
+    static RUNNING: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Runs a kernel; if it touches what is no memory, a line says which it was.
+pub(crate) fn during(name: &str, run: impl FnOnce()) {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        // SAFETY: a handler that only writes and ends the process.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = (fell as extern "C" fn(libc::c_int)) as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        }
+    });
+    RUNNING.set((name.as_ptr().addr(), name.len()));
+    run();
+    RUNNING.set((0, 0));
+}
+
+extern "C" fn fell(_: libc::c_int) {
+    let (at, len) = RUNNING.get();
+    let write = |from: *const u8, len: usize| {
+        // SAFETY: bytes that live.
+        unsafe { libc::write(2, from.cast(), len) };
+    };
+    let words =
+        if len == 0 { "rehearsal: no memory there" } else { "rehearsal: no memory there, in kernel " };
+    write(words.as_ptr(), words.len());
+    write(std::ptr::with_exposed_provenance(at), len);
+    write(b"\n".as_ptr(), 1);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(139) };
+}

@@ -1,0 +1,1 @@
+//! NCCL's functions, `nccl*`, as `nccl.h` declares them.
