@@ -6,6 +6,8 @@
 mod memory;
 mod modules;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint};
@@ -31,7 +33,8 @@ fn within(call: &str, run: impl FnOnce(usize) -> Result<(), CUresult>) -> CUresu
         complain(call, "no context is current on this thread");
         return CUresult::CUDA_ERROR_INVALID_CONTEXT;
     };
-    status(state().alive().and_then(|()| run(device)))
+    let alive = state().alive();
+    status(alive.and_then(|()| run(device)))
 }
 
 /// Calls that may wait are forbidden to a thread that captures.
