@@ -129,7 +129,6 @@ pub fn mode(number: u64) -> Checked<Mode> {
         4 => Ok(Mode::Vector),
         5 => Ok(Mode::Block),
         1 | 2 => unsupported("factors for 16 or 32 elements: compute capability 10.0 and above"),
-        6 => unsupported("a factor for each of a batch: compute capability 10.0 and above"),
         other => invalid(format!("scaling mode {other}")),
     }
 }
@@ -157,11 +156,19 @@ pub fn check_scales(problem: &Problem) -> Checked<()> {
             if !problem.m.is_multiple_of(4) || !problem.n.is_multiple_of(4) {
                 return unsupported(format!("M {} and N {} must be multiples of 4", problem.m, problem.n));
             }
+            // TransformerEngine's `CanonicalizeGemmInput`: "observed this requirement only present for B tensor is 1D quantized".
+            if right == Mode::Vector && !problem.n.is_multiple_of(8) {
+                return unsupported(format!(
+                    "N {} must be a multiple of 8 where B has factors for 128 elements (observed; documented is 4)",
+                    problem.n
+                ));
+            }
         }
         _ => return unsupported(format!("A's scaling mode {left:?} with B's {right:?} is not listed")),
     }
+    // Footnote 8 of `cublasLtMatmul()`; the status is the one that PyTorch has met (pull request 164844).
     if problem.d.kind.is_narrow() {
-        return unsupported(format!("a narrow D with scaling modes {left:?} and {right:?}"));
+        return invalid(format!("a narrow D with scaling modes {left:?} and {right:?}"));
     }
     if let Some((name, ..)) = sides.iter().find(|(_, scale, _)| scale.address == 0) {
         let why = "without factors where there are more than one (the documents are silent)";
@@ -198,8 +205,18 @@ pub fn check_narrow(operation: &Operation, problem: &Problem) -> Checked<()> {
     if let Some((_, name)) = modes.into_iter().find(|(attribute, _)| operation.get(*attribute) != 0) {
         return unsupported(format!("the scaling mode of {name} must not be modified on this device"));
     }
+    let fast = operation.get(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM) != 0;
     if !problem.is_narrow() {
-        return Ok(());
+        return if fast {
+            invalid("fast accumulation is for FP8 (the documents are silent)")
+        } else {
+            Ok(())
+        };
+    }
+    let blocked = |scale: &Scale| matches!(scale.mode, Mode::Vector | Mode::Block);
+    if fast && (blocked(&problem.scale_a) || blocked(&problem.scale_b)) {
+        // PyTorch's `CUDABlas.cpp` refuses it; TransformerEngine never asks for it.
+        return unsupported("fast accumulation with factors of blocks (the documents are silent)");
     }
     if operation.get(Attribute::CUBLASLT_MATMUL_DESC_TRANSA) != 1 || problem.transposed[1] {
         return unsupported("FP8 on Hopper: A must be transposed and B must not (TN)");

@@ -2,6 +2,7 @@
 //! would make it fail is asked of the work itself.
 
 mod products;
+mod refusals;
 mod values;
 
 use std::ffi::c_void;
@@ -142,6 +143,8 @@ struct Call {
     places: [Place; 4],
     alpha: f32,
     beta: f32,
+    /// Addresses of them, if they are the device's.
+    device_scalars: Option<[u64; 2]>,
     /// Of the preference.
     workspace: u64,
     alignments: [u32; 4],
@@ -166,6 +169,7 @@ impl Call {
             places: sides.map(Side::place),
             alpha: 1.0,
             beta: 0.0,
+            device_scalars: None,
             workspace: 32 << 20,
             alignments: [256; 4],
             given: None,
@@ -234,28 +238,17 @@ impl Call {
             let algo = if self.pick.is_some() { &raw const result.algo } else { null() };
             let [a, b, c, d] =
                 self.places.map(|place| without_provenance_mut::<c_void>(place.address as usize));
-            let (alpha, beta) = (&raw const self.alpha, &raw const self.beta);
+            let own = [(&raw const self.alpha).cast(), (&raw const self.beta).cast()];
+            let there = |scalars: [u64; 2]| {
+                scalars.map(|at| without_provenance_mut::<c_void>(at as usize).cast_const())
+            };
+            let [alpha, beta] = self.device_scalars.map_or(own, there);
             let stream = without_provenance_mut(self.stream as usize);
             let workspace = without_provenance_mut(workspace as usize);
             // SAFETY: of the header.
             made = unsafe {
                 cublasLtMatmul(
-                    handle,
-                    product,
-                    alpha.cast(),
-                    a,
-                    la,
-                    b,
-                    lb,
-                    beta.cast(),
-                    c,
-                    lc,
-                    d,
-                    ld,
-                    algo,
-                    workspace,
-                    bytes,
-                    stream,
+                    handle, product, alpha, a, la, b, lb, beta, c, lc, d, ld, algo, workspace, bytes, stream,
                 )
             };
         }

@@ -125,6 +125,8 @@ fn a_beta_of_zero_does_not_read_c() {
     // It need not even be memory of the device.
     call.places[2].address = 256;
     call.run();
+    call.places[2].address = 0;
+    call.run();
     call.beta = 1.0;
     assert_eq!(call.make(), (OK, Status::CUBLAS_STATUS_INVALID_VALUE));
 }
@@ -142,6 +144,23 @@ fn accumulates_in_place_and_again() {
     let expected: Vec<f64> =
         product.iter().zip(&c.values).map(|(new, old)| 2.0 * new + f64::from(*old)).collect();
     near(&c.read(), &expected, Kind::F32, 40);
+}
+
+#[test]
+fn scalars_of_the_device_are_read_when_the_product_runs() {
+    let Sides { a, b, c, d, .. } = sides([Kind::F32; 4], [false; 2], [8, 8, 8], [0; 4]);
+    let mut call = Call::new([&a, &b, &c, &d], [false; 2], stream());
+    let (alpha, beta) = (floats(&[2.0]), floats(&[-1.0]));
+    call.device_scalars = Some([alpha, beta]);
+    // They are the device's, and the pointer mode says the host's; then the other way round.
+    assert_eq!(call.make(), (OK, Status::CUBLAS_STATUS_INVALID_VALUE));
+    call.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, 1, 4);
+    call.run();
+    let product = reference([&a, &b], [false; 2], [8, 8, 8], |_, _, _| 2.0);
+    let expected: Vec<f64> = product.iter().zip(&c.values).map(|(new, old)| new - f64::from(*old)).collect();
+    near(&d.read(), &expected, Kind::F32, 8);
+    call.device_scalars = None;
+    assert_eq!(call.make(), (OK, Status::CUBLAS_STATUS_INVALID_VALUE));
 }
 
 #[test]
@@ -269,7 +288,7 @@ fn blocks(
 #[test]
 fn blocks_of_eight_bits_have_factors() {
     for modes in [[3, 3], [4, 4], [4, 5], [5, 4]] {
-        for shape @ [m, n, k] in [[160, 132, 400], [16, 4, 128], [264, 260, 16], [32, 136, 1040]] {
+        for shape @ [m, n, k] in [[160, 136, 400], [16, 8, 128], [264, 264, 16], [32, 136, 1040]] {
             for kinds in [
                 [Kind::E4m3, Kind::E4m3, Kind::Bf16, Kind::Bf16],
                 [Kind::E5m2, Kind::E4m3, Kind::F32, Kind::F32],
@@ -292,4 +311,22 @@ fn blocks_of_eight_bits_have_factors() {
             }
         }
     }
+}
+
+#[test]
+fn a_part_of_a_wider_buffer_can_be_written() {
+    // Rows of D beside those of A, in columns of both.
+    let Sides { mut a, b, c, mut d, .. } = sides([Kind::Bf16; 4], [true, false], [12, 12, 12], [20; 4]);
+    let whole = room(32 * 12 * 2 + 512);
+    (a.address, d.address) = (whole, whole + 32);
+    for col in 0..12 {
+        // SAFETY: within the allocation.
+        unsafe { Kind::Bf16.write(&a.values[col * 12..(col + 1) * 12], a.column(col)) };
+    }
+    let mut call = Call::new([&a, &b, &c, &d], [true, false], stream());
+    call.alignments = [32; 4];
+    call.run();
+    let expected = reference([&a, &b], [true, false], [12; 3], |_, _, _| 1.0);
+    near(&d.read(), &expected, Kind::Bf16, 12);
+    assert_eq!(a.read(), a.values);
 }
