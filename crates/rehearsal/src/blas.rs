@@ -1,1 +1,0 @@
-//! cuBLASLt's functions, `cublasLt*`, as `cublasLt.h` declares them.

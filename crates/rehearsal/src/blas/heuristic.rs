@@ -1,0 +1,149 @@
+//! Algorithms. There are some with and some without a workspace; each says what it was chosen for, and is good for nothing else.
+
+use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use cudarc::cublaslt::sys::{
+    cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatmulHeuristicResult_t,
+    cublasLtMatmulPreference_t, cublasLtMatrixLayout_t, cublasStatus_t as Status,
+};
+
+use super::objects::{Preference, check_handle, layout, operation, preference};
+use super::problem::Problem;
+use super::{Checked, answer, give, invalid, unsupported};
+
+/// What an algorithm begins with.
+const MAGIC: u64 = u64::from_le_bytes(*b"rehearse");
+
+/// An algorithm, as it stands in the header's opaque words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Algorithm {
+    /// Of the product.
+    pub key: u64,
+    /// Bytes that it wants.
+    pub workspace: u64,
+    /// Bytes that addresses of A, B, C and D are multiples of.
+    pub alignments: [u64; 4],
+    /// Its number.
+    pub index: u64,
+}
+
+fn seal(words: &[u64; 7]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    words.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Algorithm {
+    fn pack(&self) -> cublasLtMatmulAlgo_t {
+        let alignments =
+            self.alignments.iter().fold(0, |all, one| all << 8 | u64::from(one.trailing_zeros()));
+        let words = [MAGIC, self.key, self.workspace, alignments, self.index, 0, 0];
+        let [a, b, c, d, e, f, g] = words;
+        cublasLtMatmulAlgo_t { data: [a, b, c, d, e, f, g, seal(&words)] }
+    }
+
+    /// One that came from here.
+    pub fn unpack(algorithm: &cublasLtMatmulAlgo_t) -> Checked<Algorithm> {
+        let [magic, key, workspace, alignments, index, f, g, sealed] = algorithm.data;
+        if magic != MAGIC || sealed != seal(&[magic, key, workspace, alignments, index, f, g]) {
+            return invalid("the algorithm is none that the heuristic has given");
+        }
+        let alignments = [24, 16, 8, 0].map(|shift| 1 << (alignments >> shift & 0xff));
+        Ok(Algorithm { key, workspace, alignments, index })
+    }
+}
+
+/// Schemes of reduction, as the header's bits.
+const NONE: u64 = 0;
+const INPLACE: u64 = 1;
+const COMPUTE_TYPE: u64 = 2;
+const OUTPUT_TYPE: u64 = 4;
+
+/// What there is for a product, in the order of how fast it would be. Those that split the inner dimension want a workspace, and
+/// come first, so that who gives none to them is found out.
+pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+    if wishes.search != 0 {
+        return unsupported("the rehearsal has no search mode but the best fit");
+    }
+    if wishes.implementations != u64::MAX {
+        return unsupported("the rehearsal does not know implementations");
+    }
+    let sides = [("A", problem.a), ("B", problem.b), ("C", problem.c), ("D", problem.d)];
+    for ((name, matrix), alignment) in sides.into_iter().zip(wishes.alignments) {
+        let least = if problem.is_narrow() { 16 } else { matrix.kind.size() };
+        if alignment < least {
+            return unsupported(format!(
+                "{name} at multiples of {alignment} bytes, where {least} are needed"
+            ));
+        }
+    }
+    let elements = problem.m as u64 * problem.n as u64;
+    let all = [
+        (COMPUTE_TYPE, 2 * 4 * elements),
+        (INPLACE, 1 << 20),
+        (NONE, 0),
+        (OUTPUT_TYPE, 3 * problem.d.kind.size() * elements),
+        (NONE, 0),
+    ];
+    let fits = |(_, (scheme, bytes)): &(usize, (u64, u64))| {
+        scheme & wishes.reductions == *scheme && *bytes <= wishes.workspace
+    };
+    let make = |(index, (_, bytes)): (usize, (u64, u64))| Algorithm {
+        key: problem.key,
+        workspace: bytes,
+        alignments: wishes.alignments,
+        index: index as u64,
+    };
+    Ok(all
+        .into_iter()
+        .map(|(scheme, bytes)| (scheme, bytes.next_multiple_of(256)))
+        .enumerate()
+        .filter(fits)
+        .map(make)
+        .collect())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
+    handle: cublasLtHandle_t,
+    product: cublasLtMatmulDesc_t,
+    a: cublasLtMatrixLayout_t,
+    b: cublasLtMatrixLayout_t,
+    c: cublasLtMatrixLayout_t,
+    d: cublasLtMatrixLayout_t,
+    wishes: cublasLtMatmulPreference_t,
+    requested: c_int,
+    results: *mut cublasLtMatmulHeuristicResult_t,
+    returned: *mut c_int,
+) -> Status {
+    let run = || {
+        check_handle(handle)?;
+        // SAFETY: of the header. Nothing is returned unless all is well.
+        unsafe { give(returned, 0) }?;
+        if requested <= 0 || results.is_null() {
+            return invalid(format!("{requested} algorithms at {results:?}"));
+        }
+        let product = operation(product)?;
+        let layouts = [layout(a, "A")?, layout(b, "B")?, layout(c, "C")?, layout(d, "D")?];
+        let [a, b, c, d] = &layouts;
+        let problem = Problem::of(&product, [a, b, c, d])?;
+        let chosen = choose(&problem, &preference(wishes)?)?;
+        let mut count = 0;
+        for algorithm in chosen.iter().take(requested as usize) {
+            let result = cublasLtMatmulHeuristicResult_t {
+                algo: algorithm.pack(),
+                workspaceSize: algorithm.workspace as usize,
+                state: Status::CUBLAS_STATUS_SUCCESS,
+                wavesCount: 1.0,
+                reserved: [0; 4],
+            };
+            // SAFETY: of the header: as many as were requested.
+            unsafe { results.add(count).write(result) };
+            count += 1;
+        }
+        // SAFETY: of the header.
+        unsafe { give(returned, count as c_int) }
+    };
+    answer("cublasLtMatmulAlgoGetHeuristic", run())
+}

@@ -1,0 +1,209 @@
+//! What a product is, put together from its descriptors: D = scale_D (alpha scale_A scale_B op(A) op(B) + beta scale_C C).
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as Attribute;
+
+use super::objects::{Layout, Operation};
+use super::values::Kind;
+use super::{Checked, invalid, rules, unsupported};
+
+/// A matrix in memory, column after column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matrix {
+    pub kind: Kind,
+    pub rows: usize,
+    pub cols: usize,
+    pub ld: usize,
+}
+
+impl Matrix {
+    fn of(name: &str, layout: &Layout) -> Checked<Matrix> {
+        let Layout { kind, rows, cols, ld } = *layout;
+        if rows == 0 || cols == 0 {
+            return invalid(format!(
+                "{name} is {rows} x {cols} (of empty matrices the documents are silent)"
+            ));
+        }
+        if ld < 0 || (ld as u64) < rows {
+            return invalid(format!(
+                "{name} has {rows} rows and a leading dimension of {ld}: columns overlap"
+            ));
+        }
+        if rows.max(cols) > i32::MAX as u64 {
+            return unsupported(format!("{name} is {rows} x {cols}: more than an int32_t has"));
+        }
+        let Some(kind) = Kind::of(kind) else {
+            return unsupported(format!("{name} is of type {kind}, which the rehearsal does not have"));
+        };
+        Ok(Matrix { kind, rows: rows as usize, cols: cols as usize, ld: ld as usize })
+    }
+
+    /// Bytes from the first of its elements to behind the last.
+    pub fn bytes(&self) -> u64 {
+        self.column(self.cols - 1) + self.rows as u64 * self.kind.size()
+    }
+
+    /// Bytes from the first of its elements to a column.
+    pub fn column(&self, index: usize) -> u64 {
+        index as u64 * self.ld as u64 * self.kind.size()
+    }
+}
+
+/// How products are made of f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// As they are.
+    Full,
+    /// Of rounded numbers.
+    Tf32,
+    F16,
+    Bf16,
+}
+
+/// How the factors of a matrix are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// One for all.
+    Tensor,
+    /// One for each row of op(A), or column of op(B).
+    Outer,
+    /// One for 128 elements along the inner dimension.
+    Vector,
+    /// One for a block of 128 by 128.
+    Block,
+}
+
+/// The factors of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    pub mode: Mode,
+    /// Of a device; null means one.
+    pub address: u64,
+}
+
+/// Width and height of a block.
+pub const BLOCK: usize = 128;
+
+impl Scale {
+    /// How many factors there are for a matrix with that many outer rows (of op(A)) or columns (of op(B)).
+    pub fn count(&self, outer: usize, inner: usize) -> usize {
+        match self.mode {
+            Mode::Tensor => 1,
+            Mode::Outer => outer,
+            Mode::Vector => outer * inner.div_ceil(BLOCK),
+            Mode::Block => outer.div_ceil(BLOCK) * inner.div_ceil(BLOCK).next_multiple_of(4),
+        }
+    }
+
+    /// Where the factor is of an outer index and a block of the inner dimension.
+    pub fn index(&self, outer: usize, block: usize, [outers, inner]: [usize; 2]) -> usize {
+        match self.mode {
+            Mode::Tensor => 0,
+            Mode::Outer => outer,
+            Mode::Vector => block * outers + outer,
+            Mode::Block => outer / BLOCK * inner.div_ceil(BLOCK).next_multiple_of(4) + block,
+        }
+    }
+}
+
+/// A product.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    pub d: Matrix,
+    pub transposed: [bool; 2],
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub precision: Precision,
+    /// Alpha and beta are in a device's memory.
+    pub scalars_on_device: bool,
+    pub scale_a: Scale,
+    pub scale_b: Scale,
+    /// Addresses of one factor, or null.
+    pub scale_c: u64,
+    pub scale_d: u64,
+    /// Where the largest of all is written, or null.
+    pub largest: u64,
+    /// Differs where an algorithm for one product is none for the other.
+    pub key: u64,
+}
+
+fn transposed(name: &str, value: u64) -> Checked<bool> {
+    match value {
+        0 => Ok(false),
+        // The conjugate of what is real is itself.
+        1 | 2 => Ok(true),
+        _ => invalid(format!("op({name}) is {value}")),
+    }
+}
+
+fn shape(matrix: &Matrix, transposed: bool) -> [usize; 2] {
+    if transposed { [matrix.cols, matrix.rows] } else { [matrix.rows, matrix.cols] }
+}
+
+impl Problem {
+    /// What is asked for, if the documents list it for this device.
+    pub fn of(operation: &Operation, [a, b, c, d]: [&Layout; 4]) -> Checked<Problem> {
+        let get = |attribute| operation.get(attribute);
+        let key = {
+            let mut hasher = DefaultHasher::new();
+            for layout in [a, b, c, d] {
+                (layout.kind, layout.rows, layout.cols, layout.ld).hash(&mut hasher);
+            }
+            rules::KEY.iter().for_each(|attribute| get(*attribute).hash(&mut hasher));
+            hasher.finish()
+        };
+        let [a, b] = [Matrix::of("A", a)?, Matrix::of("B", b)?];
+        let [c, d] = [Matrix::of("C", c)?, Matrix::of("D", d)?];
+        let left = transposed("A", get(Attribute::CUBLASLT_MATMUL_DESC_TRANSA))?;
+        let right = transposed("B", get(Attribute::CUBLASLT_MATMUL_DESC_TRANSB))?;
+        let ([m, k], [inner, n]) = (shape(&a, left), shape(&b, right));
+        if inner != k || shape(&d, false) != [m, n] {
+            let [rows, cols] = shape(&d, false);
+            return invalid(format!("op(A) is {m} x {k}, op(B) {inner} x {n}, D {rows} x {cols}"));
+        }
+        if shape(&c, false) != [m, n] {
+            return invalid(format!("C is {} x {}, D {m} x {n}", c.rows, c.cols));
+        }
+        rules::refuse_what_is_absent(operation)?;
+        let precision = rules::precision(operation, [&a, &b, &c, &d])?;
+        let scale =
+            |mode, address| Checked::Ok(Scale { mode: rules::mode(get(mode))?, address: get(address) });
+        let problem = Problem {
+            a,
+            b,
+            c,
+            d,
+            transposed: [left, right],
+            m,
+            n,
+            k,
+            precision,
+            scalars_on_device: get(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE) == 1,
+            scale_a: scale(
+                Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+            )?,
+            scale_b: scale(
+                Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+            )?,
+            scale_c: get(Attribute::CUBLASLT_MATMUL_DESC_C_SCALE_POINTER),
+            scale_d: get(Attribute::CUBLASLT_MATMUL_DESC_D_SCALE_POINTER),
+            largest: get(Attribute::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER),
+            key,
+        };
+        rules::check_scales(&problem)?;
+        rules::check_narrow(operation, &problem)?;
+        Ok(problem)
+    }
+
+    /// Eight bits on both sides.
+    pub fn is_narrow(&self) -> bool {
+        self.a.kind.is_narrow()
+    }
+}
