@@ -200,6 +200,8 @@ fn updates(memory: &mut Memory<'_>) {
         master: master.as_mut_ptr(),
         moments: Elem::F32,
         coded: None,
+        keys: [1, 2],
+        first: 0,
         m: m.as_mut_ptr().cast(),
         v: v.as_mut_ptr().cast(),
         grad: grad.as_ptr(),

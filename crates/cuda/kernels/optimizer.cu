@@ -29,13 +29,13 @@ FN float to_e4m3(float x, u32 noise) {
   return copysignf(floorf(size * 512.f + (float)noise / 1048576.f) / 512.f, x);
 }
 
-// Eight moments to storage. `key` is a number for this moment and update, `at` the element.
-FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 key, u32 coded, i64 first, bool root) {
+// Eight moments to storage. `key` is a number for the weight, this moment and the update, `first + at` the element.
+FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u32 key, i64 first, bool root) {
   if (to.type == BF16) {
     #pragma unroll
     for (int i = 0; i < 8; i++) {
-      const u32 bits = as_bits(x[i]), noise = (u32)mixed(key, (u64)(at + i)) & 0xffffu;
-      if (fabsf(x[i]) < infinity()) x[i] = as_float((bits + noise) & 0xffff0000u);
+      const u32 noise = noise_of(key, (u32)(first + at + i)) >> 4;
+      if (fabsf(x[i]) < infinity()) x[i] = as_float((as_bits(x[i]) + noise) & 0xffff0000u);
     }
   } else if (to.type == E4M3) {
     float most = 0.f;
@@ -52,7 +52,7 @@ FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u64 
     #pragma unroll
     for (int i = 0; i < 8; i++) {
       const float least = root && x[i] > 0.f ? 0.001953125f : 0.f;
-      x[i] = to_e4m3(x[i] * inverse, noise_of(coded, (u32)(first + at + i)));
+      x[i] = to_e4m3(x[i] * inverse, noise_of(key, (u32)(first + at + i)));
       if (root) x[i] = fmaxf(x[i], least);
     }
     if (left > 0 && (threadIdx.x & 15) == 0) scales[at / 128] = scale;
@@ -100,7 +100,7 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
   }
   store8(weight, 0, at, left, w);
   if (master.ptr) store8(param, 0, at, left, w);
-  const u32 coded = 2u * ((u32)key ^ (u32)count * 0x85ebca77u);
-  put_moments(m, m_scales, at, left, first, mixed((u64)count, 0), coded, first_element, false);
-  if (v.ptr) put_moments(v, v_scales, at, left, second, mixed((u64)count, 1), coded + 1u, first_element, true);
+  const u32 noisy = 2u * ((u32)key ^ (u32)count * 0x85ebca77u);
+  put_moments(m, m_scales, at, left, first, noisy, first_element, false);
+  if (v.ptr) put_moments(v, v_scales, at, left, second, noisy + 1u, first_element, true);
 }

@@ -47,10 +47,17 @@ pub struct Kernel {
     pub threads: u32,
     count: u32,
     sizes: [u32; 32],
+    kinds: [u8; 32],
     run: Run,
 }
 
 impl Kernel {
+    /// Its parameters, a letter each: `p` address, `l` 64-bit and `i` 32-bit integer, `f` f32, and from `A` on structures of 8, 16
+    /// and more bytes.
+    pub fn kinds(&self) -> &str {
+        std::str::from_utf8(&self.kinds[..self.count as usize]).unwrap_or_default()
+    }
+
     /// Copies arguments.
     ///
     /// # Safety
@@ -147,34 +154,43 @@ fn entries(text: &str) -> Vec<(String, u32)> {
     text.split("emu::bounds(").skip(1).filter_map(one).collect()
 }
 
-impl Draft {
-    fn compile(&mut self) -> Result<(), String> {
-        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let file = |name: &str| folder.path().join(name);
-        let write = |name: &str, text: &str| {
-            std::fs::write(file(name), text).map_err(|error| format!("{name}: {error}"))
-        };
-        write("emu.h", EMULATION)?;
-        write("program.cu", &self.text)?;
-        for (name, text) in &self.headers {
-            write(name, text)?;
-        }
-        let start = "#include \"emu.h\"\n#include \"program.cu\"\n";
-        write("plain.cpp", start)?;
-        let text = run(folder.path(), &["-E", "-P", "plain.cpp"])?;
-        let mut main = format!("{start}extern \"C\" const emu::Entry emu_entries[] = {{\n");
-        for (name, threads) in entries(&text) {
-            main += &format!("  emu::entry<{name}>(\"{name}\", {threads}),\n");
-        }
-        main += "  {} };\n";
-        write("main.cpp", &main)?;
-        let flags =
-            "-O1 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp -march=native";
-        run(folder.path(), &flags.split(' ').collect::<Vec<_>>())?;
-        let library = std::fs::read(file("program.so")).map_err(|error| error.to_string())?;
-        self.image = [&MAGIC[..], &(library.len() as u64).to_le_bytes(), &library].concat();
-        Ok(())
+/// Everything that decides an image besides the text and its headers.
+pub fn version() -> &'static str {
+    EMULATION
+}
+
+/// Kernels for the processor, from their text and the headers that it names: an image for [`Program::load`].
+///
+/// # Errors
+/// The compiler's words.
+pub fn compile<'a>(
+    text: &str,
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<u8>, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let file = |name: &str| folder.path().join(name);
+    let write =
+        |name: &str, text: &str| std::fs::write(file(name), text).map_err(|error| format!("{name}: {error}"));
+    write("emu.h", EMULATION)?;
+    write("program.cu", text)?;
+    for (name, text) in headers {
+        write(name, text)?;
     }
+    let start = "#include \"emu.h\"\n#include \"program.cu\"\n";
+    write("plain.cpp", start)?;
+    let text = run(folder.path(), &["-E", "-P", "plain.cpp"])?;
+    let mut main = format!("{start}extern \"C\" const emu::Entry emu_entries[] = {{\n");
+    for (name, threads) in entries(&text) {
+        main += &format!("  emu::entry<{name}>(\"{name}\", {threads}),\n");
+    }
+    main += "  {} };\n";
+    write("main.cpp", &main)?;
+    let flags = "-O1 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let native = [&flags[..], &["-march=native"]].concat();
+    run(folder.path(), &native).or_else(|_| run(folder.path(), &flags))?;
+    let library = std::fs::read(file("program.so")).map_err(|error| error.to_string())?;
+    Ok([&MAGIC[..], &(library.len() as u64).to_le_bytes(), &library].concat())
 }
 
 /// What the compiler prints, or what it complains of.
@@ -249,9 +265,13 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
         (&mut *program, (0..count as usize).map(option).collect::<Vec<_>>())
     };
     let chip = options.iter().any(|option| option == "--gpu-architecture=sm_90a");
-    let compiled = if chip { draft.compile() } else { Err("the rehearsal is of an sm_90a".into()) };
+    let headers = draft.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    let compiled = if chip { compile(&draft.text, headers) } else { Err("an sm_90a is rehearsed".into()) };
     match compiled {
-        Ok(()) => SUCCESS,
+        Ok(image) => {
+            draft.image = image;
+            SUCCESS
+        }
         Err(why) => {
             draft.log = format!("{}: {why}", draft.name);
             COMPILATION
@@ -333,16 +353,10 @@ mod tests {
         }
         let source = "extern \"C\" [[emu::bounds(64)]] void twice(float* x, int n) {\n\
                       const int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }";
-        let mut draft = Draft {
-            name: "twice.cu".into(),
-            text: source.into(),
-            headers: Vec::new(),
-            log: String::new(),
-            image: Vec::new(),
-        };
-        draft.compile().unwrap();
+        let image = compile(source, []).unwrap();
         // SAFETY: the image that was just made.
-        let program = unsafe { Program::load(draft.image.as_ptr()) }.unwrap();
+        let program = unsafe { Program::load(image.as_ptr()) }.unwrap();
+        assert_eq!(program.kernel("twice").unwrap().kinds(), "pi");
         let mut x: Vec<f32> = (0..100).map(|i| i as f32).collect();
         let args: Vec<Box<[u8]>> = vec![
             (x.as_mut_ptr().expose_provenance() as u64).to_ne_bytes().into(),

@@ -126,7 +126,7 @@ inline void launch(dim3 grid, unsigned threads, size_t shared, void (*body)(void
 
 // The kinds of a kernel's parameters: p address, l 64-bit, i 32-bit, f float, and sizes of structures as letters from A on
 // (A: 8 bytes, B: 16, ...).
-template <class T> char kind() {
+template <class T> constexpr char kind() {
   if constexpr (std::is_pointer_v<T>) return 'p';
   else if constexpr (std::is_same_v<T, float>) return 'f';
   else if constexpr (std::is_integral_v<T>) return sizeof(T) == 8 ? 'l' : 'i';
@@ -136,22 +136,19 @@ struct Call { void** args; void (*run)(Call*); void* kernel; };
 template <class... A, size_t... I> void apply(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
   kernel(*(A*)args[I]...);
 }
-template <class... A> int call(void (*kernel)(A...), const char* kinds, dim3 grid, unsigned threads, size_t shared, void** args) {
-  const char expected[] = {kind<A>()..., 0};
-  if (kinds && std::strcmp(kinds, expected)) { std::fprintf(stderr, "kernel takes %s, launch has %s\n", expected, kinds); return 2; }
+template <class... A> void call(void (*kernel)(A...), dim3 grid, unsigned threads, size_t shared, void** args) {
   struct Bound { void (*kernel)(A...); void** args; } bound = {kernel, args};
   launch(grid, threads, shared, [](void* p) { Bound* b = (Bound*)p; apply(b->kernel, b->args, std::index_sequence_for<A...>()); }, &bound);
-  return 0;
 }
 
-// A kernel as it is listed for launches: its name, the threads it is compiled for, the sizes of its parameters.
-struct Entry { const char* name; unsigned threads, count; unsigned sizes[32]; void (*run)(unsigned, unsigned, unsigned, size_t, void**); };
+// A kernel as it is listed for launches: its name, the threads it is compiled for, its parameters' sizes and kinds.
+struct Entry { const char* name; unsigned threads, count; unsigned sizes[32]; char kinds[32]; void (*run)(unsigned, unsigned, unsigned, size_t, void**); };
 template <class... A> constexpr Entry sized(const char* name, unsigned threads, void (*)(A...)) {
-  return {name, threads, sizeof...(A), {sizeof(A)...}, nullptr};
+  return {name, threads, sizeof...(A), {sizeof(A)...}, {kind<A>()...}, nullptr};
 }
 template <auto kernel> constexpr Entry entry(const char* name, unsigned threads) {
   Entry e = sized(name, threads, kernel);
-  e.run = [](unsigned x, unsigned y, unsigned threads, size_t shared, void** args) { call(kernel, nullptr, {x, y, 1}, threads, shared, args); };
+  e.run = [](unsigned x, unsigned y, unsigned threads, size_t shared, void** args) { call(kernel, {x, y, 1}, threads, shared, args); };
   return e;
 }
 }

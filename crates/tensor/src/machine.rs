@@ -325,6 +325,10 @@ pub struct AdamW<'a> {
     pub v: Option<&'a Tensor>,
     /// Of moments that are e4m3 codes ([`crate::moments`]).
     pub scales: Option<MomentScales<'a>>,
+    /// A number for the weight. With the next one and `updates` it decides how narrow moments are rounded.
+    pub key: u32,
+    /// Which of the weight's elements the first one is; a multiple of the block's where there are scales.
+    pub first: usize,
     /// f32 gradient of the sum; multiplied by `scale`.
     pub grad: &'a Tensor,
     /// f32 [1, 1]: one over the valid tokens, times the clip factor.
@@ -345,17 +349,13 @@ pub struct AdamW<'a> {
     pub updates: &'a Tensor,
 }
 
-/// The scales of an update's moments, f32 [1, blocks], and what decides how they are rounded.
+/// The scales of an update's moments, f32 [1, blocks].
 #[derive(Clone, Copy, Debug)]
 pub struct MomentScales<'a> {
     /// Of first moments.
     pub m: &'a Tensor,
     /// Of the roots of second moments.
     pub v: Option<&'a Tensor>,
-    /// A number for the weight.
-    pub key: u32,
-    /// Which of its elements the first one is; a multiple of the block's.
-    pub first: usize,
 }
 
 /// From the gradient's sum of squares to the factor of an update. All f32 [1, 1] but the count of updates.

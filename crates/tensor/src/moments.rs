@@ -1,13 +1,17 @@
-//! Moments of an optimizer in eight bits: e4m3 codes in blocks of [`BLOCK`] elements with a scale each; of second moments their
+//! Moments of an optimizer in fewer bits than f32: how they are rounded.
+//!
+//! An average that moves by a twentieth never leaves a code if it is rounded to the nearest one, of which eight lie between
+//! powers of two; one that moves by a thousandth never leaves a bf16 number. So an update rounds up or down as a hash of the
+//! weight, the element and the count of updates says: right on average, and the same whichever rank or machine does it.
+//!
+//! In eight bits they are e4m3 codes in blocks of [`BLOCK`] elements with a scale each; of second moments their
 //! roots, which have half the range of exponents.
 //!
 //! Blocks of 128 are those of COAT (Xi et al., 2025), e4m3 codes with powers of two as scales those of OCP's microscaling formats
 //! (2023). With such a scale every first moment and every square of a root is a bf16 number, so a checkpoint in bf16 holds
 //! moments exactly, and what is read from it has the same blocks and the same values.
 //!
-//! An average that moves by a twentieth never leaves a code if it is rounded to the nearest one, of which eight lie between
-//! powers of two. So an update rounds up or down as a hash of the weight, the element and the count of updates says: right on
-//! average, and the same whichever rank does it. A root that is not zero stays so, because weights are divided by it.
+//! A root that is not zero stays so, because weights are divided by it.
 //!
 //! All of this is arithmetic on one element at a time without a branch, so that it becomes vector code where it is inlined.
 
@@ -71,6 +75,18 @@ pub fn key(weight: u32, updates: i32, second: bool) -> u32 {
     (weight ^ (updates as u32).wrapping_mul(0x85eb_ca77)).wrapping_mul(2).wrapping_add(u32::from(second))
 }
 
+/// The bf16 number below or above `x`: above if the part of `x` between the two is greater than the upper 16 bits of `noise`
+/// leave. What is a bf16 number already stays it, as does what is not finite.
+#[inline(always)]
+pub fn round_bf16(x: f32, noise: u32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(noise >> 4);
+    let finite = bits & 0x7fff_ffff < 0x7f80_0000;
+    // The first bit of a NaN's fraction says that it is one.
+    let kept = bits | if bits & 0x7fff_ffff > 0x7f80_0000 { 0x40_0000 } else { 0 };
+    ((if finite { rounded } else { kept }) >> 16) as u16
+}
+
 /// The codes of a block, whose elements are given as `root` says: as they are, or squares whose roots are kept. `noise` says of
 /// each element how it is rounded. Gives back the scale.
 ///
@@ -107,6 +123,25 @@ pub fn decode_block(codes: &[u8], scale: f32, root: bool, block: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An average that falls by a thousandth of itself, which is less than half of what lies between two bf16 numbers, falls.
+    #[test]
+    fn small_changes_of_bf16_are_kept_on_average() {
+        let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        let mut v = vec![wide(round_bf16(1.0, 0)); 4096];
+        for update in 0..1000 {
+            let key = key(7, update, true);
+            for (at, v) in v.iter_mut().enumerate() {
+                *v = wide(round_bf16(*v * 0.999, noise(key, at as u32)));
+            }
+        }
+        let mean = v.iter().sum::<f32>() / v.len() as f32;
+        assert!((mean / 0.999f32.powi(1000) - 1.0).abs() < 5e-3, "{mean}");
+        for (x, noise) in [(1.5, 0), (1.5, (1 << 20) - 1), (-0.0, 1 << 19), (f32::INFINITY, (1 << 20) - 1)] {
+            assert_eq!(wide(round_bf16(x, noise)).to_bits(), x.to_bits());
+        }
+        assert!(wide(round_bf16(f32::from_bits(0x7f80_0001), 5)).is_nan());
+    }
 
     #[test]
     fn codes_come_back_whatever_the_noise() {

@@ -14,10 +14,6 @@ pub struct Coded {
     pub m: *mut f32,
     /// Scales of the second moment's roots; null for SGD with momentum.
     pub v: *mut f32,
-    /// Keys of the noise that rounds the first and the second moment.
-    pub keys: [u32; 2],
-    /// Which element of the weight the first one is.
-    pub first: usize,
 }
 
 /// The kernel: block by block the moments become f32 and codes again.
@@ -61,7 +57,7 @@ impl<T: Float> Kernel for Blocks<'_, T> {
             // SAFETY: elements from..from + count of each tensor, and the block's scales, belong to this call.
             let moment = |codes: *mut u8, scales: *mut f32, root: bool| unsafe {
                 let codes = from_raw_parts_mut(codes.add(from), count);
-                Moment { codes, scale: &mut *scales.add(block), key: coded.keys[usize::from(root)], root }
+                Moment { codes, scale: &mut *scales.add(block), key: op.keys[usize::from(root)], root }
             };
             let (mut first, mut second) = ([0.0; BLOCK], [0.0; BLOCK]);
             let (first, second) = (&mut first[..count], &mut second[..count]);
@@ -72,9 +68,9 @@ impl<T: Float> Kernel for Blocks<'_, T> {
             let given = v.is_some().then_some(&mut *second);
             // SAFETY: as above.
             unsafe { self.update.advance::<L>(from, first, given) };
-            m.put(first, coded.first + from);
+            m.put(first, op.first + from);
             if let Some(v) = v {
-                v.put(second, coded.first + from);
+                v.put(second, op.first + from);
             }
         }
     }

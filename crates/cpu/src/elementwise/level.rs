@@ -39,6 +39,8 @@ pub(super) trait Float: Copy + Send + Sync + 'static {
     fn wide(self) -> f32;
     /// Rounds to nearest even.
     fn narrow(x: f32) -> Self;
+    /// Rounds up or down, as twenty bits of noise say.
+    fn settle(x: f32, noise: u32) -> Self;
 }
 
 impl Float for f32 {
@@ -48,6 +50,10 @@ impl Float for f32 {
     }
     #[inline(always)]
     fn narrow(x: f32) -> f32 {
+        x
+    }
+    #[inline(always)]
+    fn settle(x: f32, _: u32) -> f32 {
         x
     }
 }
@@ -64,6 +70,10 @@ impl Float for bf16 {
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
         let quiet = (bits >> 16) | 0x40;
         bf16::from_bits(if x.is_nan() { quiet } else { rounded } as u16)
+    }
+    #[inline(always)]
+    fn settle(x: f32, noise: u32) -> bf16 {
+        bf16::from_bits(fathom_tensor::moments::round_bf16(x, noise))
     }
 }
 

@@ -5,7 +5,7 @@ use super::Place;
 use super::coded::{Blocks, Coded};
 use super::level::{Float, Kernel, Level, by_elem, madd, run};
 use crate::mat::Elem;
-use fathom_tensor::moments::BLOCK;
+use fathom_tensor::moments::{BLOCK, noise};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -25,6 +25,10 @@ pub struct AdamW {
     pub moments: Elem,
     /// Of moments that are e4m3 codes.
     pub coded: Option<Coded>,
+    /// Keys of the noise that rounds narrow first and second moments.
+    pub keys: [u32; 2],
+    /// Which element of the weight the first one is.
+    pub first: usize,
     /// First moment.
     pub m: *mut u8,
     /// Second moment; null for SGD with momentum.
@@ -117,7 +121,7 @@ impl<T: Float, M: Float> Update<'_, T, M> {
         let Some(v) = v else {
             let next = |i: usize, weight: f32| {
                 let momentum = madd::<L>(op.beta1, m[i].wide(), grad[i] * self.scale);
-                m[i] = M::narrow(momentum);
+                m[i] = M::settle(momentum, noise(op.keys[0], (op.first + from + i) as u32));
                 weight * keep - op.lr * momentum
             };
             // SAFETY: as above.
@@ -129,7 +133,8 @@ impl<T: Float, M: Float> Update<'_, T, M> {
             let (g, old) = (grad[i] * self.scale, m[i].wide());
             let first = madd::<L>(1.0 - op.beta1, g - old, old);
             let second = madd::<L>(op.beta2, v[i].wide(), (1.0 - op.beta2) * g * g);
-            (m[i], v[i]) = (M::narrow(first), M::narrow(second));
+            let [of_m, of_v] = op.keys.map(|key| noise(key, (op.first + from + i) as u32));
+            (m[i], v[i]) = (M::settle(first, of_m), M::settle(second, of_v));
             weight * keep - step * (first / (second.sqrt() / root + op.eps))
         };
         // SAFETY: as above.

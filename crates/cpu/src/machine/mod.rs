@@ -16,6 +16,7 @@ mod spill;
 
 use std::sync::Arc;
 
+use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
@@ -517,7 +518,7 @@ impl Machine for Cpu {
         }
         assert!(op.v.is_none_or(|v| v.dtype() == op.m.dtype()), "adamw: m {:?}, v {:?}", op.m, op.v);
         let updates = i32s(op.updates)[0];
-        let coded = operands::codes(op, updates);
+        let coded = operands::codes(op);
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
         let call = elementwise::AdamW {
             count: op.param.len(),
@@ -526,6 +527,8 @@ impl Machine for Cpu {
             master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
             moments: coded.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
             coded,
+            keys: [false, true].map(|second| moments::key(op.key, updates, second)),
+            first: op.first,
             m: operands::start_mut(op.m),
             v: op.v.map_or(std::ptr::null_mut(), operands::start_mut),
             grad: f32s_mut(op.grad),

@@ -1,7 +1,7 @@
 //! Tensors as the operands of raw kernels. The one place where an address becomes a pointer.
 #![allow(unsafe_code)]
 
-use fathom_tensor::moments::{BLOCK, key};
+use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{AdamW, DType, Extent, Mask, NormBackward, Slice, Tensor};
 
 use super::expect;
@@ -140,7 +140,7 @@ pub fn zero_bytes(dst: &Tensor) {
 /// # Panics
 /// If scales are missing or too few.
 #[track_caller]
-pub fn codes(op: &AdamW<'_>, updates: i32) -> Option<elementwise::Coded> {
+pub fn codes(op: &AdamW<'_>) -> Option<elementwise::Coded> {
     let narrow = op.m.dtype() == DType::F8E4M3;
     assert_eq!(narrow, op.scales.is_some(), "adamw: moments {:?} with scales {:?}", op.m, op.scales);
     let scales = op.scales?;
@@ -148,9 +148,8 @@ pub fn codes(op: &AdamW<'_>, updates: i32) -> Option<elementwise::Coded> {
     expect("adamw", "scales of m", scales.m, wanted);
     scales.v.iter().for_each(|v| expect("adamw", "scales of v", v, wanted));
     assert!(op.v.is_some() == scales.v.is_some(), "adamw: v {:?} with scales {:?}", op.v, scales.v);
-    let keys = [false, true].map(|second| key(scales.key, updates, second));
     let v = scales.v.map_or(std::ptr::null_mut(), f32s_mut);
-    Some(elementwise::Coded { m: f32s_mut(scales.m), v, keys, first: scales.first })
+    Some(elementwise::Coded { m: f32s_mut(scales.m), v })
 }
 
 /// The words of an i32 tensor that is read; others may be reading it too.

@@ -45,14 +45,11 @@ pub fn adamw(op: &AdamW<'_>) -> Launch {
     assert!(op.grad.is_contiguous(), "adamw: grad is {:?}", op.grad);
     let args = args.raw_mat(op.grad.address(), 0, code(op.grad.dtype()));
     let args = args.plain(op.scale, DType::F32).plain(op.skip, DType::F32).plain(op.updates, DType::I32);
-    let (key, first) = op.scales.map_or((0, 0), |scales| (scales.key, scales.first));
     let args = match op.scales.filter(|_| coded) {
-        Some(MomentScales { m, v, .. }) => {
-            args.plain_out(m, DType::F32).plain_out(v.unwrap_or(m), DType::F32)
-        }
+        Some(MomentScales { m, v }) => args.plain_out(m, DType::F32).plain_out(v.unwrap_or(m), DType::F32),
         None => args.address(0).address(0),
     };
-    let args = args.int_bits(key.cast_signed()).long(first);
+    let args = args.int_bits(op.key.cast_signed()).long(op.first);
     let args = args.long(n).float(op.lr).float(op.beta1).float(op.beta2).float(op.eps).float(op.weight_decay);
     Launch::new(entries::adamw, n.div_ceil(2048), args)
 }

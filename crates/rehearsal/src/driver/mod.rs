@@ -19,7 +19,6 @@ use crate::device::{complain, settings, state};
 thread_local! {
     /// The device whose context is current on this thread.
     static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
-    static STARTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The device whose context is current on this thread.
@@ -77,7 +76,6 @@ fn known(call: &str, device: CUdevice) -> Result<usize, CUresult> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
-    STARTED.set(true);
     if flags == 0 { CUresult::CUDA_SUCCESS } else { CUresult::CUDA_ERROR_INVALID_VALUE }
 }
 

@@ -321,6 +321,8 @@ fn adamw_follows_its_definition() {
                     master: if with_master { master.mat_mut(0).ptr.cast() } else { std::ptr::null_mut() },
                     moments: Elem::F32,
                     coded: None,
+                    keys: [1, 2],
+                    first: 0,
                     m: m.mat_mut(0).ptr,
                     v: v.mat_mut(0).ptr,
                     grad: grad.mat(0).ptr.cast(),

@@ -243,6 +243,8 @@ fn optimizer(bed: &Bed) -> Made {
         m: &m,
         v: Some(&v),
         scales: None,
+        key: 7,
+        first: 0,
         grad: &grad,
         scale: &scale,
         skip: &skip,

@@ -70,7 +70,7 @@ fn updated(bed: &Bed, Moments { storage, second }: Moments) -> Made {
     let (param, master) = (bed.data(1, [1, size]), bed.wide(1, [1, size]));
     let (m, v) = (zeros(bed, size, storage), zeros(bed, size, storage));
     let [of_m, of_v] = [(); 2].map(|()| bed.zeros([1, size / moments::BLOCK]));
-    let scales = MomentScales { m: &of_m, v: Some(&of_v), key: 7, first: 0 };
+    let scales = MomentScales { m: &of_m, v: Some(&of_v) };
     let (scale, skip) = (bed.device.from_f32(1, 1, &[0.5], Category::Data), bed.zeros([1, 1]));
     for update in 1..4 {
         let (grad, updates) = (bed.wide(10 + update, [1, size]), bed.ints([1, 1], |_| update as i32));
@@ -80,6 +80,8 @@ fn updated(bed: &Bed, Moments { storage, second }: Moments) -> Made {
             m: &m,
             v: second.then_some(&v),
             scales: (storage == DType::F8E4M3).then_some(scales),
+            key: 7,
+            first: 256,
             grad: &grad,
             scale: &scale,
             skip: &skip,

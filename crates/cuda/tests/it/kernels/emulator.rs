@@ -1,32 +1,18 @@
 //! Compiles kernels for a processor, once for each text, and calls them as CUDA's driver would.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use fathom_cuda::kernels::{HEADERS, Launch, SOURCES, Source};
-use libloading::Library;
-
-const EMULATION: &str = include_str!("../../../../rehearsal/src/emu.h");
-
-type Run = unsafe extern "C" fn(
-    *const c_char,
-    *const c_char,
-    c_uint,
-    c_uint,
-    c_uint,
-    usize,
-    *mut *mut c_void,
-) -> c_int;
+use fathom_rehearsal::compiler::{self, Grid, Program};
 
 /// Whether a C++ compiler is there; says so once if not.
 pub fn is_possible() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let found = Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success());
+        let found = fathom_rehearsal::is_possible();
         if !found {
             println!("skipped: no C++ compiler (c++), so kernels are not emulated");
         }
@@ -34,76 +20,42 @@ pub fn is_possible() -> bool {
     })
 }
 
-fn text(source: &Source) -> String {
-    let call = |name: &str| {
-        format!(
-            "  if (!std::strcmp(name, \"{name}\")) return emu::call({name}, kinds, grid, threads, shared, args);\n"
-        )
-    };
-    let calls: String = source.entries.iter().map(|entry| call(entry.name)).collect();
-    format!(
-        "#include \"emu.h\"\n#include \"{}.cu\"\nextern \"C\" int emu_run(const char* name, const char* kinds, unsigned x, \
-         unsigned y, unsigned threads, size_t shared, void** args) {{\n  dim3 grid; grid.x = x; grid.y = y;\n{calls}  return 1;\n}}\n",
-        source.name
-    )
-}
-
-fn kernels() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
-}
-
-/// The library of a source, compiled unless an earlier run has left it.
-fn library(source: &Source) -> PathBuf {
+/// The image of a source, compiled unless an earlier run has left it.
+fn image(source: &Source) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated-kernels");
     std::fs::create_dir_all(&folder).unwrap();
-    let main = text(source);
     let mut hash = DefaultHasher::new();
-    (&main, EMULATION, source.text, &HEADERS).hash(&mut hash);
-    let stem = format!("{}-{:016x}", source.name, hash.finish());
-    let path = folder.join(format!("{stem}.so"));
-    if path.exists() {
-        return path;
+    (compiler::version(), source.text, &HEADERS).hash(&mut hash);
+    let path = folder.join(format!("{}-{:016x}", source.name, hash.finish()));
+    if let Ok(image) = std::fs::read(&path) {
+        return image;
     }
-    let (cpp, fresh) =
-        (folder.join(format!("{stem}.cpp")), folder.join(format!("{stem}.{}.so", std::process::id())));
-    std::fs::write(&cpp, main).unwrap();
-    let compile = |extra: &[&str]| {
-        let fixed = "-std=c++20 -O1 -fPIC -shared -w -U_FORTIFY_SOURCE -ffp-contract=off";
-        let mut command = Command::new("c++");
-        command.args(fixed.split(' ')).args(extra).arg("-I").arg(kernels()).arg(&cpp).arg("-o").arg(&fresh);
-        command.output().unwrap()
-    };
-    let mut output = compile(&["-march=native"]);
-    if !output.status.success() {
-        output = compile(&[]);
-    }
-    assert!(output.status.success(), "{}.cu: {}", source.name, String::from_utf8_lossy(&output.stderr));
+    let image =
+        compiler::compile(source.text, HEADERS).unwrap_or_else(|why| panic!("{}.cu: {why}", source.name));
+    let fresh = path.with_extension(std::process::id().to_string());
+    std::fs::write(&fresh, &image).unwrap();
     std::fs::rename(&fresh, &path).unwrap();
-    path
+    image
 }
 
 /// Runs a launch to its end.
 pub fn run(launch: &Launch) {
-    static OPEN: OnceLock<Vec<OnceLock<Library>>> = OnceLock::new();
+    static OPEN: OnceLock<Vec<OnceLock<Program>>> = OnceLock::new();
     if launch.is_empty() {
         return;
     }
     // A lock for each source: tests compile several at a time.
     let open = OPEN.get_or_init(|| SOURCES.iter().map(|_| OnceLock::new()).collect());
     let at = SOURCES.iter().position(|source| source.name == launch.entry.source).unwrap();
-    // SAFETY: a library of this test's own text, without initialisers.
-    let library = open[at].get_or_init(|| unsafe { Library::new(library(&SOURCES[at])) }.unwrap());
-    // SAFETY: the type is that of `emu_run` above.
-    let run = *unsafe { library.get::<Run>(b"emu_run") }.unwrap();
-    let [entry, kinds] = [launch.entry.name, launch.args.kinds()].map(|text| CString::new(text).unwrap());
+    // SAFETY: an image that the compiler made.
+    let program =
+        open[at].get_or_init(|| unsafe { Program::load(image(&SOURCES[at]).as_ptr()) }.unwrap());
+    let kernel = program.kernel(launch.entry.name).unwrap();
+    assert_eq!(launch.args.kinds(), kernel.kinds(), "{}", launch.entry.name);
     let (mut args, grid) = (launch.args, launch.grid);
-    let status = args.with_pointers(|pointers| {
-        // SAFETY: the launch's addresses are those of a processor's memory, charged while its tensors live; `emu_run` refuses
-        // arguments that are not those of the kernel's signature.
-        unsafe {
-            let (x, y, shared) = (grid.blocks[0], grid.blocks[1], grid.shared_bytes as usize);
-            run(entry.as_ptr(), kinds.as_ptr(), x, y, grid.threads, shared, pointers.as_mut_ptr())
-        }
-    });
-    assert_eq!(status, 0, "{}: arguments {}", launch.entry.name, launch.args.kinds());
+    assert!(grid.threads <= kernel.threads, "{}: {} threads", launch.entry.name, grid.threads);
+    // SAFETY: as many arguments as the kernel has, of its kinds.
+    let values = args.with_pointers(|pointers| unsafe { kernel.read(pointers.as_mut_ptr()) });
+    let grid = Grid { blocks: grid.blocks, threads: grid.threads, shared_bytes: grid.shared_bytes };
+    program.run(launch.entry.name, grid, &values).unwrap();
 }

@@ -44,6 +44,8 @@ impl Weights {
             m: &self.m,
             v: Some(&self.v),
             scales: None,
+            key: 7,
+            first: 384,
             grad: &self.grad,
             scale,
             skip,
@@ -72,10 +74,10 @@ fn momentum_alone() {
 
 #[test]
 fn updates() {
-    for param in [DType::F32, DType::Bf16] {
+    for types in [[DType::F32; 2], [DType::Bf16, DType::F32], [DType::F32, DType::Bf16], [DType::Bf16; 2]] {
         for skip in [0.0, 1.0] {
             same("adamw", |device| {
-                let weights = Weights::new(device, 2500, [param, DType::F32]);
+                let weights = Weights::new(device, 2500, types);
                 let (scale, skip) = (scalar(device, 0.5), scalar(device, skip));
                 for step in 1..4 {
                     let updates = device.from_i32(&[step], Category::Data);
@@ -129,7 +131,7 @@ fn narrow_moments_stay_near_wide_ones() {
             let updates = device.from_i32(&[step], Category::Data);
             super::set(&device, &weights.grad, &numbers(n, 50 + step as u64));
             let [m, v] = &scales;
-            let scales = MomentScales { m, v: Some(v), key: 7, first: 0 };
+            let scales = MomentScales { m, v: Some(v) };
             let scales = (moments == DType::F8E4M3).then_some(scales);
             emulator::run(&adamw(&AdamW { scales, ..weights.op([&scale, &skip, &updates]) }));
         }
