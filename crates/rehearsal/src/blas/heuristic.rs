@@ -60,8 +60,11 @@ const INPLACE: u64 = 1;
 const COMPUTE_TYPE: u64 = 2;
 const OUTPUT_TYPE: u64 = 4;
 
-/// What there is for a product, in the order of how fast it would be. Those that split the inner dimension want a workspace, and
-/// come first, so that who gives none to them is found out.
+/// Bytes that an algorithm wants which splits nothing: two KiB for each multiprocessor.
+const TILES: u64 = 132 << 11;
+
+/// What there is for a product, in the order of how fast it would be. Those that want a workspace come first, so that who gives
+/// them none is found out.
 pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
     if wishes.search != 0 {
         return unsupported("the rehearsal has no search mode but the best fit");
@@ -81,10 +84,10 @@ pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>>
     let elements = problem.m as u64 * problem.n as u64;
     let all = [
         (COMPUTE_TYPE, 2 * 4 * elements),
+        (NONE, TILES),
+        (NONE, 0),
         (INPLACE, 1 << 20),
-        (NONE, 0),
         (OUTPUT_TYPE, 3 * problem.d.kind.size() * elements),
-        (NONE, 0),
     ];
     let fits = |(_, (scheme, bytes)): &(usize, (u64, u64))| {
         scheme & wishes.reductions == *scheme && *bytes <= wishes.workspace
