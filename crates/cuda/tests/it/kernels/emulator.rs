@@ -48,8 +48,7 @@ pub fn run(launch: &Launch) {
     let open = OPEN.get_or_init(|| SOURCES.iter().map(|_| OnceLock::new()).collect());
     let at = SOURCES.iter().position(|source| source.name == launch.entry.source).unwrap();
     // SAFETY: an image that the compiler made.
-    let program =
-        open[at].get_or_init(|| unsafe { Program::load(image(&SOURCES[at]).as_ptr()) }.unwrap());
+    let program = open[at].get_or_init(|| unsafe { Program::load(image(&SOURCES[at]).as_ptr()) }.unwrap());
     let kernel = program.kernel(launch.entry.name).unwrap();
     assert_eq!(launch.args.kinds(), kernel.kinds(), "{}", launch.entry.name);
     let (mut args, grid) = (launch.args, launch.grid);
