@@ -114,10 +114,12 @@ impl Shape {
         let (output, scales) = (Element::of(c.dtype())?, [Scales::of(b_how)?, Scales::of(a_how)?]);
         // Lines of every matrix are whole pieces of 16 bytes that begin at such.
         let bytes = c.dtype().bytes();
-        let whole = [k, n * bytes, c.stride() * bytes].iter().all(|size| size.is_multiple_of(16))
+        let whole = [k, a.stride(), b.stride(), n * bytes, c.stride() * bytes]
+            .iter()
+            .all(|size| size.is_multiple_of(16))
             && [a, b, c].iter().all(|x| align(x.address()) >= 16);
         let blocks = scales.iter().any(|scales| matches!(scales, Scales::Lines128 | Scales::Tiles128));
-        let fits = b.cols() == k && c.shape() == [m, n] && (!blocks || m.is_multiple_of(4));
+        let fits = b.cols() == k && c.shape() == [m, n] && (!blocks || m.is_multiple_of(8));
         (fits && whole).then_some(Shape {
             input,
             second_input,

@@ -167,6 +167,11 @@ impl Cuda {
         self.must(launch.entry.name, issue());
     }
 
+    /// Asks a library, which answers for the device that is current on this thread.
+    fn within<T>(&self, ask: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.streams.driver.enter().and_then(|()| ask())
+    }
+
     /// Issues launches, one after the other.
     #[track_caller]
     fn run_all(&self, launches: &[Launch]) {
@@ -190,7 +195,7 @@ impl Cuda {
             workspace: output(ws),
             workspace_bytes: ws.bytes(),
         };
-        if !self.must("matmul", products.takes(&shape, &operands)) {
+        if !self.must("matmul", self.within(|| products.takes(&shape, &operands))) {
             self.say_once(format!(
                 "cuBLASLt has no product for {shape:?} with {} bytes of scratch; a kernel of our own computes it",
                 operands.workspace_bytes

@@ -51,7 +51,7 @@ impl Cuda {
             workspace: output(&own),
             workspace_bytes: own.bytes(),
         };
-        if !self.must("narrow matmul", products.takes(&shape, &operands)) {
+        if !self.must("narrow matmul", self.within(|| products.takes(&shape, &operands))) {
             return Err(emulated("cuBLASLt has no FP8 product of"));
         }
         self.run_all(&launches);

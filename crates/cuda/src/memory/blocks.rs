@@ -59,6 +59,8 @@ impl Work {
     /// # Safety
     /// What it uses lives until the stream has passed.
     pub unsafe fn perform(&self, driver: &dyn Driver, stream: Stream) -> Result<()> {
+        // Libraries ask the thread for its device.
+        driver.enter()?;
         // SAFETY: the caller's promise.
         unsafe {
             match self {

@@ -279,7 +279,7 @@ impl Cuda {
         let backward = told.gradients.is_some();
         let takes = |round: &Round| {
             let (_, [_, bytes]) = told.in_scratch(round.case.packed);
-            library.takes(&round.case, backward, bytes)
+            self.within(|| Ok(library.takes(&round.case, backward, bytes))).unwrap_or(false)
         };
         let mut progress = Progress::of(told);
         if !progress.fills(told, &rounds) || !rounds.iter().all(takes) {
