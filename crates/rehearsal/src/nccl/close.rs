@@ -8,6 +8,7 @@ use super::comm::Comm;
 use super::group;
 use super::types::{Status, refuse};
 use super::wire::Frame;
+use super::work;
 use crate::device::{complain, state};
 
 /// Waits for all operations of this rank, then for all ranks.
@@ -99,16 +100,21 @@ pub fn destroy(handle: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// See `ncclCommAbort`. It is done in any case.
+/// See `ncclCommAbort`. It is done in any case, and at once, in a group too.
 ///
 /// # Errors
 /// If another thread is in a call; if graphs hold operations, for which NCCL waits without end.
 pub fn abort(handle: usize) -> Result<(), Status> {
     let call = "ncclCommAbort";
-    outside(call)?;
     let comm = Comm::of(call, handle)?;
     let using = comm.take();
+    if !group::is_open() && work::others_run(&comm) {
+        let why = "warning: kernels of other communicators run on this device, and NCCL may wait for them for ever when it \
+                   frees memory: abort all in one group (NVIDIA/nccl issue 1013)";
+        complain(call, why);
+    }
     comm.abort();
+    work::none_runs(&comm);
     comm.forget();
     if using.is_err() {
         let why = "another thread is in a call of this communicator: none may be (Fault Tolerance)";

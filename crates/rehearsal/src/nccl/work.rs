@@ -144,6 +144,17 @@ fn overlap(comm: &Comm, begins: bool) {
     }
 }
 
+/// Whether kernels of other communicators run on this one's device.
+pub fn others_run(comm: &Comm) -> bool {
+    let all = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&comm.device).is_some_and(|here| here.iter().any(|handle| *handle != comm.handle))
+}
+
+/// The kernels of an aborted communicator end.
+pub fn none_runs(comm: &Comm) {
+    overlap(comm, false);
+}
+
 impl Kernel {
     /// A kernel of these operations.
     pub fn new(comm: Arc<Comm>, parts: Vec<Part>, ticket: Option<u64>, others: usize) -> Arc<Kernel> {

@@ -116,3 +116,21 @@ fn many_communicators_at_once() {
         }
     });
 }
+
+#[test]
+fn all_are_aborted_in_one_group() {
+    let _turn = turn();
+    ranks(2, |rank| {
+        let (out, buffer, other) = (rank.buffer(&[1.0]), rank.buffer(&[0.0]), 1 - rank.rank);
+        group(|| {
+            assert_eq!((rank.send(out, other), rank.receive(buffer, other)), (SUCCESS, SUCCESS));
+        });
+        // Nobody sends this one.
+        assert_eq!(rank.receive(buffer, other), SUCCESS);
+        let handle = Sent(rank.stream.addr() as u64);
+        let waiter = std::thread::spawn(move || drive({ handle }.0));
+        until(|| buffer.values() == [1.0]);
+        group(|| assert_eq!(ncclCommAbort(rank.comm), SUCCESS));
+        waiter.join().unwrap();
+    });
+}
