@@ -49,7 +49,7 @@ impl UniqueId {
         let (name, listener) = listen()?;
         std::thread::spawn(move || {
             // A rank that is gone finds no reader; the others learn it from the way to it.
-            _ = introduce(&listener);
+            _ = introduce(listener);
         });
         let mut id = UniqueId([0; BYTES]);
         id.0[..name.len()].copy_from_slice(name.as_bytes());
@@ -92,7 +92,7 @@ impl Card {
 }
 
 /// Hears all ranks of one communicator and tells each who all are, or what is wrong.
-fn introduce(listener: &UnixListener) -> io::Result<()> {
+fn introduce(listener: UnixListener) -> io::Result<()> {
     let mut cards: Vec<Card> = Vec::new();
     let mut sockets = Vec::new();
     let mut wrong = None;
@@ -106,6 +106,8 @@ fn introduce(listener: &UnixListener) -> io::Result<()> {
         cards.push(card);
         sockets.push(socket);
     }
+    // An id is for one communicator: who comes now finds nobody.
+    drop(listener);
     cards.sort_by_key(|card| card.rank);
     let answer = match wrong {
         Some(words) => format!("wrong {words}\n"),
