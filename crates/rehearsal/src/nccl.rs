@@ -1,1 +1,0 @@
-//! NCCL's functions, `nccl*`, as `nccl.h` declares them.

@@ -1,0 +1,345 @@
+//! What a group of operations does on a stream, as one kernel of one communicator: it begins, tells the peers, and ends when
+//! all of them have begun theirs and all bytes are here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use super::comm::Comm;
+use super::compute::{copy, reduce};
+use super::types::{Header, Kind, Type};
+use super::wire::{Frame, Place, Way};
+use crate::device::{check_memory, complain, computes};
+
+/// What came, by operation and peer.
+type Pieces = BTreeMap<(usize, usize), Arc<[u8]>>;
+
+/// One operation, as it was called.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// What.
+    pub kind: Kind,
+    /// Of a message between two: this rank sends it.
+    pub sends: bool,
+    /// Its name in messages.
+    pub call: &'static str,
+    /// Bytes that are sent: address, or 0 if none are.
+    pub send: u64,
+    /// Bytes that are received: address, or 0.
+    pub receive: u64,
+    /// Elements, as the call counts them.
+    pub count: u64,
+    /// Of what type.
+    pub dtype: Type,
+    /// `ncclRedOp_t`.
+    pub op: u8,
+    /// The peer, or the root.
+    pub peer: usize,
+}
+
+impl Part {
+    /// Bytes of `count` elements.
+    pub fn bytes(&self) -> u64 {
+        self.count * self.dtype.bytes()
+    }
+
+    fn header(&self) -> Header {
+        let root = if self.kind == Kind::Broadcast { self.peer as u32 } else { 0 };
+        Header { kind: self.kind as u8, dtype: self.dtype.0, op: self.op, root, count: self.count }
+    }
+
+    /// Bytes that are read and written: address and how many.
+    pub fn ranges(&self, ranks: usize) -> [(u64, u64); 2] {
+        let (one, all) = (self.bytes(), self.bytes() * ranks as u64);
+        match self.kind {
+            Kind::AllGather => [(self.send, one), (self.receive, all)],
+            Kind::ReduceScatter => [(self.send, all), (self.receive, one)],
+            _ => [(self.send, one), (self.receive, one)],
+        }
+    }
+
+    /// What goes to a peer, if anything does.
+    fn to(&self, peer: usize, own: usize) -> Option<(u64, u64)> {
+        let whole = (self.send, self.bytes());
+        match self.kind {
+            Kind::Point => (self.peer == peer && self.sends).then_some(whole),
+            Kind::Broadcast => (self.peer == own && peer != own).then_some(whole),
+            Kind::AllReduce | Kind::AllGather => (peer != own).then_some(whole),
+            Kind::ReduceScatter => {
+                (peer != own).then_some((self.send + peer as u64 * self.bytes(), self.bytes()))
+            }
+        }
+    }
+
+    /// Whether something comes from a peer.
+    fn from(&self, peer: usize, own: usize) -> bool {
+        match self.kind {
+            Kind::Point => self.peer == peer && !self.sends,
+            Kind::Broadcast => self.peer == peer && peer != own,
+            _ => peer != own,
+        }
+    }
+
+    /// Connections that it needs: the way here, and the peer.
+    pub fn ways(&self, own: usize, ranks: usize) -> Vec<(Way, usize)> {
+        match self.kind {
+            Kind::Point if self.peer == own => Vec::new(),
+            Kind::Point if self.sends => vec![(Way::Send, self.peer)],
+            Kind::Point => vec![(Way::Receive, self.peer)],
+            _ => (0..ranks).filter(|peer| *peer != own).map(|peer| (Way::Together, peer)).collect(),
+        }
+    }
+}
+
+/// A message of a kernel that runs.
+struct Passage {
+    part: usize,
+    peer: usize,
+    place: Place,
+    header: Header,
+}
+
+/// A kernel that runs.
+#[derive(Default)]
+struct Instance {
+    sent: Vec<Passage>,
+    awaited: Vec<Passage>,
+}
+
+/// A kernel.
+pub struct Kernel {
+    comm: Arc<Comm>,
+    parts: Vec<Part>,
+    /// Its place in the order of its communicator; none if it is of a graph.
+    ticket: Option<u64>,
+    /// Other streams of the group, which it waits for and which wait for it.
+    others: usize,
+    arrived: AtomicUsize,
+    over: AtomicBool,
+    instance: Mutex<Option<Instance>>,
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if self.ticket.is_none() {
+            self.comm.captured.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Which communicators' kernels run on each device.
+static RUNNING: LazyLock<Mutex<BTreeMap<usize, BTreeSet<usize>>>> = LazyLock::new(Mutex::default);
+
+/// Says once that kernels of two communicators ran on one device at a time.
+fn overlap(comm: &Comm, begins: bool) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let mut all = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let here = all.entry(comm.device).or_default();
+    if !begins {
+        here.remove(&comm.handle);
+    } else if here.insert(comm.handle) && here.len() > 1 && !SAID.swap(true, Ordering::Relaxed) {
+        let why = "operations of two communicators run on one device at a time: without NCCL_LAUNCH_ORDER_IMPLICIT \
+                   all ranks must order them by streams, or they may deadlock (Using multiple NCCL communicators)";
+        complain("warning", why);
+    }
+}
+
+/// Whether kernels of other communicators run on this one's device.
+pub fn others_run(comm: &Comm) -> bool {
+    let all = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&comm.device).is_some_and(|here| here.iter().any(|handle| *handle != comm.handle))
+}
+
+/// The kernels of an aborted communicator end.
+pub fn none_runs(comm: &Comm) {
+    overlap(comm, false);
+}
+
+impl Kernel {
+    /// A kernel of these operations.
+    pub fn new(comm: Arc<Comm>, parts: Vec<Part>, ticket: Option<u64>, others: usize) -> Arc<Kernel> {
+        if ticket.is_none() {
+            comm.captured.fetch_add(1, Ordering::SeqCst);
+        }
+        let (arrived, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Kernel { comm, parts, ticket, others, arrived, over, instance: Mutex::default() })
+    }
+
+    /// Another stream of the group has come to it.
+    pub fn arrive(&self) {
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Other streams may go on.
+    pub fn is_over(&self) -> bool {
+        self.comm.inbox.is_aborted() || self.over.load(Ordering::SeqCst)
+    }
+
+    /// Whether it may begin; if so it has, and its work follows.
+    pub fn may_begin(&self) -> bool {
+        if self.comm.inbox.is_aborted() {
+            return true;
+        }
+        if self.arrived.load(Ordering::SeqCst) < self.others {
+            return false;
+        }
+        let mut turn = self.comm.turn();
+        if turn.running || self.ticket.is_some_and(|ticket| ticket != turn.over) {
+            return false;
+        }
+        turn.running = true;
+        drop(turn);
+        overlap(&self.comm, true);
+        if !computes() {
+            self.tell(|_, _| Vec::new().into());
+        }
+        true
+    }
+
+    /// Its first work: bytes go to the peers.
+    ///
+    /// # Errors
+    /// If memory is not there.
+    pub fn begin(&self) -> Result<(), String> {
+        if self.comm.inbox.is_aborted() {
+            return Ok(());
+        }
+        for part in &self.parts {
+            for (at, bytes) in part.ranges(self.comm.ranks) {
+                if at != 0 && bytes != 0 {
+                    check_memory(at, bytes).map_err(|why| format!("{}: {why}", part.call))?;
+                }
+            }
+        }
+        // SAFETY: checked above.
+        self.tell(|at, bytes| unsafe { copy(at, bytes) }.into());
+        Ok(())
+    }
+
+    /// Tells the peers what they will have from this rank, and what it wants.
+    fn tell(&self, bytes: impl Fn(u64, u64) -> Arc<[u8]>) {
+        let mut now = Instance::default();
+        let mut frames = Vec::new();
+        let mut turn = self.comm.turn();
+        for (index, part) in self.parts.iter().enumerate() {
+            let header = part.header();
+            let channel = u8::from(part.kind != Kind::Point);
+            let mut next = |peer: usize, sends: bool| {
+                let count = turn.counts.entry((channel, peer, sends)).or_default();
+                *count += 1;
+                Passage { part: index, peer, place: (channel, *count), header }
+            };
+            for peer in 0..self.comm.ranks {
+                if let Some((at, len)) = part.to(peer, self.comm.rank) {
+                    let sent = next(peer, true);
+                    frames.push((peer, sent.place, header, Some((at, len))));
+                    now.sent.push(sent);
+                }
+                if part.from(peer, self.comm.rank) {
+                    let awaited = next(peer, false);
+                    frames.push((peer, awaited.place, header, None));
+                    now.awaited.push(awaited);
+                }
+            }
+        }
+        drop(turn);
+        *self.instance.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        for (peer, place, header, data) in frames {
+            let frame = match data {
+                Some((at, len)) => Frame::Data(place, header, bytes(at, len)),
+                None => Frame::Want(place, header),
+            };
+            self.comm.post(peer, frame);
+        }
+    }
+
+    /// Whether all that it needs from others has come.
+    pub fn may_end(&self) -> bool {
+        if self.comm.inbox.is_aborted() {
+            return true;
+        }
+        let instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
+        // What failed when it began never ends.
+        let Some(now) = instance.as_ref() else { return false };
+        let mail = self.comm.inbox.mail();
+        let all = now.sent.iter().all(|sent| mail[sent.peer].wants.contains_key(&sent.place))
+            && now.awaited.iter().all(|awaited| mail[awaited.peer].data.contains_key(&awaited.place));
+        drop((instance, mail));
+        if all && !computes() {
+            if let Err(why) = self.take() {
+                complain("NCCL", why);
+            }
+            self.leave();
+        }
+        all
+    }
+
+    /// Its last work: what has come is put where it belongs.
+    ///
+    /// # Errors
+    /// If the two ends do not say the same, or memory is not there.
+    pub fn end(&self) -> Result<(), String> {
+        if self.comm.inbox.is_aborted() {
+            return Ok(());
+        }
+        let got = self.take()?;
+        let own = self.comm.rank;
+        for (index, part) in self.parts.iter().enumerate() {
+            for (at, bytes) in part.ranges(self.comm.ranks) {
+                if at != 0 && bytes != 0 {
+                    check_memory(at, bytes).map_err(|why| format!("{}: {why}", part.call))?;
+                }
+            }
+            let of_part = got.iter().filter(|((part, _), _)| *part == index);
+            let pieces: BTreeMap<usize, &[u8]> =
+                of_part.map(|((_, peer), bytes)| (*peer, bytes.as_ref())).collect();
+            // SAFETY: checked above.
+            unsafe { reduce(part, own, self.comm.ranks, &pieces) }?;
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// The bytes that came, by operation and peer.
+    fn take(&self) -> Result<Pieces, String> {
+        let Some(now) = self.instance.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Err("a kernel ended that never began".to_string());
+        };
+        let mut mail = self.comm.inbox.mail();
+        let mut got = Pieces::new();
+        let differ = |at: &Passage, theirs: &Header| {
+            let (own, peer) = (self.comm.rank, at.peer);
+            format!("rank {own} says {}, rank {peer} says {theirs}: both ends must say the same", at.header)
+        };
+        for sent in &now.sent {
+            let theirs = mail[sent.peer].wants.remove(&sent.place);
+            if let Some(theirs) = theirs.filter(|theirs| *theirs != sent.header) {
+                return Err(differ(sent, &theirs));
+            }
+        }
+        for awaited in &now.awaited {
+            let Some((theirs, bytes)) = mail[awaited.peer].data.remove(&awaited.place) else { continue };
+            if theirs != awaited.header {
+                return Err(differ(awaited, &theirs));
+            }
+            got.insert((awaited.part, awaited.peer), bytes);
+        }
+        for mail in mail.iter_mut() {
+            let waits = !mail.wants.is_empty() || !mail.data.is_empty();
+            mail.since = waits.then(std::time::Instant::now);
+        }
+        Ok(got)
+    }
+
+    /// The next may begin.
+    fn leave(&self) {
+        overlap(&self.comm, false);
+        self.over.store(true, Ordering::SeqCst);
+        let mut turn = self.comm.turn();
+        turn.running = false;
+        if let Some(ticket) = self.ticket {
+            turn.over += 1;
+            turn.streams.remove(&ticket);
+        }
+    }
+}
