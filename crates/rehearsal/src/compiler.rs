@@ -2,6 +2,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
 
@@ -204,13 +205,16 @@ fn run(folder: &Path, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A version that no compiler of NVIDIA's has: what is made here is kept under it.
+/// A minor version that no compiler of NVIDIA's has, and another for every change of the emulation: who keeps what is made here
+/// keeps it under its version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
+    let mut hash = DefaultHasher::new();
+    EMULATION.hash(&mut hash);
     // SAFETY: of the header.
     unsafe {
         *major = 13;
-        *minor = 99;
+        *minor = 1000 + (hash.finish() % 1_000_000) as c_int;
     }
     SUCCESS
 }
