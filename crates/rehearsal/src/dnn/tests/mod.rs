@@ -1,0 +1,7 @@
+//! Graphs through the exported functions, against direct computation.
+
+mod attention;
+mod bench;
+mod operations;
+mod packed;
+mod refusals;
