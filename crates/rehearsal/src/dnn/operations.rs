@@ -208,8 +208,11 @@ impl Operation {
                 && c.dims[dim] % b.dims[dim] == 0;
             require(fits, CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, || format!("batches: {}", shape()))?;
         }
+        // A factor between operations may be in single precision still, as in NVIDIA's own graphs.
+        let loose = |tensor: &Tensor| tensor.is_virtual && tensor.element == Element::F32;
         let floats = [&a, &b, &c].iter().all(|tensor| tensor.element.is_float());
-        require(floats && a.element == b.element, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, || {
+        let alike = a.element == b.element || loose(&a) || loose(&b);
+        require(floats && alike, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, || {
             format!("{:?} by {:?} to {:?}", a.element, b.element, c.element)
         })?;
         require(!a.by_value && !b.by_value, CUDNN_STATUS_BAD_PARAM, || "a factor by value".to_string())?;

@@ -220,8 +220,27 @@ impl Run<'_> {
                 }
                 self.integers.insert(length.uid, all);
             }
+            self.check_terms(operation)?;
         }
         Ok(())
+    }
+
+    /// Rows of which there are some, and no terms: sequences without queries or without keys, but not without both, are for
+    /// cuDNN 9.25 and later. Those before answer NaN.
+    fn check_terms(&self, operation: &Operation) -> Result<(), String> {
+        let of =
+            |part: usize| operation.lengths[part].as_ref().and_then(|length| self.integers.get(&length.uid));
+        let Some(terms) = of(2) else { return Ok(()) };
+        let empty = |batch: usize| terms[batch] == 0 && of(0).is_none_or(|rows| rows[batch] > 0);
+        match (0..terms.len()).find(|batch| empty(*batch)) {
+            None => Ok(()),
+            Some(batch) => {
+                let uid = operation.output.uid;
+                Err(format!(
+                    "tensor {uid}: batch {batch} has rows of no terms, which cuDNN before 9.25 cannot"
+                ))
+            }
+        }
     }
 
     fn view<'a>(&'a self, tensor: &'a Tensor) -> Result<View<'a>, String> {
