@@ -38,6 +38,8 @@ pub enum Made {
     Engine(Arc<Graph>, i64),
     /// The same with nothing chosen: engines have no knobs here.
     Config(Arc<Graph>, i64),
+    /// A device, of which there is one kind.
+    Device,
     /// What is executed.
     Plan(Arc<Plan>),
     /// And with what.
@@ -199,6 +201,7 @@ impl Registry {
                 CUDNN_TYPE_INT64 => Value::Ints(each(from, count, |value: i64| value)),
                 CUDNN_TYPE_FLOAT => Value::Floats(each(from, count, |value: f32| f64::from(value))),
                 CUDNN_TYPE_DOUBLE => Value::Floats(each(from, count, |value: f64| value)),
+                CUDNN_TYPE_CHAR => Value::Ints(each(from, count, |value: u8| i64::from(value))),
                 CUDNN_TYPE_BOOLEAN => {
                     let flags = each(from, count, |value: u8| i64::from(value));
                     require(flags.iter().all(|flag| *flag < 2), CUDNN_STATUS_BAD_PARAM, || {

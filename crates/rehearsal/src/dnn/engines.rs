@@ -11,6 +11,7 @@ use super::descriptors::{Made, Registry, Value};
 use super::plan::Plan;
 use super::refusal::{Outcome, refuse, require};
 use super::set::{Set, graph_of};
+use crate::device::settings;
 
 /// How many engines there are for a graph. They do the same.
 const ENGINES: i64 = 3;
@@ -25,6 +26,11 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
             let graph = graph_of(set.need_part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)?)?;
             let mode = set.need_ints(CUDNN_ATTR_ENGINEHEUR_MODE)?[0];
             no_target(set, CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET)?;
+            let described = set.parts(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
+            is_device(described)?;
+            require(graph.handle != 0 || described.is_some(), CUDNN_STATUS_BAD_PARAM, || {
+                "neither the graph has a handle nor the heuristics a device".to_string()
+            })?;
             let count = match mode {
                 m if m == Heuristic::CUDNN_HEUR_MODE_FALLBACK as i64 => 1,
                 m if (0..Heuristic::CUDNN_HEUR_MODES_COUNT as i64).contains(&m) => 2,
@@ -45,7 +51,9 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
             Made::Engine(graph, index) => Ok(Made::Config(graph.clone(), *index)),
             _ => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "ENGINECFG_ENGINE is no engine"),
         },
+        CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR => device(set, registry),
         _ => {
+            is_device(set.parts(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))?;
             let Made::Config(graph, _) = set.need_part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? else {
                 let why = "EXECUTION_PLAN_ENGINE_CONFIG is something else";
                 return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, why);
@@ -55,9 +63,36 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
                 let same = handle[0] == graph.handle && registry.handles.contains_key(&handle[0]);
                 require(same, CUDNN_STATUS_BAD_PARAM, why)?;
             }
+            super::support::check(graph)?;
             Ok(Made::Plan(Arc::new(Plan { graph: graph.clone() })))
         }
     }
+}
+
+/// The device in words, which are the rehearsal's own.
+const DEVICE: &[u8] = br#"{"rehearsal":"NVIDIA H200","major":9,"minor":0,"multiprocessors":132}"#;
+
+fn is_device(parts: Option<&[Made]>) -> Outcome {
+    let fits = parts.is_none_or(|parts| matches!(parts[0], Made::Device));
+    require(fits, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, || "DEVICEPROP is no device".to_string())
+}
+
+fn device(set: &Set, registry: &Registry) -> Outcome<Made> {
+    let why = || "the device's handle is none".to_string();
+    let handle = set.addresses(CUDNN_ATTR_DEVICEPROP_HANDLE);
+    let there = handle.is_none_or(|all| registry.handles.contains_key(&all[0]));
+    require(there, CUDNN_STATUS_BAD_PARAM, why)?;
+    let why = || "the rehearsal has no such device".to_string();
+    let index = set.int(CUDNN_ATTR_DEVICEPROP_DEVICE_ID);
+    let there = index.is_none_or(|index| (0..settings().devices as i64).contains(&index));
+    require(there, CUDNN_STATUS_BAD_PARAM, why)?;
+    let words = set.ints(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
+    let own = words.is_none_or(|words| words.iter().copied().eq(DEVICE.iter().copied().map(i64::from)));
+    require(own, CUDNN_STATUS_BAD_PARAM, why)?;
+    require(handle.is_some() || index.is_some() || words.is_some(), CUDNN_STATUS_BAD_PARAM, || {
+        "a device is of a handle, a number or words".to_string()
+    })?;
+    Ok(Made::Device)
 }
 
 fn no_target(set: &Set, name: Name) -> Outcome {
@@ -72,6 +107,9 @@ fn no_target(set: &Set, name: Name) -> Outcome {
 /// If the descriptor got its attributes from the library, and this one cannot be asked for.
 pub fn answer(made: &Made, name: Name) -> Outcome<Option<Value>> {
     let value = match (made, name) {
+        (Made::Device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) => {
+            Value::Ints(DEVICE.iter().copied().map(i64::from).collect())
+        }
         (Made::Graph(_), CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) => Value::Ints(vec![ENGINES]),
         (Made::Heuristics(graph, count), CUDNN_ATTR_ENGINEHEUR_RESULTS) => {
             Value::Parts((0..*count).map(|index| Made::Config(graph.clone(), index)).collect())

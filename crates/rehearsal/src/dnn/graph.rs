@@ -14,7 +14,7 @@ use super::tensor::{Element, Tensor};
 
 /// Operations that can be run.
 pub struct Graph {
-    /// The handle that it is made for.
+    /// The handle that it is made for; zero if for a device that is described.
     pub handle: u64,
     /// In an order in which each finds what it needs.
     pub operations: Vec<Arc<Operation>>,
@@ -24,6 +24,8 @@ pub struct Graph {
     pub outputs: BTreeSet<i64>,
     /// For each dimension of a tensor the tensor of its lengths, a length a batch.
     pub limits: BTreeMap<i64, Vec<Option<i64>>>,
+    /// What the offsets of a ragged tensor are multiplied by, if not by one.
+    pub factors: BTreeMap<i64, i64>,
 }
 
 impl Graph {
@@ -33,8 +35,9 @@ impl Graph {
     /// If it cannot be run.
     pub fn new(set: &Set, registry: &Registry) -> Outcome<Graph> {
         let handle = set.addresses(CUDNN_ATTR_OPERATIONGRAPH_HANDLE).map_or(0, |all| all[0]);
-        let why = || "the graph is made for a handle, which was not set or is none".to_string();
-        require(registry.handles.contains_key(&handle), CUDNN_STATUS_BAD_PARAM, why)?;
+        let why = || "the graph is made for what is no handle".to_string();
+        let there = handle == 0 || registry.handles.contains_key(&handle);
+        require(there, CUDNN_STATUS_BAD_PARAM, why)?;
         let dynamic = set.int(CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED) == Some(1);
         let why = || "the rehearsal has no dynamic shapes".to_string();
         require(!dynamic, CUDNN_STATUS_NOT_SUPPORTED_INVALID_DYNAMIC_SHAPE, why)?;
@@ -56,15 +59,47 @@ impl Graph {
                 format!("tensor {uid} is ragged, and no operation has the lengths of its sequences")
             })?;
         }
-        Ok(Graph { handle, operations, tensors, outputs, limits })
+        let factors = factors(&operations, &limits)?;
+        Ok(Graph { handle, operations, tensors, outputs, limits, factors })
     }
 
-    /// Bytes that it wants besides its tensors: room for its outputs in single precision.
+    /// Bytes that it wants besides its tensors: for each head of an output a word, and all of a product that is summed over
+    /// heads without having been given memory.
     pub fn workspace(&self) -> i64 {
         let outputs = self.outputs.iter().filter_map(|uid| self.tensors.get(uid));
-        let bytes: i64 = outputs.filter(|tensor| tensor.is_real()).map(|tensor| 4 * tensor.count()).sum();
-        (bytes as u64).next_multiple_of(256) as i64
+        let heads = |tensor: &Tensor| tensor.dims[..2.min(tensor.dims.len())].iter().product::<i64>();
+        let words: i64 = outputs.filter(|tensor| tensor.is_real()).map(|tensor| 4 * heads(tensor)).sum();
+        let summed = self.operations.iter().filter(|operation| {
+            let grouped = |input: &Tensor| heads(input) > heads(&operation.output);
+            matches!(operation.step, Step::Reduction(_)) && grouped(&operation.inputs[0])
+        });
+        let summed = summed.map(|operation| &operation.inputs[0]).filter(|input| input.is_virtual);
+        let bytes: i64 = summed.map(|input| input.element.bytes() * input.count()).sum();
+        ((words + bytes) as u64).next_multiple_of(256) as i64
     }
+}
+
+/// Ragged tensors that are summed over heads to one with the same offsets: these are of the sum, as in NVIDIA's own graphs, and
+/// count as often for what is summed as its rows are longer.
+fn factors(
+    operations: &[Arc<Operation>],
+    limits: &BTreeMap<i64, Vec<Option<i64>>>,
+) -> Outcome<BTreeMap<i64, i64>> {
+    let mut found = BTreeMap::new();
+    for operation in operations.iter().filter(|operation| matches!(operation.step, Step::Reduction(_))) {
+        let (x, y) = (&operation.inputs[0], &operation.output);
+        let group = x.count() / y.count();
+        if x.ragged.is_none() || x.ragged != y.ragged || group == 1 || x.is_virtual {
+            continue;
+        }
+        let rows =
+            limits.get(&x.uid).and_then(|all| all.iter().position(Option::is_some)).unwrap_or_default();
+        require(x.strides[rows] == group * y.strides[rows], CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, || {
+            format!("tensors {} and {} have offsets in common and not their rows", x.uid, y.uid)
+        })?;
+        found.insert(x.uid, group);
+    }
+    Ok(found)
 }
 
 fn any(limits: &[Option<i64>]) -> bool {

@@ -18,6 +18,7 @@ mod operations;
 mod plan;
 mod refusal;
 mod set;
+mod support;
 mod table;
 mod tensor;
 #[cfg(test)]

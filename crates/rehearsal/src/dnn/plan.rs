@@ -164,14 +164,17 @@ impl Plan {
 struct Run<'a> {
     graph: &'a Graph,
     bound: &'a BTreeMap<i64, Bound>,
-    /// Lengths and offsets.
+    /// Lengths.
     integers: BTreeMap<i64, Vec<i64>>,
+    /// Of ragged tensors.
+    offsets: BTreeMap<i64, Vec<i64>>,
     /// Virtual tensors that are still needed.
     values: BTreeMap<i64, Vec<f32>>,
 }
 
 fn run(graph: &Graph, bound: &BTreeMap<i64, Bound>) -> Result<(), String> {
-    let mut run = Run { graph, bound, integers: BTreeMap::new(), values: BTreeMap::new() };
+    let mut run =
+        Run { graph, bound, integers: BTreeMap::new(), offsets: BTreeMap::new(), values: BTreeMap::new() };
     run.read_integers()?;
     for (index, operation) in graph.operations.iter().enumerate() {
         let mut made = run.compute(operation)?;
@@ -202,7 +205,10 @@ impl Run<'_> {
     fn read_integers(&mut self) -> Result<(), String> {
         for tensor in self.graph.tensors.values() {
             if let Some(offsets) = &tensor.ragged {
-                self.integers.insert(offsets.uid, integers(offsets, self.address(offsets)?)?);
+                let factor = self.graph.factors.get(&tensor.uid).copied().unwrap_or(1);
+                let mut all = integers(offsets, self.address(offsets)?)?;
+                all.iter_mut().for_each(|offset| *offset *= factor);
+                self.offsets.insert(tensor.uid, all);
             }
         }
         for operation in &self.graph.operations {
@@ -249,7 +255,7 @@ impl Run<'_> {
             Some(limits) => limits.iter().map(|uid| uid.as_ref().and_then(of)).collect(),
             None => vec![None; tensor.dims.len()],
         };
-        let offsets = tensor.ragged.as_ref().and_then(|offsets| of(&offsets.uid));
+        let offsets = self.offsets.get(&tensor.uid).map(Vec::as_slice);
         Ok(View { tensor, address: self.address(tensor)?, offsets, limits })
     }
 

@@ -127,8 +127,8 @@ pub fn forward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Ten
     [q, kt, v, o, stats]
 }
 
-/// The same without statistics, its gradient, and gradients of queries, keys and values.
-pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Tensor; 9] {
+/// The same, the output's gradient, gradients of queries, keys and values, and what is in memory between operations.
+pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> Vec<Tensor> {
     let q = shape.queries(bench, packed);
     let [kt, vt] = [(); 2].map(|()| shape.keys(bench, true, packed));
     let [o, d_o, dq] = [(); 3].map(|()| shape.queries(bench, packed));
@@ -138,8 +138,10 @@ pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Te
     let (rows, columns) = (lengths.map(|both| both.0), lengths.map(|both| both.1));
     let both = bench.between(SINGLE, &q.dims);
     bench.pointwise(Mode::CUDNN_POINTWISE_MUL, &[&d_o, &o], &both);
-    let sum = bench.between(SINGLE, &shape.row());
-    bench.reduction(Operator::CUDNN_REDUCE_TENSOR_ADD, &both, &sum);
+    let total = bench.between(SINGLE, &shape.row());
+    bench.reduction(Operator::CUDNN_REDUCE_TENSOR_ADD, &both, &total);
+    let (one, sum) = (bench.scalar(1.0), shape.stats(bench, packed));
+    bench.pointwise(Mode::CUDNN_POINTWISE_MUL, &[&total, &one], &sum);
     let scores = bench.between(SINGLE, &shape.scores());
     bench.matmul(&q, &kt, &scores, [rows, columns, None]);
     let scale = bench.scalar(shape.scale());
@@ -150,41 +152,55 @@ pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Te
     let less = bench.then(Mode::CUDNN_POINTWISE_SUB, &[&last, &stats]);
     let last = masked(bench, &less, None, true);
     let weights = bench.then(Mode::CUDNN_POINTWISE_EXP, &[&last]);
-    turned_product(bench, shape, &weights, &d_o, &dv, [columns, None, rows]);
+    let dv_full = turned_product(bench, shape, [&weights, &d_o, &dv], packed);
     let d_weights = bench.between(SINGLE, &shape.scores());
     bench.matmul(&d_o, &vt, &d_weights, [rows, columns, None]);
     let less = bench.then(Mode::CUDNN_POINTWISE_SUB, &[&d_weights, &sum]);
     let times = bench.then(Mode::CUDNN_POINTWISE_MUL, &[&less, &weights]);
     let d_scores = bench.then(Mode::CUDNN_POINTWISE_MUL, &[&times, &scale]);
-    turned_product(bench, shape, &d_scores, &q, &dk, [columns, None, rows]);
+    let dk_full = turned_product(bench, shape, [&d_scores, &q, &dk], packed);
     let dims = [shape.batch, shape.shared, shape.keys, shape.width];
     let (d, row) = (shape.width, shape.shared * shape.width);
     let ragged = packed.map(|packed| &packed.keys);
     let k = bench.tensor(Place::Virtual, shape.data, &dims, &[shape.keys * row, d, row, 1], ragged);
     bench.reshape(&kt, &k);
-    bench.matmul(&d_scores, &k, &dq, [rows, None, columns]);
-    [q, kt, vt, o, stats, d_o, dq, dk, dv]
+    let single = Shape { data: SINGLE, ..shape };
+    let wide = single.queries(bench, packed);
+    bench.matmul(&d_scores, &k, &wide, [rows, None, columns]);
+    bench.pointwise(Mode::CUDNN_POINTWISE_IDENTITY, &[&wide], &dq);
+    let mut all = vec![q, kt, vt, o, stats, d_o, dq, dk, dv, sum, wide];
+    all.extend([dk_full, dv_full].into_iter().flatten());
+    all
 }
 
-/// The product with scores turned, summed over heads that share.
+/// The product with scores turned, summed over heads that share. What is summed of packed sequences is in memory.
 fn turned_product(
     bench: &mut Bench,
     shape: Shape,
-    scores: &Tensor,
-    by: &Tensor,
-    to: &Tensor,
-    lengths: [Option<&Tensor>; 3],
-) {
-    let (h, q, k) = (shape.heads, shape.queries, shape.keys);
+    [scores, by, to]: [&Tensor; 3],
+    packed: Option<&Packed>,
+) -> Option<Tensor> {
+    let (h, q, k, d) = (shape.heads, shape.queries, shape.keys, shape.width);
+    let lengths =
+        [packed.map(|packed| &packed.key_lengths), None, packed.map(|packed| &packed.query_lengths)];
     let (dims, strides) = ([shape.batch, h, k, q], [h * q * k, q * k, 1, k]);
     let turned = bench.tensor(Place::Virtual, shape.data, &dims, &strides, None);
     bench.reshape(scores, &turned);
     if shape.heads == shape.shared {
-        return bench.matmul(&turned, by, to, lengths);
+        bench.matmul(&turned, by, to, lengths);
+        return None;
     }
-    let whole = bench.between(shape.data, &[shape.batch, h, k, shape.width]);
+    let dims = [shape.batch, h, k, d];
+    let whole = match packed {
+        Some(packed) => {
+            let strides = [k * h * d, d, h * d, 1];
+            bench.tensor(Place::Device, shape.data, &dims, &strides, Some(&packed.keys))
+        }
+        None => bench.between(shape.data, &dims),
+    };
     bench.matmul(&turned, by, &whole, lengths);
     bench.reduction(Operator::CUDNN_REDUCE_TENSOR_ADD, &whole, to);
+    packed.map(|_| whole)
 }
 
 /// A sequence by formulas: tokens of heads, output, statistics, and gradients of queries, keys and values.
@@ -252,7 +268,8 @@ fn causal_attention_and_its_gradients_are_the_formulas() {
         let mut bench = Bench::new();
         let tensors = backward(&mut bench, shape, None);
         let grads = [many, few, few].map(|count| memory(&vec![9.0_f32; count]));
-        let places = [at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];
+        let [sums, wide] = [wanted.stats.len(), many].map(|count| memory(&vec![9.0_f32; count]));
+        let places = [at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2], sums, wide];
         bench.run(&tensors.iter().zip(places).collect::<Vec<_>>());
         for (place, wanted) in grads.into_iter().zip(&wanted.grads) {
             close(&values::<f32>(place, wanted.len()), wanted, 1e-4);
@@ -272,11 +289,12 @@ fn half_a_thousand_tokens_of_eight_heads_take_little_time() {
     let tensors = backward(&mut bench, shape, None);
     let stats = memory(&[7.0_f32; 8 * 512]);
     let sizes = [many, few, few, many, 0, many, many, few, few];
-    let places: Vec<u64> = sizes
+    let mut places: Vec<u64> = sizes
         .iter()
         .zip(1..)
         .map(|(size, seed)| if *size == 0 { stats } else { halves(*size, seed) })
         .collect();
+    places.extend([memory(&[0.0_f32; 8 * 512]), memory(&vec![0.0_f32; many as usize])]);
     let start = std::time::Instant::now();
     bench.run(&tensors.iter().zip(places).collect::<Vec<_>>());
     eprintln!("backward: {:?}", start.elapsed());

@@ -68,8 +68,8 @@ fn run(data: Data, tolerance: f32) {
     let one = |start, queries, keys| Sequence { start, queries, keys };
     let all = [one(1, 3, 3), one(4, 0, 0), one(5, 7, 7), one(12, 5, 4), one(18, 1, 2)];
     let (total, last) = (22, 20);
-    let shape = Shape { batch: 5, heads: 4, shared: 2, queries: 8, keys: 9, width: 8, data };
-    let (wide, narrow, rows) = (4 * 8, 2 * 8, 4);
+    let shape = Shape { batch: 5, heads: 4, shared: 2, queries: 8, keys: 9, width: 16, data };
+    let (wide, narrow, rows) = (4 * 16, 2 * 16, 4);
     let q = spread(&all, |one| one.queries, wide, total, 1);
     let d_o = spread(&all, |one| one.queries, wide, total, 2);
     let k = spread(&all, |one| one.keys, narrow, total, 3);
@@ -119,7 +119,10 @@ fn run(data: Data, tolerance: f32) {
     let packed = Packed::new(&bench, 5);
     let tensors = backward(&mut bench, shape, Some(&packed));
     let grads = [wide, narrow, narrow].map(|row| put(&vec![9.0; total * row], data));
-    let at = [at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];
+    let mut at = vec![at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];
+    at.extend([memory(&vec![9.0_f32; total * rows]), memory(&vec![9.0_f32; total * wide])]);
+    // Of every query head, in rows that are as much longer.
+    at.extend([(); 2].map(|()| put(&vec![9.0; total * wide], data)));
     let mut places: Vec<(Tensor, u64)> = tensors.into_iter().zip(at).collect();
     places.extend(bound(&packed));
     bench.run(&places.iter().map(|(tensor, place)| (tensor, *place)).collect::<Vec<_>>());
