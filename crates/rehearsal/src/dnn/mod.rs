@@ -3,7 +3,11 @@
 //! Graphs are interpreted, whatever they are: each operation by itself, in single precision, and each tensor rounded to its own
 //! type when it is made, virtual ones too. What of a tensor is beyond the lengths of its sequences is neither read nor
 //! written: it reads as NaN, so that who needs it finds out. A reshape is a view of memory, which is what it is in NVIDIA's
-//! own graphs. Which graphs a device has kernels for is not known here.
+//! own graphs. Which graphs a device has kernels for is not known here, but for what NVIDIA's frontend says that they lack.
+//!
+//! A row of which everything is masked comes out as IEEE has it, NaN: documents promise nothing, and cuDNN before 9.25 answers
+//! NaN for sequences without keys. Sequences of neither queries nor keys are nothing, as which NVIDIA's own libraries pad
+//! their packs.
 #![allow(non_snake_case)]
 // Each is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]

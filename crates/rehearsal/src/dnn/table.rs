@@ -34,26 +34,11 @@ const POINTER: &[Type] = &[CUDNN_TYPE_VOID_PTR];
 pub fn rule(name: Name) -> Option<Rule> {
     let set = |kind, types, most| Some(Rule { kind, types, most, settable: true });
     let get = |kind, types, most| Some(Rule { kind, types, most, settable: false });
-    let found = operations(name);
+    let found = tensors(name).or_else(|| operations(name));
     if found.is_some() {
         return found;
     }
     match name {
-        CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT
-        | CUDNN_ATTR_TENSOR_UNIQUE_ID
-        | CUDNN_ATTR_TENSOR_VECTOR_COUNT
-        | CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, INT64, 1),
-        CUDNN_ATTR_TENSOR_DATA_TYPE => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, DATA, 1),
-        CUDNN_ATTR_TENSOR_DIMENSIONS | CUDNN_ATTR_TENSOR_STRIDES => {
-            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, INT64, DIMENSIONS)
-        }
-        CUDNN_ATTR_TENSOR_IS_VIRTUAL | CUDNN_ATTR_TENSOR_IS_BY_VALUE => {
-            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, FLAG, 1)
-        }
-        CUDNN_ATTR_TENSOR_REORDERING_MODE => {
-            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, &[CUDNN_TYPE_TENSOR_REORDERING_MODE], 1)
-        }
-        CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, PART, 1),
         CUDNN_ATTR_OPERATIONGRAPH_HANDLE => set(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, HANDLE, 1),
         CUDNN_ATTR_OPERATIONGRAPH_OPS => set(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, PART, MANY),
         CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED => {
@@ -90,6 +75,29 @@ pub fn rule(name: Name) -> Option<Rule> {
         CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS => set(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, INT64, MANY),
         CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS => set(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, POINTER, MANY),
         CUDNN_ATTR_VARIANT_PACK_WORKSPACE => set(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, POINTER, 1),
+        _ => None,
+    }
+}
+
+/// Those of tensors.
+fn tensors(name: Name) -> Option<Rule> {
+    let set = |kind, types, most| Some(Rule { kind, types, most, settable: true });
+    match name {
+        CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT
+        | CUDNN_ATTR_TENSOR_UNIQUE_ID
+        | CUDNN_ATTR_TENSOR_VECTOR_COUNT
+        | CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, INT64, 1),
+        CUDNN_ATTR_TENSOR_DATA_TYPE => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, DATA, 1),
+        CUDNN_ATTR_TENSOR_DIMENSIONS | CUDNN_ATTR_TENSOR_STRIDES => {
+            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, INT64, DIMENSIONS)
+        }
+        CUDNN_ATTR_TENSOR_IS_VIRTUAL | CUDNN_ATTR_TENSOR_IS_BY_VALUE => {
+            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, FLAG, 1)
+        }
+        CUDNN_ATTR_TENSOR_REORDERING_MODE => {
+            set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, &[CUDNN_TYPE_TENSOR_REORDERING_MODE], 1)
+        }
+        CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC => set(CUDNN_BACKEND_TENSOR_DESCRIPTOR, PART, 1),
         _ => None,
     }
 }

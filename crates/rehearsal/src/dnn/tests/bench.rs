@@ -121,6 +121,8 @@ pub struct Bench {
     pub handle: cudnnHandle_t,
     pub stream: u64,
     pub operations: Vec<Descriptor>,
+    /// What products have where nothing is computed, if it is said.
+    pub padding: Option<f64>,
     last: Cell<i64>,
     scalars: Vec<(i64, Box<f32>)>,
 }
@@ -141,7 +143,14 @@ impl Bench {
         // SAFETY: room for one.
         assert_eq!(unsafe { cudnnCreate(&mut handle) }, OK);
         assert_eq!(cudnnSetStream(handle, std::ptr::without_provenance_mut(stream as usize)), OK);
-        Bench { handle, stream, operations: Vec::new(), last: Cell::new(0), scalars: Vec::new() }
+        Bench {
+            handle,
+            stream,
+            operations: Vec::new(),
+            padding: None,
+            last: Cell::new(0),
+            scalars: Vec::new(),
+        }
     }
 
     /// A tensor with everything said.
@@ -250,6 +259,9 @@ impl Bench {
     pub fn matmul(&mut self, a: &Tensor, b: &Tensor, c: &Tensor, lengths: [Option<&Tensor>; 3]) {
         let what = new(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
         put(what, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, &[Data::CUDNN_DATA_FLOAT]);
+        if let Some(padding) = self.padding {
+            put(what, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, &[padding]);
+        }
         let mut parts = vec![
             (CUDNN_ATTR_OPERATION_MATMUL_DESC, finish(what)),
             (CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.descriptor),

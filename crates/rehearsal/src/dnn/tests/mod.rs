@@ -2,6 +2,7 @@
 
 mod attention;
 mod bench;
+mod execution;
 mod operations;
 mod packed;
 mod refusals;

@@ -5,6 +5,7 @@ use half::bf16;
 use super::bench::{Bench, Data, Mode, Operator, Place, close, memory, numbers, strides, values};
 
 const SINGLE: Data = Data::CUDNN_DATA_FLOAT;
+const INT: Data = Data::CUDNN_DATA_INT32;
 const HALF: Data = Data::CUDNN_DATA_BFLOAT16;
 
 fn halves(values: &[f32]) -> Vec<bf16> {
@@ -146,4 +147,31 @@ fn virtual_tensors_round() {
     let out = memory(&[0.0_f32; 2]);
     bench.run(&[(&x, memory(&[1.001_f32, 2.0])), (&y, out)]);
     assert_eq!(values::<f32>(out, 2), [bf16::from_f32(3.003).to_f32(), 6.0]);
+}
+
+#[test]
+fn beyond_lengths_there_is_padding_and_nothing_is_written() {
+    let mut bench = Bench::new();
+    let dims = [2, 1, 3, 4];
+    let (a, b) = (bench.real(SINGLE, &[2, 1, 3, 2]), bench.real(SINGLE, &[2, 1, 2, 4]));
+    let (rows, columns) = (bench.real(INT, &[2, 1, 1, 1]), bench.real(INT, &[2, 1, 1, 1]));
+    let between = bench.between(SINGLE, &dims);
+    bench.padding = Some(-7.0);
+    bench.matmul(&a, &b, &between, [Some(&rows), Some(&columns), None]);
+    let (copy, least) = (bench.real(SINGLE, &dims), bench.real(SINGLE, &[2, 1, 3, 1]));
+    bench.pointwise(Mode::CUDNN_POINTWISE_IDENTITY, &[&between], &copy);
+    bench.reduction(Operator::CUDNN_REDUCE_TENSOR_MIN, &between, &least);
+    let [out, low] = [24, 6].map(|count| memory(&vec![9.0_f32; count]));
+    bench.run(&[
+        (&a, memory(&[1.0_f32; 12])),
+        (&b, memory(&[1.0_f32; 16])),
+        (&rows, memory(&[2_i32, 3])),
+        (&columns, memory(&[3_i32, 4])),
+        (&copy, out),
+        (&least, low),
+    ]);
+    let row = |columns: usize| (0..4).map(move |column| if column < columns { 2.0 } else { 9.0 });
+    let wanted: Vec<f32> = [3, 3, 0, 4, 4, 4].into_iter().flat_map(row).collect();
+    assert_eq!(values::<f32>(out, 24), wanted);
+    assert_eq!(values::<f32>(low, 6), [-7.0, -7.0, 9.0, 2.0, 2.0, 2.0]);
 }

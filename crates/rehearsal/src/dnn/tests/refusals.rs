@@ -1,14 +1,14 @@
 //! What is refused, and how.
 
-use std::collections::BTreeMap;
-
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t::*;
 use cudarc::cudnn::sys::cudnnBackendAttributeType_t::*;
 use cudarc::cudnn::sys::cudnnBackendDescriptorType_t::*;
 use cudarc::cudnn::sys::{cudnnBackendDescriptor_t as Descriptor, cudnnStatus_t as Status};
 
 use super::super::*;
+use super::attention::{Shape, forward};
 use super::bench::*;
+use super::execution::copying;
 
 const SINGLE: Data = Data::CUDNN_DATA_FLOAT;
 
@@ -204,49 +204,6 @@ fn graphs_make_each_tensor_once_and_need_what_they_make() {
     assert_eq!(cudnnBackendFinalize(graph), CUDNN_STATUS_BAD_PARAM);
 }
 
-/// A graph of one copy, its plan, and what a pack of it has.
-fn copying() -> (Bench, Descriptor, [i64; 2], BTreeMap<i64, u64>) {
-    let mut bench = Bench::new();
-    let [x, y] = [(); 2].map(|()| bench.real(SINGLE, &[1, 2, 3, 4]));
-    bench.pointwise(Mode::CUDNN_POINTWISE_IDENTITY, &[&x], &y);
-    let plan = bench.plan();
-    let places = BTreeMap::from([(x.uid, memory(&[1.0_f32; 24])), (y.uid, memory(&[0.0_f32; 24]))]);
-    (bench, plan, [x.uid, y.uid], places)
-}
-
-#[test]
-fn execution_wants_memory_that_is_there() {
-    let (bench, plan, [x, y], places) = copying();
-    let with = |change: &dyn Fn(&mut BTreeMap<i64, u64>)| {
-        let mut places = places.clone();
-        change(&mut places);
-        cudnnBackendExecute(bench.handle, plan, bench.pack(plan, &places))
-    };
-    assert_eq!(with(&|_| ()), OK);
-    assert_eq!(with(&|places| _ = places.remove(&y)), CUDNN_STATUS_BAD_PARAM);
-    assert_eq!(with(&|places| _ = places.insert(99, 16)), CUDNN_STATUS_BAD_PARAM);
-    assert_eq!(with(&|places| _ = places.insert(x, 0)), CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
-    let aligned = CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
-    assert_eq!(with(&|places| *places.get_mut(&x).unwrap() += 4), aligned);
-    let short = memory(&[0.0_f32; 20]);
-    assert_eq!(with(&|places| _ = places.insert(y, short)), CUDNN_STATUS_BAD_PARAM);
-    let same = places[&x];
-    assert_eq!(with(&|places| _ = places.insert(y, same)), CUDNN_STATUS_NOT_SUPPORTED);
-    let other = Bench::new();
-    let pack = bench.pack(plan, &places);
-    assert_eq!(cudnnBackendExecute(other.handle, plan, pack), CUDNN_STATUS_BAD_PARAM);
-    assert_eq!(cudnnBackendExecute(bench.handle, pack, plan), CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE);
-    let bare = new(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    let (uids, pointers): (Vec<i64>, Vec<u64>) = places.into_iter().unzip();
-    put(bare, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, &uids);
-    put(bare, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, &pointers);
-    finish(bare);
-    assert_eq!(cudnnBackendExecute(bench.handle, plan, bare), CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
-    assert_eq!(cudnnDestroy(bench.handle), OK);
-    assert_eq!(cudnnBackendExecute(bench.handle, plan, pack), CUDNN_STATUS_BAD_PARAM);
-    assert_eq!(cudnnSetStream(other.handle, std::ptr::without_provenance_mut(64)), CUDNN_STATUS_BAD_PARAM);
-}
-
 #[test]
 fn devices_are_described_and_plans_for_them_do_not_run() {
     let bench = Bench::new();
@@ -297,64 +254,25 @@ fn heuristics_fill_descriptors_that_are_there() {
 }
 
 #[test]
-fn work_fails_by_sequences_that_reach_into_the_next() {
-    let check = |offsets: [i64; 3], lengths: [i32; 2], wanted: Option<&str>| {
+fn heads_that_no_engine_takes_have_no_plan() {
+    let check = |width: i64, status: Status| {
         let mut bench = Bench::new();
-        let starts = bench.real(Data::CUDNN_DATA_INT64, &[3, 1, 1, 1]);
-        let of = strides(&[2, 1, 4, 8]);
-        let a = bench.tensor(Place::Device, SINGLE, &[2, 1, 4, 8], &of, Some(&starts));
-        let (b, c) = (bench.real(SINGLE, &[2, 1, 8, 8]), bench.real(SINGLE, &[2, 1, 4, 8]));
-        let rows = bench.real(Data::CUDNN_DATA_INT32, &[2, 1, 1, 1]);
-        bench.matmul(&a, &b, &c, [Some(&rows), None, None]);
-        let plan = bench.plan();
-        let places = BTreeMap::from([
-            (starts.uid, memory(&offsets)),
-            (a.uid, memory(&[1.0_f32; 5 * 8])),
-            (b.uid, memory(&[1.0_f32; 128])),
-            (c.uid, memory(&[0.0_f32; 64])),
-            (rows.uid, memory(&lengths)),
-        ]);
-        let pack = bench.pack(plan, &places);
-        let mut registry = registry();
-        let (Ok(Made::Plan(plan)), Ok(Made::Pack(pack))) =
-            (registry.made(plan.addr() as u64), registry.made(pack.addr() as u64))
-        else {
-            panic!("no plan and pack")
-        };
-        drop(registry);
-        let result = plan.work(&pack).unwrap()();
-        match wanted {
-            None => assert_eq!(result, Ok(())),
-            Some(words) => assert!(result.as_ref().is_err_and(|why| why.contains(words)), "{result:?}"),
-        }
+        let data = Data::CUDNN_DATA_BFLOAT16;
+        let shape = Shape { batch: 1, heads: 2, shared: 1, queries: 8, keys: 8, width, data };
+        forward(&mut bench, shape, None);
+        let graph = finish(bench.graph());
+        let engine = new(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+        put(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, &[graph]);
+        put(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, &[1_i64]);
+        let config = new(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        put(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &[finish(engine)]);
+        let plan = new(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+        let config = [finish(config)];
+        put(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, &config);
+        assert_eq!(cudnnBackendFinalize(plan), status);
     };
-    check([0, 24, 40], [3, 2], None);
-    check([0, 24, 40], [3, 0], None);
-    check([0, 16, 40], [3, 2], Some("to the next"));
-    check([0, 24, 16], [3, 2], Some("offsets 24, then 16"));
-    check([0, 24, 48], [3, 3], Some("no memory of a device"));
-    check([0, 24, 40], [3, -1], Some("a length of -1"));
-    check([0, 24, 40], [5, 2], Some("a length of 5, of 4"));
-}
-
-#[test]
-fn scalars_are_copied_at_the_call() {
-    let mut bench = Bench::new();
-    let [x, y] = [(); 2].map(|()| bench.real(SINGLE, &[1, 1, 1, 2]));
-    let scale = bench.tensor(Place::Host, SINGLE, &[1], &[1], None);
-    bench.pointwise(Mode::CUDNN_POINTWISE_MUL, &[&x, &scale], &y);
-    let plan = bench.plan();
-    let mut value = Box::new(3.0_f32);
-    let out = memory(&[0.0_f32; 2]);
-    let at = std::ptr::from_mut::<f32>(&mut value).expose_provenance() as u64;
-    let places = BTreeMap::from([(x.uid, memory(&[1.0_f32, 2.0])), (y.uid, out), (scale.uid, at)]);
-    let pack = bench.pack(plan, &places);
-    assert_eq!(cudnnBackendExecute(bench.handle, plan, pack), OK);
-    *value = 5.0;
-    crate::device::drive(bench.stream);
-    assert_eq!(values::<f32>(out, 2), [3.0, 6.0]);
-    let mut wrong = places;
-    wrong.insert(scale.uid, memory(&[3.0_f32]));
-    let pack = bench.pack(plan, &wrong);
-    assert_eq!(cudnnBackendExecute(bench.handle, plan, pack), CUDNN_STATUS_BAD_PARAM);
+    check(24, OK);
+    check(256, OK);
+    check(12, CUDNN_STATUS_NOT_SUPPORTED_SHAPE);
+    check(264, CUDNN_STATUS_NOT_SUPPORTED_SHAPE);
 }
