@@ -1,0 +1,118 @@
+//! What was set of a descriptor, while it is finalized.
+
+use std::sync::Arc;
+
+use cudarc::cudnn::sys::cudnnBackendAttributeName_t as Name;
+use cudarc::cudnn::sys::cudnnBackendDescriptorType_t as Kind;
+use cudarc::cudnn::sys::cudnnStatus_t::*;
+
+use super::descriptors::{Fields, Made, Value};
+use super::graph::Graph;
+use super::refusal::{Outcome, refuse};
+use super::tensor::Tensor;
+
+/// What was set of a descriptor that is finalized now.
+pub struct Set<'a> {
+    /// Of this kind.
+    pub kind: Kind,
+    fields: &'a Fields,
+}
+
+impl<'a> Set<'a> {
+    /// Of these.
+    pub fn new(kind: Kind, fields: &'a Fields) -> Set<'a> {
+        Set { kind, fields }
+    }
+
+    fn value(&self, name: Name) -> Option<&Value> {
+        self.fields.get(&(name as u32)).map(|(_, value)| value)
+    }
+
+    fn missing<T>(&self, name: Name) -> Outcome<T> {
+        refuse(CUDNN_STATUS_BAD_PARAM, format!("{:?}: {name:?} was not set", self.kind))
+    }
+
+    /// Integers, if set.
+    pub fn ints(&self, name: Name) -> Option<&[i64]> {
+        match self.value(name) {
+            Some(Value::Ints(all)) => Some(all),
+            _ => None,
+        }
+    }
+
+    /// One integer, if set.
+    pub fn int(&self, name: Name) -> Option<i64> {
+        self.ints(name).map(|all| all[0])
+    }
+
+    /// Integers that have to be set.
+    ///
+    /// # Errors
+    /// If they were not.
+    pub fn need_ints(&self, name: Name) -> Outcome<&[i64]> {
+        self.ints(name).map_or_else(|| self.missing(name), Ok)
+    }
+
+    /// A float, if set.
+    pub fn float(&self, name: Name) -> Option<f64> {
+        match self.value(name) {
+            Some(Value::Floats(all)) => Some(all[0]),
+            _ => None,
+        }
+    }
+
+    /// Pointers or handles, if set.
+    pub fn addresses(&self, name: Name) -> Option<&[u64]> {
+        match self.value(name) {
+            Some(Value::Addresses(all)) => Some(all),
+            _ => None,
+        }
+    }
+
+    /// Descriptors, if set.
+    pub fn parts(&self, name: Name) -> Option<&[Made]> {
+        match self.value(name) {
+            Some(Value::Parts(all)) => Some(all),
+            _ => None,
+        }
+    }
+
+    /// A descriptor that has to be set.
+    ///
+    /// # Errors
+    /// If it was not.
+    pub fn need_part(&self, name: Name) -> Outcome<&Made> {
+        self.parts(name).map_or_else(|| self.missing(name), |all| Ok(&all[0]))
+    }
+
+    /// A tensor, if set.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub fn tensor(&self, name: Name) -> Outcome<Option<Arc<Tensor>>> {
+        match self.parts(name).map(|all| &all[0]) {
+            None => Ok(None),
+            Some(Made::Tensor(tensor)) => Ok(Some(tensor.clone())),
+            Some(_) => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, format!("{name:?} is no tensor")),
+        }
+    }
+
+    /// A tensor that has to be set.
+    ///
+    /// # Errors
+    /// If it was not, or is something else.
+    pub fn need_tensor(&self, name: Name) -> Outcome<Arc<Tensor>> {
+        self.tensor(name)?.map_or_else(|| self.missing(name), Ok)
+    }
+}
+
+/// The graph of a part.
+///
+/// # Errors
+/// If it is something else.
+pub fn graph_of(part: &Made) -> Outcome<Arc<Graph>> {
+    match part {
+        Made::Graph(graph) => Ok(graph.clone()),
+        _ => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no operation graph"),
+    }
+}

@@ -1,0 +1,55 @@
+//! What no engine is known to take, by NVIDIA's own frontend (`sdpa_support_surface.h` and
+//! `scaled_dot_product_flash_attention.h`). Such graphs are described without a word and have no plan.
+
+use cudarc::cudnn::sys::cudnnStatus_t::*;
+
+use super::graph::Graph;
+use super::operations::Step;
+use super::refusal::{Outcome, require};
+use super::tensor::{Element, Tensor};
+
+/// The most columns of a head on a Hopper.
+const COLUMNS: i64 = 256;
+
+/// Whether there may be an engine for a graph.
+///
+/// # Errors
+/// If there is none.
+pub fn check(graph: &Graph) -> Outcome {
+    let products = graph.operations.iter().filter(|operation| matches!(operation.step, Step::Matmul(_)));
+    let is_attention = products.clone().count() > 1;
+    for operation in products {
+        for tensor in operation.inputs.iter().chain([&operation.output]) {
+            if is_attention && tensor.is_real() && matches!(tensor.element, Element::Bf16 | Element::F16) {
+                columns(tensor)?;
+            }
+        }
+    }
+    for tensor in graph.tensors.values().filter(|tensor| tensor.ragged.is_some() && tensor.is_real()) {
+        let made = graph.outputs.contains(&tensor.uid);
+        let used = graph.operations.iter().flat_map(|operation| &operation.inputs);
+        let between = made && used.clone().any(|input| input.uid == tensor.uid);
+        let last = tensor.dims.last().copied().unwrap_or(1);
+        require(!between || last == 1 || last % 16 == 0, CUDNN_STATUS_NOT_SUPPORTED_SHAPE, || {
+            let uid = tensor.uid;
+            format!(
+                "tensor {uid} is ragged between operations; with {last} columns that is known to be wrong"
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// A factor or product of attention: columns beside each other, a multiple of eight, and not too many.
+fn columns(tensor: &Tensor) -> Outcome {
+    let Tensor { uid, dims, strides, .. } = tensor;
+    let beside = (dims.len() - 2..dims.len()).find(|dim| strides[*dim] == 1 && dims[*dim] > 1);
+    let count = beside.map(|dim| dims[dim]);
+    require(count.is_some(), CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, || {
+        format!("tensor {uid}: columns of a head do not lie beside each other")
+    })?;
+    let fits = count.is_some_and(|count| count % 8 == 0 && count <= COLUMNS);
+    require(fits, CUDNN_STATUS_NOT_SUPPORTED_SHAPE, || {
+        format!("tensor {uid}: {} columns of a head are no multiple of 8 up to {COLUMNS}", count.unwrap_or(0))
+    })
+}
