@@ -229,7 +229,8 @@ fn narrow_products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> 
 
 /// cuDNN's own description of the device, to be compared with the one that `plans` uses.
 fn describe(lines: &mut Lines) {
-    match Cudnn::new().and_then(|cudnn| cudnn.description()) {
+    let found = Real::describe(0).and_then(|facts| Cudnn::new(facts.capability)?.description());
+    match found {
         Ok(text) => lines.say("the device in cuDNN's words", true, text),
         Err(error) => lines.say("the device in cuDNN's words", false, error.to_string()),
     }

@@ -60,8 +60,8 @@ fn by_cudnn(said: Option<String>) -> Result<bool> {
 }
 
 /// cuDNN, unless it does not start: attention is then slower, and all else as it is.
-fn cudnn() -> Option<Arc<dyn Attend>> {
-    match Cudnn::new() {
+fn cudnn(facts: &Facts) -> Option<Arc<dyn Attend>> {
+    match Cudnn::new(facts.capability) {
         Ok(cudnn) => Some(Arc::new(cudnn)),
         Err(error) => {
             eprintln!("cuDNN does not start, kernels of our own attend: {error}");
@@ -104,7 +104,7 @@ impl Cuda {
         let profile = profile(driver.facts());
         let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH, measures(&driver))?);
         let attend = if probe.has(Library::Cudnn) && by_cudnn(std::env::var(ATTENTION).ok())? {
-            cudnn()
+            cudnn(driver.facts())
         } else {
             None
         };

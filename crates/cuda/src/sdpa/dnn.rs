@@ -60,12 +60,23 @@ pub struct Cudnn {
     handle: usize,
     /// As cuDNN numbers itself: 91 900 for 9.19.0.
     version: usize,
+    /// The chip's compute capability.
+    chip: (u32, u32),
     plans: Mutex<Plans>,
 }
 
-/// Why a case is not even asked about, for a version of the library. The rules are those of cuDNN's own frontend
-/// (`scaled_dot_product_flash_attention.h`).
-fn known_to_fail(case: &Case, backward: bool, version: usize) -> Option<&'static str> {
+/// Why a case is not even asked about, for a version of the library and a chip. The rules are those of cuDNN's own frontend
+/// (`scaled_dot_product_flash_attention.h`): the library takes some of these and computes something else.
+fn known_to_fail(case: &Case, backward: bool, version: usize, chip: (u32, u32)) -> Option<&'static str> {
+    let hopper_on = matches!(chip.0, 9..=11);
+    if case.packed && !hopper_on && (backward || version < 91_801) {
+        return Some(
+            "packed sequences are for Hopper and later data centre chips, forward ones from cuDNN 9.18.1 on for others",
+        );
+    }
+    if backward && case.packed && case.head_dim % 16 != 0 {
+        return Some("gradients of packed sequences want head sizes that are multiples of 16");
+    }
     if backward && !case.packed && case.k_tokens % 128 != 0 && version <= 91_500 {
         return Some(
             "gradients for keys that are no multiple of 128 are wrong until cuDNN 9.15.0, 9.16 is needed",
@@ -76,17 +87,17 @@ fn known_to_fail(case: &Case, backward: bool, version: usize) -> Option<&'static
 }
 
 impl Cudnn {
-    /// A handle on the device that is current on this thread.
+    /// A handle on the device that is current on this thread, of this compute capability.
     ///
     /// # Errors
     /// If the library does not start.
-    pub fn new() -> Result<Cudnn> {
+    pub fn new(chip: (u32, u32)) -> Result<Cudnn> {
         let mut handle: cudnnHandle_t = std::ptr::null_mut();
         // SAFETY: the library writes a handle.
         check(unsafe { sys::cudnnCreate(&mut handle) }, || "create a handle".into())?;
         // SAFETY: it takes nothing and returns a number.
         let version = unsafe { sys::cudnnGetVersion() };
-        Ok(Cudnn { handle: handle.expose_provenance(), version, plans: Mutex::default() })
+        Ok(Cudnn { handle: handle.expose_provenance(), version, chip, plans: Mutex::default() })
     }
 
     /// The device in the library's words, as [`super::Target::described`] takes them.
@@ -109,7 +120,7 @@ impl Cudnn {
             let graph = if backward { case.backward() } else { case.forward() };
             graph.and_then(|graph| Plan::new(graph, &Target::Handle(self.handle())))
         };
-        let plan = match known_to_fail(case, backward, self.version) {
+        let plan = match known_to_fail(case, backward, self.version, self.chip) {
             Some(why) => Err(why.to_string()),
             None => make().map(Arc::new).map_err(|error| error.to_string()),
         };
@@ -175,29 +186,39 @@ mod tests {
 
     #[test]
     fn what_old_versions_get_wrong_is_for_kernels() {
-        let case = |tokens, packed| Case {
+        let of_head = |tokens, packed, head_dim| Case {
             sequences: 1,
             heads: 8,
             kv_heads: 2,
             q_tokens: tokens,
             k_tokens: tokens,
-            head_dim: 64,
+            head_dim,
             element: Element::Bf16,
             causal: true,
             window: None,
             packed,
-            strides: Strides::plain(8, 2, 64),
+            strides: Strides::plain(8, 2, head_dim),
         };
-        for (case, backward, version, taken) in [
-            (case(1000, false), true, 91_500, false),
-            (case(1000, false), true, 91_501, true),
-            (case(1000, false), false, 91_100, true),
-            (case(1024, false), true, 91_100, true),
-            (case(1000, true), true, 91_100, true),
-            (case(1, false), true, 92_600, false),
+        let case = |tokens, packed| of_head(tokens, packed, 64);
+        for (case, backward, version, chip, taken) in [
+            (case(1000, false), true, 91_500, 90, false),
+            (case(1000, false), true, 91_501, 90, true),
+            (case(1000, false), false, 91_100, 90, true),
+            (case(1024, false), true, 91_100, 90, true),
+            (case(1000, true), true, 91_100, 90, true),
+            (case(1, false), true, 92_600, 90, false),
+            (of_head(1000, true, 72), true, 92_600, 90, false),
+            (of_head(1000, true, 72), false, 92_600, 90, true),
+            (of_head(1024, false, 72), true, 92_600, 90, true),
+            (case(1000, true), true, 92_600, 80, false),
+            (case(1000, true), false, 91_801, 89, true),
+            (case(1000, true), false, 91_800, 80, false),
+            (case(1024, false), true, 91_800, 80, true),
+            (case(1000, true), true, 92_600, 120, false),
+            (case(1000, true), true, 92_600, 100, true),
         ] {
-            let found = known_to_fail(&case, backward, version);
-            assert_eq!(found.is_none(), taken, "{} with {version}", case.said(backward));
+            let found = known_to_fail(&case, backward, version, (chip / 10, chip % 10));
+            assert_eq!(found.is_none(), taken, "{} with {version} on {chip}", case.said(backward));
         }
     }
 }
