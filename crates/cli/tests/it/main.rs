@@ -15,6 +15,8 @@ mod inspect;
 mod launch;
 mod mesh;
 mod recipes;
+#[cfg(target_os = "linux")]
+mod rehearsal;
 mod resume;
 mod run;
 mod supervise;

@@ -136,23 +136,38 @@ fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
     (found.len() == expected.len()).then_some(worst)
 }
 
-/// Cases that a library must have computed on Hopper, whatever their results.
-const BY: [(&str, &str); 4] = [
+/// Libraries that take calls, in the order of [`Watch::counts`].
+const LIBRARIES: [&str; 3] = ["cuBLASLt", "cuDNN", "FP8 units"];
+
+/// Cases that a library must have computed on Hopper, whatever their results; attention in bf16 alone.
+const BY: [(&str, &str); 15] = [
     ("matmul", "cuBLASLt"),
     ("FP8 by tensor, current", "FP8 units"),
     ("FP8 by tensor, delayed", "FP8 units"),
     ("FP8 by blocks of 128", "FP8 units"),
+    ("attention, one document", "cuDNN"),
+    ("attention, 1024 tokens", "cuDNN"),
+    ("attention, 1024 tokens by groups of heads", "cuDNN"),
+    ("attention, heads of 96", "cuDNN"),
+    ("attention, heads of 64", "cuDNN"),
+    ("attention, window", "cuDNN"),
+    ("attention, documents", "cuDNN"),
+    ("ring of four", "cuDNN"),
+    ("ring of four, documents", "cuDNN"),
+    ("gathered keys", "cuDNN"),
+    ("gathered keys, documents", "cuDNN"),
 ];
 
 /// Who computed on a device, of those that are asked about.
 struct Watch {
     cuda: Arc<Cuda>,
-    before: [Calls; 2],
+    before: [Calls; 3],
 }
 
 impl Watch {
-    fn counts(cuda: &Cuda) -> [Calls; 2] {
-        [cuda.calls()[0], cuda.narrow_calls()]
+    fn counts(cuda: &Cuda) -> [Calls; 3] {
+        let [products, attention] = cuda.calls();
+        [products, attention, cuda.narrow_calls()]
     }
 
     fn begin(cuda: &Arc<Cuda>) -> Watch {
@@ -162,7 +177,10 @@ impl Watch {
     /// A line if a case must be somebody's.
     fn end(&self, bed: &Bed, case: &Case, lines: &mut Lines) {
         let Some((_, library)) = BY.iter().find(|(name, _)| *name == case.name) else { return };
-        let index = usize::from(*library == "FP8 units");
+        let Some(index) = LIBRARIES.iter().position(|name| name == library) else { return };
+        if *library == "cuDNN" && bed.dtype == DType::F32 {
+            return;
+        }
         let by = Watch::counts(&self.cuda)[index].since(self.before[index], library);
         let ok = by == *library || self.cuda.driver().facts().capability != (9, 0);
         lines.say(format!("{} {:?}, by whom", case.name, bed.dtype), ok, by);
@@ -175,17 +193,19 @@ pub fn run(lines: &mut Lines) {
     match Cuda::open_alone(&found, 0) {
         Ok(cuda) => {
             let cuda = Arc::new(cuda);
-            compare([cuda.clone(), Arc::new(Cpu::new(0, None))], Some(&cuda), lines);
+            let types = &[DType::F32, DType::Bf16];
+            compare([cuda.clone(), Arc::new(Cpu::new(0, None))], types, Some(&cuda), lines);
             cuda.refusals().into_iter().for_each(|line| lines.say("refused", true, line));
         }
         Err(error) => lines.say("device", false, error.to_string()),
     }
 }
 
-/// Runs every operation on both, of which the first may be watched. One that panics is a failed line; a device that has failed
+/// Runs every operation on both in these types, on machines of which the first may be watched. One that panics is a failed line; a device that has failed
 /// for good ends it all.
-fn compare(machines: [Arc<dyn Machine>; 2], watched: Option<&Arc<Cuda>>, lines: &mut Lines) {
-    for (index, dtype) in [DType::F32, DType::Bf16].into_iter().enumerate() {
+fn compare(machines: [Arc<dyn Machine>; 2], types: &[DType], watched: Option<&Arc<Cuda>>, lines: &mut Lines) {
+    for dtype in types.iter().copied() {
+        let index = usize::from(dtype != DType::F32);
         let [ours, theirs] =
             machines.each_ref().map(|machine| Bed { device: Device::new(machine.clone(), BUDGET), dtype });
         let cases =
@@ -247,7 +267,26 @@ mod tests {
         let mut lines = Lines::default();
         let machines: [Arc<dyn Machine>; 2] =
             [Arc::new(Cpu::new(2, None)), Arc::new(Cpu::new(1, Some(Isa::Portable)))];
-        compare(machines, None, &mut lines);
+        compare(machines, &[DType::F32, DType::Bf16], None, &mut lines);
         assert_eq!(lines.failed, 0);
+    }
+
+    /// The machine as it is, with its calls of the driver, cuBLASLt and cuDNN, over the pretended GPU.
+    #[test]
+    fn the_pretended_gpu_and_the_processor_agree() {
+        if !fathom_rehearsal::is_possible() {
+            return println!("skipped: no C++ compiler (c++), so kernels are not emulated");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fathom_rehearsal::install(folder.path()).unwrap();
+        let search = Search { named: vec![folder.path().to_path_buf()], ..Search::default() };
+        let found = probe(&search, true);
+        assert_eq!(found.why_not, None);
+        let cuda = Arc::new(Cuda::open_alone(&found, 0).unwrap());
+        let mut lines = Lines::default();
+        compare([cuda.clone(), Arc::new(Cpu::new(1, None))], &[DType::Bf16], Some(&cuda), &mut lines);
+        assert_eq!(lines.failed, 0);
+        let refusals = cuda.refusals();
+        assert!(refusals.iter().all(|line| line.contains("sm_100")), "{refusals:?}");
     }
 }

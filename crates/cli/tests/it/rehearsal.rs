@@ -1,0 +1,166 @@
+//! Whole runs on the pretended GPU, which computes on the processor: the program as it is, with its calls of CUDA's libraries, has
+//! the losses and norms that it has on a processor, in whatever order the device does its work.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::run::{TINY, write_text};
+use crate::{arg, rows, text};
+
+/// Largest differences of two losses and of two norms, as shares: sums in another order, and what that changes in the next step.
+const F32: [f64; 2] = [1e-5, 1e-4];
+const BF16: [f64; 2] = [2e-3, 2e-2];
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// None where there is no compiler for kernels.
+    fn new() -> Option<Bench> {
+        if !fathom_rehearsal::is_possible() {
+            println!("skipped: no C++ compiler (c++), so kernels are not emulated");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fathom_rehearsal::install(&folder.path().join("libs")).unwrap();
+        write_text(&folder.path().join("text"));
+        Some(Bench { folder })
+    }
+
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The program with the pretended libraries.
+    fn fathom(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        // Kernels are compiled once for all tests.
+        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rehearsal");
+        command.env("FATHOM_CUDA_LIBS", self.at("libs")).env("FATHOM_CACHE", cache);
+        command
+    }
+
+    /// Losses and norms of two steps of each of three stages.
+    #[track_caller]
+    fn train(&self, name: &str, schedule: &str, keys: &[&str]) -> Vec<[f64; 2]> {
+        let (out, data) = (self.at(name), self.at("text"));
+        let mut command = self.fathom();
+        command.env("FATHOM_REHEARSAL_SCHEDULE", schedule);
+        command.args(["quickstart", "--steps", "2", "--data", arg(&data), "--out", arg(&out)]);
+        let output = command.args(TINY).arg("eval.enabled=false").args(keys).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{name}: {said}");
+        // What the pretended libraries complain of.
+        assert!(!said.contains("rehearsal:"), "{name}: {said}");
+        let log = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        let steps = rows(&log).into_iter().filter(|row| row["event"] == "step");
+        steps.map(|row| ["loss", "grad_norm"].map(|key| row[key].as_f64().unwrap())).collect()
+    }
+
+    /// The same run on both machines, on the GPU in every order of its work.
+    #[track_caller]
+    fn check(&self, name: &str, bounds: [f64; 2], schedules: &[&str], keys: &[&str]) {
+        let of = |machine: &str, schedule: &str| {
+            let machine_key = format!("machine.kind={machine}");
+            let keys = [keys, &[machine_key.as_str()]].concat();
+            self.train(&format!("{name}-{machine}-{schedule}"), schedule, &keys)
+        };
+        let expected = of("cpu", "late");
+        assert_eq!(expected.len(), 6);
+        let found: Vec<_> = schedules.iter().map(|schedule| of("cuda", schedule)).collect();
+        for (ours, theirs) in found[0].iter().zip(&expected) {
+            let apart = |at: usize| (ours[at] / theirs[at] - 1.0).abs();
+            assert!((0..2).all(|at| apart(at) <= bounds[at]), "{name}: {:?} {expected:?}", found[0]);
+        }
+        // Whatever runs first, the numbers are the same to the last bit.
+        assert!(found.iter().all(|other| *other == found[0]), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn training_on_the_pretended_gpu_is_training() {
+    let Some(bench) = Bench::new() else { return };
+    let packed = "stage.1.samples_per_micro_batch=2";
+    for (name, bounds, keys) in [
+        ("f32", F32, &["model.precision=f32"][..]),
+        ("bf16", BF16, &["model.precision=bf16", packed]),
+        (
+            "graphs",
+            BF16,
+            &[
+                "model.precision=bf16",
+                "machine.graphs=true",
+                "stage.0.steps=4",
+                "stage.1.steps=1",
+                "stage.2.steps=1",
+            ],
+        ),
+        ("fp8", [1e-2, 1e-1], &["model.precision=bf16", "precision.gemm=fp8_block"]),
+        ("experts", BF16, &["model.precision=bf16", "model.family=mixtral", "moe.experts=4"]),
+    ] {
+        bench.check(name, bounds, &["late", "early", "7"], keys);
+    }
+}
+
+#[test]
+fn memory_that_leaves_the_pretended_gpu_comes_back() {
+    let Some(bench) = Bench::new() else { return };
+    for (name, keys) in [
+        ("disk", &["machine.offload_optimizer=true", "machine.offload_weights=true"][..]),
+        (
+            "host",
+            &["machine.offload_optimizer=true", "machine.offload_weights=true", "machine.offload_to=host"],
+        ),
+        ("moments", &["optimizer.moments=bf16"]),
+    ] {
+        let keys = [keys, &["model.precision=f32"]].concat();
+        bench.check(name, F32, &["late", "early", "3"], &keys);
+    }
+}
+
+/// Ranks as streams of one device.
+#[test]
+fn meshes_on_the_pretended_gpu_are_meshes() {
+    let Some(bench) = Bench::new() else { return };
+    let twice = ["stage.0.micro_batches=2", "stage.1.micro_batches=2", "stage.2.micro_batches=2"];
+    for (name, keys) in [
+        ("tp", &["mesh.tp=2", "model.kv_heads=2"][..]),
+        ("cp", &["mesh.cp=2"]),
+        ("a2a", &["mesh.cp=2", "mesh.cp_comm_type=a2a", "model.kv_heads=2"]),
+        ("pp", &["mesh.pp=2"]),
+        ("ep", &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "moe.experts=4"]),
+    ] {
+        let keys = [keys, &["model.precision=bf16"], &twice].concat();
+        bench.check(name, BF16, &["late", "5"], &keys);
+    }
+}
+
+/// At full size, without computing: the plan of a step of 128K tokens is what the device gave, to the byte of its granules.
+#[test]
+fn a_plan_is_what_the_pretended_device_gives() {
+    let Some(bench) = Bench::new() else { return };
+    let shape = "--hidden 2048 --layers 2 --heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 1024 --tile-rows 8192";
+    let mut command = bench.fathom();
+    command.env("FATHOM_REHEARSAL", "dry").args([
+        "bench",
+        "step",
+        "--json",
+        "--machine",
+        "cuda",
+        "--dtype",
+        "bf16",
+    ]);
+    command
+        .args(shape.split(' '))
+        .args(["--tokens", "131072", "--places", "linear", "--repeat", "1", "--once"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    let row = rows(&out).into_iter().find(|row| row["bench"] == "step").unwrap();
+    let bytes = |key: &str| row[key].as_u64().unwrap();
+    assert_eq!(bytes("peak_pool_bytes"), bytes("planned_peak_bytes"));
+    assert_eq!(bytes("peak_reserved_bytes"), bytes("planned_reserved_bytes"));
+    let beside = bytes("device_used_bytes") - bytes("planned_reserved_bytes");
+    assert!(beside < 64 << 20, "{beside} bytes beside the plan");
+}
