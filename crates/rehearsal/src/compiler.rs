@@ -186,7 +186,7 @@ pub fn compile<'a>(
     }
     main += "  {} };\n";
     write("main.cpp", &main)?;
-    let flags = "-O1 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
+    let flags = "-O2 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
     let flags: Vec<&str> = flags.split(' ').collect();
     let native = [&flags[..], &["-march=native"]].concat();
     run(folder.path(), &native).or_else(|_| run(folder.path(), &flags))?;

@@ -29,12 +29,12 @@ namespace emu {
 constexpr int SHARE = 16;
 struct Barrier { unsigned live = 0, arrived = 0; unsigned long generation = 0; };
 struct Warp { Barrier barrier; uint32_t slots[2][32 * SHARE]; };
-struct Fiber { jmp_buf at; ucontext_t start; std::unique_ptr<char[]> stack; bool begun, done; };
+struct Fiber { jmp_buf at; std::unique_ptr<char[]> stack; bool done; };
 constexpr size_t STACK = 128 << 10;
 
 struct Block {
   std::vector<Fiber> fibers; std::vector<Warp> warps; std::vector<uint64_t> dynamic;
-  Barrier barrier; jmp_buf home; unsigned now = 0, live = 0, idle = 0; int vote = 0;
+  Barrier barrier; jmp_buf home; unsigned count = 0, now = 0, idle = 0; int vote = 0;
   void (*body)(void*) = nullptr; void* argument = nullptr;
 };
 inline thread_local Block* block;
@@ -43,22 +43,16 @@ inline Warp& warp() { return block->warps[threadIdx.x / 32]; }
 inline unsigned char* dynamic() { return (unsigned char*)block->dynamic.data(); }
 
 [[noreturn]] inline void go_to(unsigned index) {
-  Fiber& f = block->fibers[index];
   block->now = index; threadIdx.x = index;
-  if (f.begun) _longjmp(f.at, 1);
-  f.begun = true;
-  setcontext(&f.start);
-  std::abort();
+  _longjmp(block->fibers[index].at, 1);
 }
 [[noreturn]] inline void next() {
-  for (unsigned i = 1; i <= block->fibers.size(); i++) {
-    const unsigned index = (block->now + i) % block->fibers.size();
-    if (!block->fibers[index].done) go_to(index);
-  }
+  for (unsigned i = block->now + 1; i < block->count; i++) if (!block->fibers[i].done) go_to(i);
+  for (unsigned i = 0; i <= block->now; i++) if (!block->fibers[i].done) go_to(i);
   _longjmp(block->home, 1);
 }
 inline __attribute__((noinline)) void yield() {
-  if (++block->idle > 8 * block->fibers.size() + 64) {
+  if (++block->idle > 8 * block->count + 64) {
     std::fprintf(stderr, "emulation: threads of a block wait for each other for ever\n");
     std::abort();
   }
@@ -71,13 +65,33 @@ inline void wait(Barrier& b) {
   else while (*(volatile unsigned long*)&b.generation == generation) yield();
 }
 inline void leave(Barrier& b) { if (--b.live && b.arrived >= b.live) release(b); }
+// A fiber waits for a block, runs its thread of it, and waits for the next.
 inline void run() {
-  block->body(block->argument);
-  block->fibers[block->now].done = true;
-  block->idle = 0;
-  leave(warp().barrier);
-  leave(block->barrier);
-  next();
+  for (;;) {
+    if (!_setjmp(block->fibers[block->now].at)) {
+      // Made, or done with a block.
+      if (!block->fibers[block->now].done) _longjmp(block->home, 1);
+      next();
+    }
+    block->body(block->argument);
+    block->fibers[block->now].done = true;
+    block->idle = 0;
+    leave(warp().barrier);
+    leave(block->barrier);
+  }
+}
+inline void begin(unsigned index) {
+  Fiber& f = block->fibers[index];
+  f.stack.reset(new char[STACK]);
+  f.done = false;
+  if (_setjmp(block->home)) return;
+  block->now = index;
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = f.stack.get(); start.uc_stack.ss_size = STACK; start.uc_link = nullptr;
+  makecontext(&start, (void (*)())run, 0);
+  setcontext(&start);
+  std::abort();
 }
 
 // What each lane of the warp gives, SHARE words a lane.
@@ -102,7 +116,12 @@ inline void launch(dim3 grid, unsigned threads, size_t shared, void (*body)(void
   block = &storage;
   storage.body = body; storage.argument = argument;
   storage.dynamic.assign((shared + 15) / 8, 0x7ff47ff47ff47ff4ull);
-  storage.fibers.resize(std::max<size_t>(threads, 1));
+  storage.count = threads;
+  if (storage.fibers.size() < threads) {
+    const unsigned had = storage.fibers.size();
+    storage.fibers.resize(threads);
+    for (unsigned i = had; i < threads; i++) begin(i);
+  }
   storage.warps.resize((threads + 31) / 32);
   gridDim = grid; blockDim = {threads, 1, 1};
   for (unsigned y = 0; y < grid.y; y++) for (unsigned x = 0; x < grid.x; x++) {
@@ -112,14 +131,7 @@ inline void launch(dim3 grid, unsigned threads, size_t shared, void (*body)(void
       storage.warps[w].barrier = Barrier();
       storage.warps[w].barrier.live = std::min(32u, threads - 32 * w);
     }
-    for (Fiber& f : storage.fibers) {
-      f.begun = f.done = false;
-      if (!f.stack) f.stack.reset(new char[STACK]);
-      // Anew for each block: a context holds addresses within itself, and fibers move when there are more of them.
-      getcontext(&f.start);
-      f.start.uc_stack.ss_sp = f.stack.get(); f.start.uc_stack.ss_size = STACK; f.start.uc_link = nullptr;
-      makecontext(&f.start, (void (*)())run, 0);
-    }
+    for (unsigned i = 0; i < threads; i++) storage.fibers[i].done = false;
     if (!_setjmp(storage.home)) { storage.now = 0; go_to(0); }
   }
 }

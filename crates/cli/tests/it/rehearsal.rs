@@ -82,12 +82,14 @@ impl Bench {
 fn training_on_the_pretended_gpu_is_training() {
     let Some(bench) = Bench::new() else { return };
     let packed = "stage.1.samples_per_micro_batch=2";
-    for (name, bounds, keys) in [
-        ("f32", F32, &["model.precision=f32"][..]),
-        ("bf16", BF16, &["model.precision=bf16", packed]),
+    let all = &["late", "early", "7"][..];
+    for (name, bounds, schedules, keys) in [
+        ("f32", F32, &["late"][..], &["model.precision=f32"][..]),
+        ("bf16", BF16, all, &["model.precision=bf16", packed]),
         (
             "graphs",
             BF16,
+            all,
             &[
                 "model.precision=bf16",
                 "machine.graphs=true",
@@ -96,10 +98,10 @@ fn training_on_the_pretended_gpu_is_training() {
                 "stage.2.steps=1",
             ],
         ),
-        ("fp8", [1e-2, 1e-1], &["model.precision=bf16", "precision.gemm=fp8_block"]),
-        ("experts", BF16, &["model.precision=bf16", "model.family=mixtral", "moe.experts=4"]),
+        ("fp8", [1e-2, 1e-1], &["late"], &["model.precision=bf16", "precision.gemm=fp8_block"]),
+        ("experts", BF16, &["late", "7"], &["model.precision=bf16", "model.family=mixtral", "moe.experts=4"]),
     ] {
-        bench.check(name, bounds, &["late", "early", "7"], keys);
+        bench.check(name, bounds, schedules, keys);
     }
 }
 
