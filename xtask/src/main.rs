@@ -18,7 +18,7 @@ usage: cargo xtask <command>
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
   gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
                          libraries fetched into target/; no device is needed
-  gpu-run [--long] [--log] [--stage NAMES] [DIR]
+  gpu-run [--long] [--log] [--patience TIMES] [--stage NAMES] [DIR]
                          rates, every operation and training steps of a GPU against the CPU, the figures that have bars, ranks;
                          meant for eight minutes; --long: then what takes longer; --stage: these stages alone, with commas
                          between them; --log: the table goes into LOG.md; DIR has `gpu` and `fathom` built";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::stages::{Stage, names};
 
 /// What is asked for.
-#[derive(Default, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Has `gpu` and `fathom`, if nothing is to be built.
     pub folder: Option<PathBuf>,
@@ -15,6 +15,14 @@ pub struct Asked {
     pub stages: Vec<&'static Stage>,
     /// What was found goes into `LOG.md`.
     pub log: bool,
+    /// Limits are so many times as long: for a rehearsal, where the processor does it all.
+    pub patience: u64,
+}
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked { folder: None, long: false, stages: Vec::new(), log: false, patience: 1 }
+    }
 }
 
 impl Asked {
@@ -28,6 +36,12 @@ impl Asked {
             match *word {
                 "--long" => asked.long = true,
                 "--log" => asked.log = true,
+                "--patience" => {
+                    let times = words.next().and_then(|times| times.parse().ok());
+                    asked.patience = times
+                        .filter(|times| (1..=1000).contains(times))
+                        .ok_or("--patience TIMES: from 1 to 1000, how many times as long each limit is")?;
+                }
                 "--stage" => {
                     let list = words.next().ok_or_else(|| format!("--stage NAME: one of {}", names()))?;
                     for name in list.split(',') {
@@ -56,10 +70,12 @@ mod tests {
         let asked = Asked::parse(&["--stage", "rates,longest", "--log", "brought"]).unwrap();
         assert_eq!((asked.stages.len(), asked.log, asked.folder), (2, true, Some("brought".into())));
         assert!(Asked::parse(&["--long"]).unwrap().long);
+        assert_eq!(Asked::parse(&["--patience", "30"]).unwrap().patience, 30);
         for (words, named) in [
             (&["--stage", "rate"][..], "rates"),
             (&["--stage"], "longest"),
             (&["--fast"], "--fast"),
+            (&["--patience", "0"], "--patience"),
             (&["a", "b"], "b"),
         ] {
             let message = Asked::parse(words).unwrap_err();

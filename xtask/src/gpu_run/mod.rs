@@ -53,6 +53,7 @@ struct Session {
     programs: Programs,
     begun: Instant,
     limit: Duration,
+    patience: u32,
     results: Results,
     complaints: Vec<String>,
 }
@@ -66,7 +67,7 @@ impl Session {
             return Ran { lines: Vec::new(), failed: Some("not run".into()), ended: false, seconds: 0.0 };
         }
         println!("== {name}");
-        let ran = stage::run(command, left.min(Duration::from_secs(limit_s)));
+        let ran = stage::run(command, left.min(self.patience * Duration::from_secs(limit_s)));
         println!("== {name}: {:.0} s, {:.0} s in all", ran.seconds, self.begun.elapsed().as_secs_f64());
         if let Some(failed) = &ran.failed {
             self.complaints.push(format!("{name}: {failed}"));
@@ -122,8 +123,9 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     // Alone, or with the long ones, each has its own limit and no more.
     let limits = stages.iter().map(|stage| stage.limit_s).sum::<u64>() + DEVICE_S;
     let limit = Duration::from_secs(if alone || asked.long { limits } else { ALL_S });
-    let begun = Instant::now();
-    let mut session = Session { programs, begun, limit, results: Results::default(), complaints: Vec::new() };
+    let (begun, patience) = (Instant::now(), asked.patience as u32);
+    let (results, complaints) = (Results::default(), Vec::new());
+    let mut session = Session { programs, begun, limit: patience * limit, patience, results, complaints };
     if !session.gpu("device", DEVICE_S) {
         return Err("gpu-run: no GPU to run on; the lines above say why".to_string());
     }
@@ -133,7 +135,9 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     let (table, missed) = session.results.table(&date.unwrap_or_default());
     println!("== for LOG.md\n\n{table}\n");
     session.complaints.extend(missed);
-    if asked.log {
+    if asked.log && session.results.is_rehearsed() {
+        session.complaints.push("--log: what a rehearsal found is about no GPU".to_string());
+    } else if asked.log {
         log(Path::new("LOG.md"), &table)?;
     }
     Ok(session.complaints)

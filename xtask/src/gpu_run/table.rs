@@ -70,6 +70,11 @@ impl Results {
         }));
     }
 
+    /// The device is a pretended one.
+    pub fn is_rehearsed(&self) -> bool {
+        self.found("device").is_some_and(|name| name.contains("(rehearsal)"))
+    }
+
     /// The words of a check.
     fn found(&self, what: &str) -> Option<&str> {
         self.rows.iter().find(|row| row["what"] == what).and_then(|row| row["found"].as_str())

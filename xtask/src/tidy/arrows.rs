@@ -107,7 +107,8 @@ pub fn check(
                 "rehearsal" => &REHEARSED,
                 _ => &[],
             };
-            if !reaches(from, to) && !(dependency["kind"] == "dev" && tested.contains(&name)) {
+            let for_tests = dependency["kind"] == "dev" && tested.contains(&name);
+            if !reaches(from, to) && !for_tests {
                 violation(&dependency_name, format!("crate {name} must not depend on {to}"));
             }
         }

@@ -116,8 +116,8 @@ fn memory_that_leaves_the_pretended_gpu_comes_back() {
         ),
         ("moments", &["optimizer.moments=bf16"]),
     ] {
-        let keys = [keys, &["model.precision=f32"]].concat();
-        bench.check(name, F32, &["late", "early", "3"], &keys);
+        let keys = [keys, &["model.precision=bf16"]].concat();
+        bench.check(name, BF16, &["late", "early", "3"], &keys);
     }
 }
 

@@ -1,0 +1,30 @@
+//! `rehearse PROGRAM WORDS...`: runs a program on the pretended GPU.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let Some((program, words)) = words.split_first() else {
+        eprintln!("usage: rehearse PROGRAM [WORDS]; FATHOM_REHEARSAL=dry computes nothing");
+        return ExitCode::from(2);
+    };
+    let installed = std::env::current_exe().and_then(|own| {
+        let folder = own.with_file_name("rehearsal-libs");
+        fathom_rehearsal::install(&folder)?;
+        Ok(folder)
+    });
+    let folder = match installed {
+        Ok(folder) => folder,
+        Err(error) => {
+            eprintln!("rehearse: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Kernels for the processor are kept beside the libraries and not among a user's own.
+    let cache = folder.join("cache");
+    let error =
+        Command::new(program).args(words).env("FATHOM_CUDA_LIBS", &folder).env("FATHOM_CACHE", cache).exec();
+    eprintln!("rehearse: {}: {error}", program.display());
+    ExitCode::FAILURE
+}
