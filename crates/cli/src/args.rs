@@ -121,6 +121,17 @@ pub enum Recipes {
     },
 }
 
+/// What computes, where no recipe says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum On {
+    /// A GPU if there is one, else the processor.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU, or a refusal that says what is missing.
+    Cuda,
+}
+
 /// `fathom train`.
 #[derive(Group)]
 pub struct Train {
@@ -314,6 +325,9 @@ pub struct Generate {
     /// Prints only the answer's token ids, not its text.
     #[arg(long)]
     pub ids: bool,
+    /// What computes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub machine: On,
     /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -336,6 +350,9 @@ pub struct Eval {
     /// Trials of each length and depth of the needle test; 0 leaves it out.
     #[arg(long, default_value_t = 3)]
     pub needle_trials: usize,
+    /// What computes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub machine: On,
     /// One JSON object a line.
     #[arg(long)]
     pub json: bool,
@@ -394,6 +411,9 @@ pub struct InspectModel {
     /// f32 or bf16.
     #[arg(long, default_value = "f32")]
     pub precision: String,
+    /// What computes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub machine: On,
 }
 
 /// What `fathom bench` measures.

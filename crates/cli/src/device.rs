@@ -13,8 +13,9 @@ use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
-use fathom_train::recipe::{Machine, Precision};
+use fathom_train::recipe::{Machine, MachineKind, Precision};
 
+use crate::args::On;
 use crate::{gpu, profiles};
 
 /// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
@@ -26,6 +27,16 @@ pub fn isa_mask() -> Result<Option<Isa>> {
         bail!("FATHOM_ISA={name}: not one of {}", names.join(", "));
     }
     Ok(isa)
+}
+
+/// A recipe's part of machines for a verb without a recipe.
+pub fn on(machine: On) -> Machine {
+    let kind = match machine {
+        On::Auto => MachineKind::Auto,
+        On::Cpu => MachineKind::Cpu,
+        On::Cuda => MachineKind::Cuda,
+    };
+    Machine { kind, ..Machine::default() }
 }
 
 /// The machine that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.

@@ -93,14 +93,26 @@ pub fn train_experts(recipe: &Recipe, spec: &mut Spec) -> Result<()> {
         return Err(refuse("moe.capacity_factor", format!("is {factor}; it must be above 0")));
     }
     let Some(moe) = &mut spec.moe else {
+        let plain = MoeTable::default();
         let set = [
+            ("moe.experts", table.experts != plain.experts),
+            ("moe.top_k", table.top_k != plain.top_k),
+            ("moe.ffn", table.ffn != plain.ffn),
+            ("moe.shared", table.shared != plain.shared),
+            ("moe.dense_layers", table.dense_layers != plain.dense_layers),
             ("moe.aux_loss", table.aux_loss != 0.0),
             ("moe.z_loss", table.z_loss != 0.0),
             ("moe.bias_update_rate", table.bias_update_rate != 0.0),
             ("moe.capacity_factor", capacity.is_some()),
         ];
         return match set.iter().find(|(_, set)| *set) {
-            Some((key, _)) => Err(refuse(key, format!("a {} model has no experts", spec.family))),
+            Some((key, _)) => Err(refuse(
+                key,
+                format!(
+                    "a {} model has no experts; model.family names what has: mixtral, qwen3_moe, deepseek_v3",
+                    spec.family
+                ),
+            )),
             None => Ok(()),
         };
     };

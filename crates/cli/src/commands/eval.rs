@@ -14,7 +14,7 @@ use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles
 use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
-use fathom_train::recipe::{Machine, Recipe};
+use fathom_train::recipe::Recipe;
 use fathom_train::{Stores, needs_corpus};
 
 use crate::args::Eval;
@@ -47,7 +47,7 @@ struct Figures {
 pub fn run(args: &Eval) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
     let tokenizer = device::tokenizer(&folder)?;
-    let device = device::open(&Machine::default())?;
+    let device = device::open(&device::on(args.machine))?;
     let loaded = device::load(&device, &folder, None)?;
     let own = loaded.model.spec.max_positions;
     let tokens = args.tokens.unwrap_or(own.min(LONGEST));

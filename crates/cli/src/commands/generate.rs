@@ -16,7 +16,7 @@ const MAX_TOKENS: usize = 256;
 pub fn run(args: &args::Generate) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
     let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
-    let device = device::open(&Machine { threads: args.threads, ..Machine::default() })?;
+    let device = device::open(&Machine { threads: args.threads, ..device::on(args.machine) })?;
     let loaded = device::load(&device, &folder, dtype)?;
     let tokenizer = device::tokenizer(&folder)?;
     let context_tokens = args.context.unwrap_or(loaded.model.spec.max_positions);

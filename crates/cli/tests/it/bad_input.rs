@@ -17,6 +17,7 @@ fn unknown_verbs_and_flags() {
     refused(["quikstart"], &["quikstart", "quickstart"]);
     refused(["bench", "gem"], &["gem", "gemm"]);
     refused(["plan", "quickstart", "--jsn"], &["--jsn"]);
+    refused(["generate", "out/x", "a", "--machine", "gpu"], &["--machine", "cuda"]);
 }
 
 #[test]
@@ -43,6 +44,7 @@ fn numbers_are_refused_before_anything_runs() {
         ("stages=100000000000000", "`stages`"),
         ("stage.0.max_docs=0", "`stage.0.max_docs`"),
         ("mesh.cp=0", "`mesh.cp`"),
+        ("moe.experts=4", "`moe.experts`"),
         ("activations.places=[{ name = \"attn.outt\" }]", "attn.out"),
     ] {
         refused(["plan", "quickstart", setting], &[key]);

@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 use fathom_grad::{Batch, Counters, Scope};
 use fathom_model::{Caps, Packed, Spec};
 use fathom_tensor::Device;
-use fathom_train::recipe::Machine;
 
 use crate::args::{Inspect, InspectModel};
 use crate::device::{self, Loaded};
@@ -34,7 +33,7 @@ impl Subject {
     fn new(args: &InspectModel) -> Result<Subject> {
         let folder = device::model_folder(&args.model)?;
         check_ids(&fathom_model::open_config(&folder)?.0, &args.ids)?;
-        let device = device::open(&Machine::default())?;
+        let device = device::open(&device::on(args.machine))?;
         let loaded = device::load(&device, &folder, Some(device::dtype(&args.precision)?))?;
         let ids: Vec<i32> = args.ids.iter().map(|id| *id as i32).collect();
         let positions: Vec<i32> = (0..ids.len() as i32).collect();
