@@ -24,27 +24,36 @@ impl Session {
     pub(super) fn losses(&mut self) {
         let out = std::env::temp_dir().join(format!("fathom-gpu-{}", std::process::id()));
         for (precision, bounds) in BOUNDS {
-            let steps = ["cpu", "cuda"].map(|machine| {
-                let run = out.join(format!("{precision}-{machine}"));
-                let mut command = quickstart(&self.programs.fathom, &run, precision, machine);
-                let what = format!("three steps of three stages, {precision} on {machine}");
-                self.stage(&what, RUN_S, &mut command);
-                read(&run).unwrap_or_default()
-            });
-            let complaints = compare(precision, &steps, bounds);
-            let found = complaints.first().cloned().unwrap_or(format!("{} steps agree", steps[0].len()));
-            let line = serde_json::json!({ "what": format!("training steps against the processor, {precision}"),
-                "ok": complaints.is_empty(), "found": found });
-            self.results.add(&[line.to_string()], None);
-            self.complaints.extend(complaints);
+            let expected = self.steps(&out, precision, "cpu", &[]);
+            let graphs = ["machine.graphs=true"];
+            let ways = [("", &[][..]), (", blocks as graphs", &graphs)];
+            for (way, keys) in ways.into_iter().take(if precision == "bf16" { 2 } else { 1 }) {
+                let name = format!("{precision}{way}");
+                let steps = [expected.clone(), self.steps(&out, &name, "cuda", keys)];
+                let complaints = compare(&name, &steps, bounds);
+                let found = complaints.first().cloned().unwrap_or(format!("{} steps agree", expected.len()));
+                let line = serde_json::json!({ "what": format!("training steps against the processor, {name}"),
+                    "ok": complaints.is_empty(), "found": found });
+                self.results.add(&[line.to_string()], None);
+                self.complaints.extend(complaints);
+            }
         }
         // A folder of the system's that it clears itself.
         let _ = std::fs::remove_dir_all(&out);
     }
+
+    /// The steps of a small run in a precision, which its name begins with.
+    fn steps(&mut self, out: &Path, name: &str, machine: &str, keys: &[&str]) -> Vec<Step> {
+        let run = out.join(format!("{}-{machine}", name.replace([',', ' '], "-")));
+        let precision = name.split(',').next().unwrap_or(name);
+        let mut command = quickstart(&self.programs.fathom, &run, (precision, machine), keys);
+        self.stage(&format!("three steps of three stages, {name} on {machine}"), RUN_S, &mut command);
+        read(&run).unwrap_or_default()
+    }
 }
 
 /// A small run of all stages over the handbook.
-fn quickstart(binary: &Path, out: &Path, precision: &str, machine: &str) -> Command {
+fn quickstart(binary: &Path, out: &Path, (precision, machine): (&str, &str), keys: &[&str]) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", STEPS, "--out"]).arg(out);
     command.arg(format!("model.precision={precision}")).arg(format!("machine.kind={machine}"));
@@ -56,6 +65,7 @@ fn quickstart(binary: &Path, out: &Path, precision: &str, machine: &str) -> Comm
         "stage.2.seq_tokens=4096",
         "stage.2.min_doc_tokens=0",
     ]);
+    command.args(keys);
     // What follows --data are paths.
     command.args(["--data", "docs"]).stderr(Stdio::inherit());
     command

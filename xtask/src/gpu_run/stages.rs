@@ -34,7 +34,7 @@ pub const STAGES: [Stage; 15] = [
     short("steps", STEPS[0].3 + STEPS[1].3 + STEPS[2].3),
     short("rival", rival::SHORT_S),
     short("fp8", 3 * super::fp8::STEP_S),
-    short("losses", 4 * super::losses::RUN_S),
+    short("losses", 5 * super::losses::RUN_S),
     short("ranks", 25),
     long("fp8-losses", 3 * super::fp8::RUN_S),
     long("graphs", GRAPHS_STEP.3),
