@@ -162,7 +162,7 @@ fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     // SAFETY: as above.
     unsafe { driver.copy(Way::Across, copied, Rows::flat(b, bytes), stream)? };
     cuda.synchronise()?;
-    Ok(comm.failure())
+    Ok(nccl.failure(SOON))
 }
 
 /// Whether cuDNN takes part in the block: one sequence, so that no lists go up.

@@ -13,6 +13,7 @@ use fathom_tensor::{Device, Lent, Share, Tensor};
 use super::control::Topic;
 use super::line::{Line, Point};
 use super::watch::{Shared, Watcher};
+use super::world::Connect;
 use crate::Result;
 use crate::driver::Rows;
 use crate::memory::Streams;
@@ -40,8 +41,9 @@ struct Pending {
     what: What,
 }
 
-/// What the link and its flights share. Dropped in this order: whoever watches, messages, communicators, connections.
+/// What the link and its flights share.
 pub(super) struct End {
+    /// Looks until nothing is under way any more; dropped before the lines.
     _watcher: Watcher,
     pending: RefCell<Vec<VecDeque<Pending>>>,
     /// Messages expected from each rank.
@@ -49,6 +51,7 @@ pub(super) struct End {
     lines: Vec<Option<Lines>>,
     traffic: Cell<Traffic>,
     streams: Arc<Streams>,
+    by: Arc<dyn Connect>,
     shared: Arc<Shared>,
 }
 
@@ -63,16 +66,22 @@ fn label(what: &What) -> Vec<u8> {
 
 impl End {
     /// An end with its lines, by rank.
-    pub fn new(shared: &Arc<Shared>, streams: &Arc<Streams>, lines: Vec<Option<Lines>>) -> End {
+    pub fn new(
+        watcher: Watcher,
+        by: Arc<dyn Connect>,
+        streams: &Arc<Streams>,
+        lines: Vec<Option<Lines>>,
+    ) -> End {
         let ranks = lines.len();
         End {
-            _watcher: Watcher::start(shared, streams.driver.clone()),
             pending: RefCell::new((0..ranks).map(|_| VecDeque::new()).collect()),
             expected: RefCell::new(vec![0; ranks]),
             lines,
             traffic: Cell::default(),
             streams: streams.clone(),
-            shared: shared.clone(),
+            by,
+            shared: watcher.shared().clone(),
+            _watcher: watcher,
         }
     }
 
@@ -84,8 +93,8 @@ impl End {
 
     /// Ends the run if something has failed here.
     fn or_fail<T>(&self, result: Result<T>) -> Option<T> {
-        let rank = self.shared.rank;
-        result.map_err(|error| self.shared.fail(LinkError::Aborted { rank, reason: error.to_string() })).ok()
+        let shared = &self.shared;
+        result.map_err(|error| shared.fail(shared.explained(error.to_string(), "a call of NCCL"))).ok()
     }
 
     #[track_caller]
@@ -126,10 +135,30 @@ impl End {
         // stream, which waits for what is received here.
         let receive = |compute| unsafe { line.receive(*address, *bytes, free, compute) };
         let done = self.streams.compute(WHY).and_then(receive);
-        let done = done.map_err(|error| LinkError::Aborted { rank, reason: error.to_string() })?;
+        let done = done.map_err(|error| shared.explained(error.to_string(), &what))?;
         shared.watch(&done, from, what);
         self.count(|traffic| traffic.received_bytes += *bytes as u64);
         Ok(())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        if std::thread::panicking() {
+            let (rank, reason) = (shared.rank, "it panicked; its message is above".to_string());
+            shared.fail(LinkError::Aborted { rank, reason });
+        }
+        // A device that has failed says so where somebody waits for results. Messages that their other side does not end any more
+        // are ended by whoever watches.
+        for line in self.lines.iter().flatten().flat_map(|lines| [&lines.to, &lines.from]) {
+            let _ = line.finish();
+        }
+        if let Err(error) = shared.leave() {
+            shared.fail(error);
+        } else {
+            let _ = self.or_fail(self.by.close());
+        }
     }
 }
 

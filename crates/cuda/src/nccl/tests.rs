@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, conformance};
@@ -24,6 +24,7 @@ struct FakeLine {
     fake: Arc<Fake>,
     line: u64,
     asked: AtomicUsize,
+    cut: AtomicBool,
 }
 
 // SAFETY: the pretended device moves the bytes that it is asked for.
@@ -35,30 +36,55 @@ unsafe impl Carrier for FakeLine {
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
         // A device would wait; this one does its work when it is asked for results.
         let (number, begun) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
-        while self.fake.given(self.line) <= number {
+        while self.fake.given(self.line) <= number && !self.cut.load(Ordering::Relaxed) {
             assert!(begun.elapsed() < Duration::from_secs(60), "nobody sends");
             std::thread::yield_now();
         }
         self.fake.get(self.line, Rows::flat(into, bytes), stream);
         Ok(())
     }
-    fn failure(&self) -> Option<String> {
-        None
-    }
-    fn abort(&self) {
-        self.fake.cut(self.line);
-    }
 }
 
-struct OverFake(Arc<Fake>);
+struct OverFake {
+    fake: Arc<Fake>,
+    made: Mutex<Vec<Arc<FakeLine>>>,
+    /// Work that is under way does not end.
+    hangs: bool,
+}
 
 impl Connect for OverFake {
     fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>> {
         let (from, to) = if sends { (shared.rank, other) } else { (other, shared.rank) };
-        let line = (from * 100 + to) as u64;
-        Ok(Arc::new(FakeLine { fake: self.0.clone(), line, asked: AtomicUsize::new(0) }))
+        let (fake, line) = (self.fake.clone(), (from * 100 + to) as u64);
+        let line = FakeLine { fake, line, asked: AtomicUsize::new(0), cut: AtomicBool::new(false) };
+        let line = Arc::new(line);
+        self.made.lock().unwrap().push(line.clone());
+        Ok(line)
+    }
+
+    fn failure(&self, _: Duration) -> Option<String> {
+        None
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn abort(&self) {
+        for line in self.made.lock().unwrap().iter() {
+            line.cut.store(true, Ordering::Relaxed);
+            self.fake.cut(line.line);
+        }
+        if self.hangs {
+            loop {
+                std::thread::park();
+            }
+        }
     }
 }
+
+/// Set where what is under way does not end.
+const HANGS: &str = "FATHOM_TEST_HANGS";
 
 /// A place where nobody listens now.
 fn place() -> String {
@@ -82,7 +108,9 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
                     (5..5 + grid.ranks() as u64).collect::<Vec<_>>()
                 );
                 assert_eq!(world.tell(rank as u64 + 9).unwrap(), 9);
-                let link = world.link_by(cuda.streams(), &OverFake(fake)).unwrap();
+                let by =
+                    Arc::new(OverFake { fake, made: Mutex::default(), hangs: std::env::var(HANGS).is_ok() });
+                let link = world.link_by(cuda.streams(), by).unwrap();
                 let device = Device::on_mesh(cuda.clone(), 64 << 20, Mesh::new(grid, link));
                 program(&device);
                 // Nobody leaves before all have what was sent; after a failure there is nothing to wait for.
@@ -198,4 +226,42 @@ fn a_message_that_nobody_sends_is_late() {
             }
         }
     });
+}
+
+#[test]
+fn a_process_whose_work_does_not_end_ends_itself() {
+    if std::env::var(HANGS).is_ok() {
+        world(Grid { tp: 2, ..Grid::default() }, Duration::from_millis(300), |device| {
+            device.mesh.link().unwrap().abort("no more");
+        });
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "nccl::tests::a_process_whose_work_does_not_end_ends_itself", "--nocapture"]);
+    let output = command.env(HANGS, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no more; NCCL does not end its work on rank"), "{said}");
+    assert!(!output.status.success());
+}
+
+#[test]
+fn one_thread_at_a_time_calls_nccl_and_who_aborts_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fathom_rehearsal::install(folder.path()).unwrap();
+    let nccl = Nccl::open(&folder.path().join("libnccl.so.2")).unwrap();
+    let fake = Fake::new(1 << 20);
+    assert_eq!(nccl.failure(Duration::ZERO), None);
+    let turn = nccl.turn();
+    std::thread::scope(|scope| {
+        let aborts = scope.spawn(|| nccl.abort(&fake));
+        while !nccl.is_aborting() {
+            std::thread::yield_now();
+        }
+        assert_eq!(nccl.failure(SOON), None);
+        assert!(nccl.failure(Duration::ZERO).unwrap().contains("has not come back"));
+        assert!(!aborts.is_finished());
+        drop(turn);
+        aborts.join().unwrap();
+    });
+    assert!(!nccl.is_aborting() && nccl.failure(Duration::ZERO).is_none());
 }
