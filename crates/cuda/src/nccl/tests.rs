@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
 use super::watch::Shared;
-use super::world::Connect;
+use super::world::{Connect, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
@@ -226,6 +226,28 @@ fn a_message_that_nobody_sends_is_late() {
             }
         }
     });
+}
+
+#[test]
+fn every_rank_meets_each_other_once_and_at_the_same_time() {
+    for ranks in 1..=64 {
+        let all: Vec<Vec<usize>> = (0..ranks).map(|rank| rounds(rank, ranks).collect()).collect();
+        for (rank, met) in all.iter().enumerate() {
+            let others: std::collections::BTreeSet<_> = met.iter().copied().collect();
+            assert!(others.len() == ranks - 1 && met.len() == ranks - 1 && !others.contains(&rank));
+        }
+        // Meetings one after another, each as soon as both are free: no more rounds than an odd number of ranks needs.
+        let (mut next, mut took) = (vec![0; ranks], 0);
+        while (0..ranks).any(|rank| next[rank] < all[rank].len()) {
+            let wants = |rank: usize| all[rank].get(next[rank]).copied();
+            let meets = |rank: &usize| wants(*rank).is_some_and(|other| wants(other) == Some(*rank));
+            let now: Vec<usize> = (0..ranks).filter(meets).collect();
+            assert!(!now.is_empty(), "{ranks} ranks wait for each other");
+            now.into_iter().for_each(|rank| next[rank] += 1);
+            took += 1;
+        }
+        assert!(took <= ranks.next_multiple_of(2), "{ranks}: {took}");
+    }
 }
 
 #[test]

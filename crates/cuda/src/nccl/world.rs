@@ -107,6 +107,23 @@ fn failed(call: &'static str, error: &LinkError) -> Error {
     Error::Nccl { call, message: error.to_string() }
 }
 
+/// Whom a rank meets in each round of a tournament, in which every rank meets each other once: so pairs meet at the same time and
+/// none waits for those before it.
+pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    // One of an odd number of ranks has nobody in each round.
+    let all = ranks.next_multiple_of(2).max(2);
+    let turn = all - 1;
+    let other = move |round: usize| match rank {
+        // Twice this is the round.
+        last if last == turn => round * (all / 2) % turn,
+        _ => match (round + turn - rank) % turn {
+            own if own == rank => turn,
+            other => other,
+        },
+    };
+    (0..turn).map(other).filter(move |other| *other < ranks)
+}
+
 impl World {
     /// Meets the other ranks at `host:port`, where the first listens. A wait of the link takes at most `deadline`.
     ///
@@ -129,8 +146,8 @@ impl World {
         self.ranks
     }
 
-    /// The link, for a mesh of a device's ranks; all call this together. Each pair of ranks is connected here, one after
-    /// the other.
+    /// The link, for a mesh of a device's ranks; all call this together. Each pair of ranks is connected here, by
+    /// rounds.
     ///
     /// # Errors
     /// NCCL's words, or who has not come.
@@ -167,7 +184,7 @@ impl World {
     /// Adds both directions to every other rank, in the order of their making: from the lower rank to the higher one, and back.
     fn lines(&self, streams: &Arc<Streams>, by: &dyn Connect, lines: &mut Vec<Line>) -> Result<()> {
         let (shared, rank) = (&self.shared, self.shared.rank);
-        for other in (0..self.ranks).filter(|other| *other != rank) {
+        for other in rounds(rank, self.ranks) {
             let _meeting = shared.during(other, STARTING);
             for sends in [rank < other, rank > other] {
                 lines.push(Line::new(&streams.driver, by.connect(shared, other, sends)?)?);
@@ -183,7 +200,7 @@ impl World {
     fn sorted(&self, lines: Vec<Line>) -> Vec<Option<Lines>> {
         let mut sorted: Vec<Option<Lines>> = (0..self.ranks).map(|_| None).collect();
         let mut lines = lines.into_iter();
-        for other in (0..self.ranks).filter(|other| *other != self.rank()) {
+        for other in rounds(self.rank(), self.ranks) {
             let Some((first, second)) = lines.next().zip(lines.next()) else { break };
             let (to, from) = if self.rank() < other { (first, second) } else { (second, first) };
             sorted[other] = Some(Lines { to, from });
