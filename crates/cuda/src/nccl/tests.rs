@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
 use super::watch::Shared;
-use super::world::{Connect, rounds};
+use super::world::{Connect, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
@@ -248,6 +248,13 @@ fn every_rank_meets_each_other_once_and_at_the_same_time() {
         }
         assert!(took <= ranks.next_multiple_of(2), "{ranks}: {took}");
     }
+}
+
+#[test]
+fn messages_take_no_more_of_the_device_than_they_may() {
+    let all = |ranks: usize| 2 * (ranks as i32 - 1) * ctas(ranks);
+    assert_eq!([1, 2, 4, 6, 8, 16, 64].map(ctas), [8, 8, 8, 4, 4, 2, 1]);
+    assert!((2..=33).all(|ranks| all(ranks) <= 64) && all(64) == 126);
 }
 
 #[test]

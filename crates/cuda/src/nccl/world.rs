@@ -107,6 +107,12 @@ fn failed(call: &'static str, error: &LinkError) -> Error {
     Error::Nccl { call, message: error.to_string() }
 }
 
+/// Blocks of one message. NCCL makes it a power of two, and rounds up (`ncclTopoComputeP2pChannels`).
+pub(super) fn ctas(ranks: usize) -> i32 {
+    let directions = 2 * ranks.saturating_sub(1).max(1);
+    1 << (ALL_CTAS / directions).clamp(1, MOST_CTAS).ilog2()
+}
+
 /// Whom a rank meets in each round of a tournament, in which every rank meets each other once: so pairs meet at the same time and
 /// none waits for those before it.
 pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
@@ -160,9 +166,7 @@ impl World {
         let (streams, nccl) = (cuda.streams(), nccl.clone());
         let driver = streams.driver.clone();
         let (made, leaving) = (Mutex::default(), AtomicBool::new(false));
-        let directions = 2 * (self.ranks - 1).max(1);
-        let ctas = (ALL_CTAS / directions).clamp(1, MOST_CTAS) as i32;
-        self.link_by(streams, Arc::new(ByNccl { nccl, driver, ctas, made, leaving }))
+        self.link_by(streams, Arc::new(ByNccl { nccl, driver, ctas: ctas(self.ranks), made, leaving }))
     }
 
     pub(super) fn link_by(&self, streams: &Arc<Streams>, by: Arc<dyn Connect>) -> Result<Box<dyn Link>> {
