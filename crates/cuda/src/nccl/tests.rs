@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
 use super::watch::Shared;
-use super::world::{Connect, ctas, rounds};
+use super::world::{Connect, crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
@@ -255,6 +255,15 @@ fn messages_take_no_more_of_the_device_than_they_may() {
     let all = |ranks: usize| 2 * (ranks as i32 - 1) * ctas(ranks);
     assert_eq!([1, 2, 4, 6, 8, 16, 64].map(ctas), [8, 8, 8, 4, 4, 2, 1]);
     assert!((2..=33).all(|ranks| all(ranks) <= 64) && all(64) == 126);
+}
+
+#[test]
+fn streams_that_share_queues_are_told_of() {
+    assert_eq!(crowded(3, None), None);
+    assert!(crowded(4, None).unwrap().contains("CUDA_DEVICE_MAX_CONNECTIONS=10 "));
+    assert_eq!(crowded(4, Some(10)), None);
+    assert!(crowded(64, Some(31)).unwrap().contains("=32 "));
+    assert_eq!(crowded(64, Some(32)), None);
 }
 
 #[test]

@@ -24,6 +24,10 @@ const ALL_CTAS: usize = 64;
 const MOST_CTAS: usize = 8;
 /// With more ranks than this, messages that wait for each other might not all have a place on the device.
 const MOST_RANKS: usize = 64;
+/// Streams of a device beside those of messages.
+const OWN_STREAMS: usize = 4;
+/// The driver's queues, if `CUDA_DEVICE_MAX_CONNECTIONS` does not say otherwise, and the most that it may say.
+const QUEUES: [usize; 2] = [8, 32];
 /// What is waited in until all are connected.
 const STARTING: &str = "the start of the link";
 
@@ -130,6 +134,19 @@ pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (0..turn).map(other).filter(move |other| *other < ranks)
 }
 
+/// What to say if streams have to share the driver's queues, which are these many.
+pub(super) fn crowded(ranks: usize, queues: Option<usize>) -> Option<String> {
+    let [usual, most] = QUEUES;
+    let (streams, queues) = (2 * (ranks - 1) + OWN_STREAMS, queues.unwrap_or(usual));
+    let wanted = streams.min(most);
+    (queues < wanted).then(|| {
+        format!(
+            "{ranks} ranks have {streams} streams on each device, and the driver {queues} queues: set \
+             CUDA_DEVICE_MAX_CONNECTIONS={wanted} for all ranks, or messages may wait for each other for ever"
+        )
+    })
+}
+
 impl World {
     /// Meets the other ranks at `host:port`, where the first listens. A wait of the link takes at most `deadline`.
     ///
@@ -162,6 +179,10 @@ impl World {
             let message =
                 format!("{} ranks; this link is for at most {MOST_RANKS}, more are for MPI", self.ranks);
             return Err(Error::Nccl { call: "link", message });
+        }
+        let queues = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|text| text.parse().ok());
+        if let (0, Some(line)) = (self.rank(), crowded(self.ranks, queues)) {
+            eprintln!("{line}");
         }
         let (streams, nccl) = (cuda.streams(), nccl.clone());
         let driver = streams.driver.clone();
