@@ -8,8 +8,15 @@ use crate::Result;
 use crate::driver::{Driver, Event, Rows, Stream, Way};
 use crate::memory::cut;
 
-/// Most bytes that are handed over at once. Both sides cut a message by this alone.
+/// Bytes that rows with gaps are sent in, as they are laid end to end first. Their receiver cuts the message likewise; what has no
+/// gaps goes whole, as each call costs NCCL a thread.
 pub(super) const PIECE_BYTES: usize = 16 << 20;
+
+/// Where a message is cut.
+fn pieces(bytes: usize, is_cut: bool) -> impl Iterator<Item = (usize, usize)> {
+    let piece = if is_cut { PIECE_BYTES } else { bytes.max(1) };
+    (0..bytes).step_by(piece).map(move |at| (at, piece.min(bytes - at)))
+}
 
 /// Carries bytes from one rank to another.
 ///
@@ -98,9 +105,7 @@ impl Line {
     pub unsafe fn send(&self, rows: Rows, after: Stream) -> Result<Arc<Point>> {
         let (driver, stream) = (&self.driver, self.stream);
         driver.wait(stream, Point::of(driver, after)?.event)?;
-        let bytes = rows.bytes();
-        for at in (0..bytes).step_by(PIECE_BYTES) {
-            let piece = PIECE_BYTES.min(bytes - at);
+        for (at, piece) in pieces(rows.bytes(), !rows.is_flat()) {
             let mut from = rows.address + at as u64;
             if !rows.is_flat() {
                 from = self.memory(&self.staging, PIECE_BYTES)?;
@@ -116,22 +121,23 @@ impl Line {
         Point::of(driver, stream)
     }
 
-    /// Receives into memory without gaps after `free`, and lets `before` wait for it. The point where it is done.
+    /// Receives into memory without gaps after `free`, and lets `before` wait for it; `is_cut` if it was sent in pieces. The point
+    /// where it is done.
     ///
     /// # Safety
     /// The memory lives until then, and is not used by others.
     pub unsafe fn receive(
         &self,
         into: u64,
-        bytes: usize,
+        (bytes, is_cut): (usize, bool),
         free: &Point,
         before: Stream,
     ) -> Result<Arc<Point>> {
         let (driver, stream) = (&self.driver, self.stream);
         driver.wait(stream, free.event)?;
-        for at in (0..bytes).step_by(PIECE_BYTES) {
+        for (at, piece) in pieces(bytes, is_cut) {
             // SAFETY: the caller's promise.
-            unsafe { self.carrier.receive(into + at as u64, PIECE_BYTES.min(bytes - at), stream)? };
+            unsafe { self.carrier.receive(into + at as u64, piece, stream)? };
         }
         let done = Point::of(driver, stream)?;
         driver.wait(before, done.event)?;

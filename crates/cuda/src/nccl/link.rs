@@ -58,8 +58,10 @@ pub(super) struct End {
 /// The link.
 pub(super) struct Ranks(pub Rc<End>);
 
-fn label(what: &What) -> Vec<u8> {
-    let mut label = what.to_string().into_bytes();
+/// What a receiver is told of a message: whether it comes in pieces, and its name.
+fn label(what: &What, is_cut: bool) -> Vec<u8> {
+    let mut label = vec![u8::from(is_cut)];
+    label.extend(what.to_string().into_bytes());
     label.truncate(LABEL_BYTES);
     label
 }
@@ -125,15 +127,16 @@ impl End {
         let (shared, what) = (&self.shared, next.what.to_string());
         let found = shared.wait(from, &what, |control| control.heard(from, Topic::Label))?;
         let rank = shared.rank;
-        if found != label(&next.what) {
-            let found = String::from_utf8_lossy(&found).into_owned();
+        let is_cut = found.first() == Some(&1);
+        if found != label(&next.what, is_cut) {
+            let found = String::from_utf8_lossy(found.get(1..).unwrap_or_default()).into_owned();
             return Err(LinkError::Mismatch { rank, peer: from, expected: what, found });
         }
         let Pending { address, bytes, free, .. } = next;
         let line = &self.lines(from).from;
         // SAFETY: the tensor is lent to the flight that waits for this, whose rank uses it in the order of its compute
         // stream, which waits for what is received here.
-        let receive = |compute| unsafe { line.receive(*address, *bytes, free, compute) };
+        let receive = |compute| unsafe { line.receive(*address, (*bytes, is_cut), free, compute) };
         let done = self.streams.compute(WHY).and_then(receive);
         let done = done.map_err(|error| shared.explained(error.to_string(), &what))?;
         shared.watch(&done, from, what);
@@ -237,7 +240,7 @@ impl Link for Ranks {
             let _ = streams.compute(WHY).and_then(|compute| streams.driver.wait(compute, done.event));
         });
         drop(reader);
-        end.shared.control().say(to, Topic::Label, &label(&what));
+        end.shared.control().say(to, Topic::Label, &label(&what, !rows.is_flat()));
         end.count(|traffic| traffic.sent_bytes += src.bytes());
         Box::new(Sent(share))
     }
