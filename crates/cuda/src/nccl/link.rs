@@ -96,7 +96,13 @@ impl End {
     /// Ends the run if something has failed here.
     fn or_fail<T>(&self, result: Result<T>) -> Option<T> {
         let shared = &self.shared;
-        result.map_err(|error| shared.fail(shared.explained(error.to_string(), "a call of NCCL"))).ok()
+        result.map_err(|error| self.fail(shared.explained(error.to_string(), "a call of NCCL"))).ok()
+    }
+
+    /// Ends the run. Nothing is under way here after this.
+    fn fail(&self, error: LinkError) {
+        self.shared.fail(error);
+        self.shared.ended();
     }
 
     #[track_caller]
@@ -116,7 +122,7 @@ impl End {
             };
             let Some(next) = next else { break };
             if let Err(error) = self.take(from, &next) {
-                self.shared.fail(error);
+                self.fail(error);
                 break;
             }
         }
@@ -150,7 +156,7 @@ impl Drop for End {
         let shared = &self.shared;
         if std::thread::panicking() {
             let (rank, reason) = (shared.rank, "it panicked; its message is above".to_string());
-            shared.fail(LinkError::Aborted { rank, reason });
+            self.fail(LinkError::Aborted { rank, reason });
         }
         // A device that has failed says so where somebody waits for results. Messages that their other side does not end any more
         // are ended by whoever watches.
@@ -158,7 +164,7 @@ impl Drop for End {
             let _ = line.finish();
         }
         if let Err(error) = shared.leave() {
-            shared.fail(error);
+            self.fail(error);
         } else {
             let _ = self.or_fail(self.by.close());
         }
@@ -209,7 +215,7 @@ impl Drop for Coming {
             // Whoever sends it cannot be told, and the device would wait for ever.
             let (rank, reason) =
                 (self.end.shared.rank, "it gave up a message that it had asked for".to_string());
-            self.end.shared.fail(LinkError::Aborted { rank, reason });
+            self.end.fail(LinkError::Aborted { rank, reason });
         }
     }
 }
@@ -271,12 +277,11 @@ impl Link for Ranks {
                 shared.fail(shared.lost(lost, "nothing"));
             }
         }
-        shared.failure().map_or(Ok(()), Err)
+        shared.ended().map_or(Ok(()), Err)
     }
 
     fn abort(&self, reason: &str) {
-        let shared = &self.0.shared;
-        shared.fail(LinkError::Aborted { rank: shared.rank, reason: reason.to_string() });
+        self.0.fail(LinkError::Aborted { rank: self.0.shared.rank, reason: reason.to_string() });
     }
 
     fn traffic(&self) -> Traffic {

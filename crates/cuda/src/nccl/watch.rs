@@ -15,6 +15,8 @@ use crate::driver::Driver;
 
 /// Between two looks of the thread.
 const TICK: Duration = Duration::from_millis(20);
+/// From NCCL's failure to the end of a connection with a rank that is gone.
+const MOMENT: Duration = Duration::from_millis(500);
 /// Between two looks of a wait that may take hours.
 const LONG_NAP: Duration = Duration::from_millis(5);
 
@@ -54,6 +56,8 @@ pub(super) struct Shared {
     failure: Mutex<Option<LinkError>>,
     flying: Mutex<Vec<Flying>>,
     told: AtomicBool,
+    /// Somebody watches, and ends what is under way if the run fails.
+    watched: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +74,7 @@ impl Shared {
             failure: Mutex::default(),
             flying: Mutex::default(),
             told: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
         }
     }
 
@@ -122,6 +127,15 @@ impl Shared {
         }
         let mut control = self.control();
         (0..control.ranks()).for_each(|other| control.say(other, Topic::End, reason.as_bytes()));
+    }
+
+    /// The first failure, once nothing is under way here any more: memory that NCCL was told of may go then.
+    pub fn ended(&self) -> Option<LinkError> {
+        let failure = self.failure()?;
+        while self.watched.load(Ordering::Acquire) {
+            std::thread::sleep(LONG_NAP);
+        }
+        Some(failure)
     }
 
     /// What it means that no word came.
@@ -225,13 +239,19 @@ impl Shared {
 
     /// What a failure of NCCL here means: that a rank is gone, if one is, which the connections say within a moment.
     pub fn explained(&self, reason: String, what: &str) -> LinkError {
-        std::thread::sleep(TICK);
-        let mut control = self.control();
-        if let Err(lost) = control.ended() {
-            return self.lost(lost, what);
+        let begun = Instant::now();
+        while begun.elapsed() < MOMENT {
+            let mut control = self.control();
+            if let Err(lost) = control.ended() {
+                return self.lost(lost, what);
+            }
+            if let Some(gone) = (0..control.ranks()).find(|rank| control.is_gone(*rank)) {
+                return self.lost(Lost::Gone(gone), what);
+            }
+            drop(control);
+            std::thread::sleep(LONG_NAP);
         }
-        let gone = (0..control.ranks()).find(|rank| control.is_gone(*rank));
-        gone.map_or(LinkError::Aborted { rank: self.rank, reason }, |gone| self.lost(Lost::Gone(gone), what))
+        LinkError::Aborted { rank: self.rank, reason }
     }
 
     /// Ends everything here, by a thread of its own. The device may have failed so that NCCL waits for it for ever, or somebody may
@@ -264,6 +284,7 @@ impl Watcher {
     pub fn start(shared: &Arc<Shared>, driver: Arc<dyn Driver>, by: Arc<dyn Connect>) -> Watcher {
         let over = Arc::new(AtomicBool::new(false));
         let (watched, stop) = (shared.clone(), over.clone());
+        shared.watched.store(true, Ordering::Release);
         let work = move || {
             while watched.failure().is_none() && !stop.load(Ordering::Acquire) {
                 match watched.wrong(driver.as_ref(), by.as_ref()) {
@@ -275,6 +296,7 @@ impl Watcher {
                 watched.end(by);
             }
             lock(&watched.flying).clear();
+            watched.watched.store(false, Ordering::Release);
         };
         Watcher { shared: shared.clone(), over, thread: Some(std::thread::spawn(work)) }
     }
