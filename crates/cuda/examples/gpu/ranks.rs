@@ -100,7 +100,10 @@ fn processes(devices: usize) -> std::result::Result<(), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let start = |rank: usize| {
         let numbers = [rank, devices].map(|number| number.to_string());
-        Command::new(&own).args(["nccl", "127.0.0.1:29417"]).args(numbers).spawn()
+        let mut command = Command::new(&own);
+        // Each stream has a queue of its own then.
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        command.args(["nccl", "127.0.0.1:29417"]).args(numbers).spawn()
     };
     let started: Vec<_> = (0..devices).map(start).collect();
     let mut failed = 0;
@@ -162,7 +165,7 @@ fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     // SAFETY: as above.
     unsafe { driver.copy(Way::Across, copied, Rows::flat(b, bytes), stream)? };
     cuda.synchronise()?;
-    Ok(comm.failure())
+    Ok(nccl.failure(SOON))
 }
 
 /// Whether cuDNN takes part in the block: one sequence, so that no lists go up.

@@ -84,7 +84,8 @@ impl Library {
             Library::Driver => [(13, 0), (u32::MAX, 0)],
             Library::Nvrtc | Library::CublasLt => [(13, 0), (14, 0)],
             Library::Cudnn => [(9, 11), (10, 0)],
-            Library::Nccl => [(2, 18), (3, 0)],
+            // From there on communicators are aborted in groups.
+            Library::Nccl => [(2, 22), (3, 0)],
         }
     }
 }

@@ -1,12 +1,14 @@
-//! One communicator: some ranks that NCCL has connected. Its calls never block; each is polled until NCCL has taken it.
+//! One communicator: some ranks that NCCL has connected. Its calls never block; each is polled until NCCL has taken it, and one
+//! thread of the process at a time is in any ([`super::table`]).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::sys::{BYTES, Config, IN_PROGRESS, Nccl, RawComm, SUCCESS, SUM};
+use super::table::Handle;
 use crate::driver::{Driver, Stream};
 use crate::{Error, Result};
 
@@ -51,9 +53,7 @@ impl Kind {
 pub struct Communicator {
     nccl: Arc<Nccl>,
     driver: Arc<dyn Driver>,
-    /// The handle's address. NCCL allows one caller at a time.
-    handle: Mutex<usize>,
-    ended: AtomicBool,
+    handle: Arc<Handle>,
     deadline: Duration,
 }
 
@@ -75,48 +75,59 @@ impl Communicator {
         ctas: Option<i32>,
         deadline: Duration,
     ) -> Result<Communicator> {
+        let call = "ncclCommInitRankConfig";
         driver.enter()?;
         let (mut raw, mut config): (RawComm, _) = (std::ptr::null_mut(), Config::polled(ctas));
+        let mut turn = nccl.turn();
         // SAFETY: NCCL reads the configuration and writes a handle.
         let status = unsafe { (nccl.call.init)(&mut raw, ranks as c_int, id, rank as c_int, &mut config) };
-        if status != SUCCESS && status != IN_PROGRESS {
-            nccl.check("ncclCommInitRankConfig", status, std::ptr::null_mut())?;
+        if raw.is_null() {
+            nccl.check(call, status, raw)?;
+            return Err(Error::Nccl { call, message: "no communicator".into() });
         }
-        let handle = Mutex::new(raw.expose_provenance());
-        let (nccl, driver) = (nccl.clone(), driver.clone());
-        let joined = Communicator { nccl, driver, handle, ended: AtomicBool::new(false), deadline };
-        joined.settle("ncclCommInitRankConfig", raw, status)?;
-        Ok(joined)
+        // A handle was made, whatever the call returns: what fails from here on is ended with the value.
+        let handle = Handle::new(raw.expose_provenance());
+        turn.push(handle.clone());
+        let joined = Communicator { nccl: nccl.clone(), driver: driver.clone(), handle, deadline };
+        let settled = joined.settle(call, status);
+        drop(turn);
+        settled.map(|()| joined)
     }
 
-    /// Waits until NCCL has taken a call.
-    fn settle(&self, call: &'static str, raw: RawComm, status: c_int) -> Result<()> {
-        let begun = Instant::now();
-        let mut status = status;
-        while status == IN_PROGRESS {
-            if begun.elapsed() > self.deadline || self.ended.load(Ordering::Acquire) {
-                let message = format!("not taken within {:.0} s", begun.elapsed().as_secs_f64());
-                return Err(Error::Nccl { call, message });
+    /// Waits until NCCL has taken a call, which the caller has the turn for.
+    fn settle(&self, call: &'static str, status: c_int) -> Result<()> {
+        let (begun, raw, mut status) = (Instant::now(), self.handle.raw(), status);
+        let given_up = loop {
+            if status != IN_PROGRESS {
+                break None;
+            }
+            if self.nccl.is_aborting() {
+                break Some("the communicator was ended meanwhile".to_string());
+            }
+            if begun.elapsed() > self.deadline {
+                break Some(format!("not taken within {:.0} s", begun.elapsed().as_secs_f64()));
             }
             std::thread::sleep(NAP);
             let mut now = SUCCESS;
             // SAFETY: a communicator that lives; NCCL writes a number.
             let asked = unsafe { (self.nccl.call.async_error)(raw, &mut now) };
             status = if asked == SUCCESS { now } else { asked };
-        }
-        self.nccl.check(call, status, raw)
+        };
+        let settled = match given_up {
+            Some(message) => Err(Error::Nccl { call, message }),
+            None => self.nccl.check(call, status, raw),
+        };
+        settled.inspect_err(|_| self.handle.sound.store(false, Ordering::SeqCst))
     }
 
     /// Runs a call with the handle, unless the communicator was ended.
     fn with(&self, name: &'static str, call: impl FnOnce(RawComm) -> c_int) -> Result<()> {
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.ended.load(Ordering::Acquire) {
+        let _turn = self.nccl.turn();
+        if self.handle.ended.load(Ordering::SeqCst) {
             return Err(Error::Nccl { call: name, message: "the communicator was ended".into() });
         }
         self.driver.enter()?;
-        let raw = pointer(*handle as u64);
-        let status = call(raw);
-        self.settle(name, raw, status)
+        self.settle(name, call(self.handle.raw()))
     }
 
     /// Sends bytes to a rank of the communicator.
@@ -163,8 +174,8 @@ impl Communicator {
         stream: Stream,
     ) -> Result<()> {
         let call = &self.nccl.call;
-        // SAFETY: the caller's promise. A call that fails inside a group fails at its end too.
-        self.with("ncclGroupEnd", |raw| unsafe {
+        // SAFETY: the caller's promise.
+        let swapped = self.with("ncclGroupEnd", |raw| unsafe {
             let queue = pointer(stream.0);
             let begun = (call.group_start)();
             let sent = (call.send)(pointer(from), bytes, BYTES, to as c_int, raw, queue);
@@ -172,7 +183,9 @@ impl Communicator {
             let ended = (call.group_end)();
             let failed = |status: &c_int| *status != SUCCESS && *status != IN_PROGRESS;
             [begun, sent, received].into_iter().find(failed).unwrap_or(ended)
-        })
+        });
+        // A wrong argument is the call's alone: the other half is launched, and would wait for ever.
+        swapped.inspect_err(|_| self.abort())
     }
 
     /// Sums `count` elements of all ranks, for all.
@@ -255,52 +268,53 @@ impl Communicator {
         })
     }
 
-    /// What went wrong behind our back, if anything did.
-    pub fn failure(&self) -> Option<String> {
-        // Somebody who makes a call sees its failure there.
-        let handle = self.handle.try_lock().ok()?;
-        if self.ended.load(Ordering::Acquire) {
-            return None;
+    /// An orderly end; all ranks of the communicator do this. Calls after it fail.
+    ///
+    /// # Errors
+    /// NCCL's words, or that others did not do so within the deadline. The communicator is still to be aborted then, with all
+    /// others of the process or with the value.
+    pub fn close(&self) -> Result<()> {
+        let mut turn = self.nccl.turn();
+        if self.handle.ended.load(Ordering::SeqCst) {
+            return Ok(());
         }
-        let (raw, mut now) = (pointer(*handle as u64), SUCCESS);
-        // SAFETY: a communicator that lives; NCCL writes a number.
-        let asked = unsafe { (self.nccl.call.async_error)(raw, &mut now) };
-        let status = if asked == SUCCESS { now } else { asked };
-        if status == IN_PROGRESS {
-            return None;
+        self.driver.enter()?;
+        let raw = self.handle.raw();
+        let (call, message) = ("ncclCommFinalize", "a call before it has failed".to_string());
+        if !self.handle.sound.load(Ordering::SeqCst) {
+            return Err(Error::Nccl { call, message });
         }
-        self.nccl.check("ncclCommGetAsyncError", status, raw).err().map(|error| error.to_string())
+        // SAFETY: a communicator that lives, without anything under way.
+        self.settle(call, unsafe { (self.nccl.call.finalize)(raw) })?;
+        self.forget(&mut turn);
+        // SAFETY: finalized, and not used after this.
+        let status = unsafe { (self.nccl.call.destroy)(raw) };
+        self.nccl.check("ncclCommDestroy", status, std::ptr::null_mut())
     }
 
-    /// Ends all work that is under way, on the device too. Calls after this fail.
-    pub fn abort(&self) {
-        // A caller that waits for NCCL looks at this.
-        if self.ended.swap(true, Ordering::AcqRel) {
+    /// Ends the communicator and what it does on the device, alone: nothing else may be under way there.
+    fn abort(&self) {
+        let mut turn = self.nccl.turn();
+        // Whoever waits to end all communicators ends this one too.
+        if self.handle.ended.load(Ordering::SeqCst) || self.nccl.is_aborting() {
             return;
         }
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget(&mut turn);
         // SAFETY: a communicator that lives, and is not used after this. What it returns changes nothing.
-        let _ = self.driver.enter().map(|()| unsafe { (self.nccl.call.abort)(pointer(*handle as u64)) });
+        let _ = self.driver.enter().map(|()| unsafe { (self.nccl.call.abort)(self.handle.raw()) });
+    }
+
+    fn forget(&self, live: &mut Vec<Arc<Handle>>) {
+        self.handle.ended.store(true, Ordering::SeqCst);
+        live.retain(|handle| !Arc::ptr_eq(handle, &self.handle));
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if *self.ended.get_mut() {
-            return;
-        }
-        let raw = pointer(*self.handle.get_mut().unwrap_or_else(PoisonError::into_inner) as u64);
-        if self.driver.enter().is_err() {
-            return;
-        }
-        // SAFETY: nobody holds the communicator any more. Without an orderly end it is ended in the other way; nobody is left
-        // to be told of a failure.
-        unsafe {
-            let status = (self.nccl.call.finalize)(raw);
-            match self.settle("ncclCommFinalize", raw, status) {
-                Ok(()) => (self.nccl.call.destroy)(raw),
-                Err(_) => (self.nccl.call.abort)(raw),
-            };
+        // Nobody is left to be told of a failure.
+        if self.close().is_err() {
+            self.abort();
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) enum Topic {
     Number = 3,
     /// The sender ends the run; the reason.
     End = 4,
+    /// Nothing of the sender's is under way any more, and it sends nothing more over its link.
+    Leave = 5,
 }
 
 /// Why no word came.

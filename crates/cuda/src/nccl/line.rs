@@ -8,8 +8,15 @@ use crate::Result;
 use crate::driver::{Driver, Event, Rows, Stream, Way};
 use crate::memory::cut;
 
-/// Most bytes that are handed over at once. Both sides cut a message by this alone.
+/// Bytes that rows with gaps are sent in, as they are laid end to end first. Their receiver cuts the message likewise; what has no
+/// gaps goes whole, as each call costs NCCL a thread.
 pub(super) const PIECE_BYTES: usize = 16 << 20;
+
+/// Where a message is cut.
+fn pieces(bytes: usize, is_cut: bool) -> impl Iterator<Item = (usize, usize)> {
+    let piece = if is_cut { PIECE_BYTES } else { bytes.max(1) };
+    (0..bytes).step_by(piece).map(move |at| (at, piece.min(bytes - at)))
+}
 
 /// Carries bytes from one rank to another.
 ///
@@ -26,15 +33,11 @@ pub unsafe trait Carrier: Send + Sync {
     /// # Safety
     /// As for sending; and nobody else uses the memory until then.
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()>;
-    /// What went wrong behind our back.
-    fn failure(&self) -> Option<String>;
-    /// Ends all work that is under way; nothing is carried any more.
-    fn abort(&self);
 }
 
 /// A communicator of two ranks; the other one is this.
 pub(super) struct Pair {
-    pub comm: Communicator,
+    pub comm: Arc<Communicator>,
     pub other: usize,
 }
 
@@ -48,14 +51,6 @@ unsafe impl Carrier for Pair {
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.comm.receive(into, bytes, self.other, stream) }
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.comm.failure()
-    }
-
-    fn abort(&self) {
-        self.comm.abort();
     }
 }
 
@@ -81,13 +76,15 @@ impl Drop for Point {
     }
 }
 
-/// A direction.
+/// A direction. Lives until its carrier is ended: NCCL may still put on the stream what it was asked for.
 pub(super) struct Line {
     driver: Arc<dyn Driver>,
-    pub carrier: Arc<dyn Carrier>,
+    carrier: Arc<dyn Carrier>,
     stream: Stream,
     /// Memory of the device where rows with gaps are laid end to end, taken when first needed.
     staging: OnceLock<u64>,
+    /// That of the first byte.
+    first: OnceLock<u64>,
 }
 
 impl Line {
@@ -97,7 +94,8 @@ impl Line {
     /// If the driver has no more streams.
     pub fn new(driver: &Arc<dyn Driver>, carrier: Arc<dyn Carrier>) -> Result<Line> {
         let stream = driver.stream()?;
-        Ok(Line { driver: driver.clone(), carrier, stream, staging: OnceLock::new() })
+        let (staging, first) = (OnceLock::new(), OnceLock::new());
+        Ok(Line { driver: driver.clone(), carrier, stream, staging, first })
     }
 
     /// Sends rows once the stream `after` has come to where it is now. The point where it is done.
@@ -107,12 +105,10 @@ impl Line {
     pub unsafe fn send(&self, rows: Rows, after: Stream) -> Result<Arc<Point>> {
         let (driver, stream) = (&self.driver, self.stream);
         driver.wait(stream, Point::of(driver, after)?.event)?;
-        let bytes = rows.bytes();
-        for at in (0..bytes).step_by(PIECE_BYTES) {
-            let piece = PIECE_BYTES.min(bytes - at);
+        for (at, piece) in pieces(rows.bytes(), !rows.is_flat()) {
             let mut from = rows.address + at as u64;
             if !rows.is_flat() {
-                from = self.staging()?;
+                from = self.memory(&self.staging, PIECE_BYTES)?;
                 for (part, position) in cut(&rows, at, piece) {
                     let to = part.packed_at(from + position as u64);
                     // SAFETY: the caller's promise; staging has room, and belongs to this stream.
@@ -125,22 +121,23 @@ impl Line {
         Point::of(driver, stream)
     }
 
-    /// Receives into memory without gaps after `free`, and lets `before` wait for it. The point where it is done.
+    /// Receives into memory without gaps after `free`, and lets `before` wait for it; `is_cut` if it was sent in pieces. The point
+    /// where it is done.
     ///
     /// # Safety
     /// The memory lives until then, and is not used by others.
     pub unsafe fn receive(
         &self,
         into: u64,
-        bytes: usize,
+        (bytes, is_cut): (usize, bool),
         free: &Point,
         before: Stream,
     ) -> Result<Arc<Point>> {
         let (driver, stream) = (&self.driver, self.stream);
         driver.wait(stream, free.event)?;
-        for at in (0..bytes).step_by(PIECE_BYTES) {
+        for (at, piece) in pieces(bytes, is_cut) {
             // SAFETY: the caller's promise.
-            unsafe { self.carrier.receive(into + at as u64, PIECE_BYTES.min(bytes - at), stream)? };
+            unsafe { self.carrier.receive(into + at as u64, piece, stream)? };
         }
         let done = Point::of(driver, stream)?;
         driver.wait(before, done.event)?;
@@ -153,23 +150,31 @@ impl Line {
     /// # Errors
     /// If nobody is there.
     pub fn warm(&self, sends: bool) -> Result<()> {
-        let at = self.staging()?;
-        // SAFETY: staging is longer than a byte, and is waited for.
+        let at = self.memory(&self.first, 1)?;
+        // SAFETY: memory of a byte, which lives as long as the stream.
         unsafe {
             match sends {
                 true => self.carrier.send(at, 1, self.stream)?,
                 false => self.carrier.receive(at, 1, self.stream)?,
             }
         }
+        self.finish()
+    }
+
+    /// The host waits for all of the direction's messages.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn finish(&self) -> Result<()> {
         self.driver.synchronise(self.stream)
     }
 
-    fn staging(&self) -> Result<u64> {
-        if let Some(at) = self.staging.get() {
+    fn memory(&self, place: &OnceLock<u64>, bytes: usize) -> Result<u64> {
+        if let Some(at) = place.get() {
             return Ok(*at);
         }
-        let at = self.driver.allocate(PIECE_BYTES as u64)?;
-        Ok(*self.staging.get_or_init(|| at))
+        let at = self.driver.allocate(bytes as u64)?;
+        Ok(*place.get_or_init(|| at))
     }
 }
 
@@ -177,8 +182,8 @@ impl Drop for Line {
     fn drop(&mut self) {
         let driver = &self.driver;
         // There is nobody left to report to.
-        let _ = driver.synchronise(self.stream).and_then(|()| driver.end_stream(self.stream));
-        if let Some(at) = self.staging.get() {
+        let _ = self.finish().and_then(|()| driver.end_stream(self.stream));
+        for at in [&self.staging, &self.first].into_iter().filter_map(OnceLock::get) {
             let _ = driver.free(*at);
         }
     }

@@ -13,6 +13,7 @@ use fathom_tensor::{Device, Lent, Share, Tensor};
 use super::control::Topic;
 use super::line::{Line, Point};
 use super::watch::{Shared, Watcher};
+use super::world::Connect;
 use crate::Result;
 use crate::driver::Rows;
 use crate::memory::Streams;
@@ -40,8 +41,9 @@ struct Pending {
     what: What,
 }
 
-/// What the link and its flights share. Dropped in this order: whoever watches, messages, communicators, connections.
+/// What the link and its flights share.
 pub(super) struct End {
+    /// Looks until nothing is under way any more; dropped before the lines.
     _watcher: Watcher,
     pending: RefCell<Vec<VecDeque<Pending>>>,
     /// Messages expected from each rank.
@@ -49,30 +51,39 @@ pub(super) struct End {
     lines: Vec<Option<Lines>>,
     traffic: Cell<Traffic>,
     streams: Arc<Streams>,
+    by: Arc<dyn Connect>,
     shared: Arc<Shared>,
 }
 
 /// The link.
 pub(super) struct Ranks(pub Rc<End>);
 
-fn label(what: &What) -> Vec<u8> {
-    let mut label = what.to_string().into_bytes();
+/// What a receiver is told of a message: whether it comes in pieces, and its name.
+fn label(what: &What, is_cut: bool) -> Vec<u8> {
+    let mut label = vec![u8::from(is_cut)];
+    label.extend(what.to_string().into_bytes());
     label.truncate(LABEL_BYTES);
     label
 }
 
 impl End {
     /// An end with its lines, by rank.
-    pub fn new(shared: &Arc<Shared>, streams: &Arc<Streams>, lines: Vec<Option<Lines>>) -> End {
+    pub fn new(
+        watcher: Watcher,
+        by: Arc<dyn Connect>,
+        streams: &Arc<Streams>,
+        lines: Vec<Option<Lines>>,
+    ) -> End {
         let ranks = lines.len();
         End {
-            _watcher: Watcher::start(shared, streams.driver.clone()),
             pending: RefCell::new((0..ranks).map(|_| VecDeque::new()).collect()),
             expected: RefCell::new(vec![0; ranks]),
             lines,
             traffic: Cell::default(),
             streams: streams.clone(),
-            shared: shared.clone(),
+            by,
+            shared: watcher.shared().clone(),
+            _watcher: watcher,
         }
     }
 
@@ -84,8 +95,14 @@ impl End {
 
     /// Ends the run if something has failed here.
     fn or_fail<T>(&self, result: Result<T>) -> Option<T> {
-        let rank = self.shared.rank;
-        result.map_err(|error| self.shared.fail(LinkError::Aborted { rank, reason: error.to_string() })).ok()
+        let shared = &self.shared;
+        result.map_err(|error| self.fail(shared.explained(error.to_string(), "a call of NCCL"))).ok()
+    }
+
+    /// Ends the run. Nothing is under way here after this.
+    fn fail(&self, error: LinkError) {
+        self.shared.fail(error);
+        self.shared.ended();
     }
 
     #[track_caller]
@@ -105,7 +122,7 @@ impl End {
             };
             let Some(next) = next else { break };
             if let Err(error) = self.take(from, &next) {
-                self.shared.fail(error);
+                self.fail(error);
                 break;
             }
         }
@@ -116,20 +133,41 @@ impl End {
         let (shared, what) = (&self.shared, next.what.to_string());
         let found = shared.wait(from, &what, |control| control.heard(from, Topic::Label))?;
         let rank = shared.rank;
-        if found != label(&next.what) {
-            let found = String::from_utf8_lossy(&found).into_owned();
+        let is_cut = found.first() == Some(&1);
+        if found != label(&next.what, is_cut) {
+            let found = String::from_utf8_lossy(found.get(1..).unwrap_or_default()).into_owned();
             return Err(LinkError::Mismatch { rank, peer: from, expected: what, found });
         }
         let Pending { address, bytes, free, .. } = next;
         let line = &self.lines(from).from;
         // SAFETY: the tensor is lent to the flight that waits for this, whose rank uses it in the order of its compute
         // stream, which waits for what is received here.
-        let receive = |compute| unsafe { line.receive(*address, *bytes, free, compute) };
+        let receive = |compute| unsafe { line.receive(*address, (*bytes, is_cut), free, compute) };
         let done = self.streams.compute(WHY).and_then(receive);
-        let done = done.map_err(|error| LinkError::Aborted { rank, reason: error.to_string() })?;
+        let done = done.map_err(|error| shared.explained(error.to_string(), &what))?;
         shared.watch(&done, from, what);
         self.count(|traffic| traffic.received_bytes += *bytes as u64);
         Ok(())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        if std::thread::panicking() {
+            let (rank, reason) = (shared.rank, "it panicked; its message is above".to_string());
+            self.fail(LinkError::Aborted { rank, reason });
+        }
+        // A device that has failed says so where somebody waits for results. Messages that their other side does not end any more
+        // are ended by whoever watches.
+        for line in self.lines.iter().flatten().flat_map(|lines| [&lines.to, &lines.from]) {
+            let _ = line.finish();
+        }
+        if let Err(error) = shared.leave() {
+            self.fail(error);
+        } else {
+            let _ = self.or_fail(self.by.close());
+        }
     }
 }
 
@@ -177,7 +215,7 @@ impl Drop for Coming {
             // Whoever sends it cannot be told, and the device would wait for ever.
             let (rank, reason) =
                 (self.end.shared.rank, "it gave up a message that it had asked for".to_string());
-            self.end.shared.fail(LinkError::Aborted { rank, reason });
+            self.end.fail(LinkError::Aborted { rank, reason });
         }
     }
 }
@@ -208,7 +246,7 @@ impl Link for Ranks {
             let _ = streams.compute(WHY).and_then(|compute| streams.driver.wait(compute, done.event));
         });
         drop(reader);
-        end.shared.control().say(to, Topic::Label, &label(&what));
+        end.shared.control().say(to, Topic::Label, &label(&what, !rows.is_flat()));
         end.count(|traffic| traffic.sent_bytes += src.bytes());
         Box::new(Sent(share))
     }
@@ -239,12 +277,11 @@ impl Link for Ranks {
                 shared.fail(shared.lost(lost, "nothing"));
             }
         }
-        shared.failure().map_or(Ok(()), Err)
+        shared.ended().map_or(Ok(()), Err)
     }
 
     fn abort(&self, reason: &str) {
-        let shared = &self.0.shared;
-        shared.fail(LinkError::Aborted { rank: shared.rank, reason: reason.to_string() });
+        self.0.fail(LinkError::Aborted { rank: self.0.shared.rank, reason: reason.to_string() });
     }
 
     fn traffic(&self) -> Traffic {

@@ -7,16 +7,21 @@
 //! another pair, as the link's contract wants. A message's label goes by socket ([`control`]): a receiver knows that its
 //! sender has come there, and that it sends what is expected, before the device is told to wait for it.
 //!
-//! A thread of its own watches what is under way ([`watch`]): a failure of NCCL, a rank that is gone or ended the run, or a
-//! message that takes longer than the deadline ends all communicators, so no device waits for ever.
+//! A thread of its own watches what is under way ([`watch`]), from the first meeting until all have left: a failure of NCCL, a rank
+//! that is gone or ended the run, or a message that takes longer than the deadline ends all communicators, so no device waits for
+//! ever. They are ended in one group while no thread is in a call ([`table`]); if that does not end, the process does.
 //!
-//! Compiled and run over a pretended device; never run on several GPUs.
+//! What NCCL does not promise: communicators of one device are used at once, and ranks issue in orders of their own. That they do
+//! not wait for each other rests on room for all their kernels ([`world`] sizes them) and on a queue of the driver for each stream.
+//!
+//! Run between processes over the pretended NCCL of `fathom-rehearsal`, which is strict; never run on several GPUs.
 
 mod comm;
 mod control;
 mod line;
 mod link;
 mod sys;
+mod table;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -7,6 +7,7 @@ use std::path::Path;
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
 use super::comm::UniqueId;
+use super::table::Table;
 use crate::{Error, Result};
 
 /// A communicator, as NCCL has it.
@@ -98,6 +99,7 @@ functions! {
 /// The library, open for the rest of the process.
 pub struct Nccl {
     pub(super) call: Functions,
+    pub(super) table: Table,
 }
 
 impl Nccl {
@@ -115,7 +117,7 @@ impl Nccl {
         let call = Functions::load(&handle).map_err(failed)?;
         // The functions are called for as long as the process lives.
         std::mem::forget(handle);
-        Ok(Nccl { call })
+        Ok(Nccl { call, table: Table::default() })
     }
 
     /// A name for a communicator to be, for all who join it.
@@ -124,6 +126,7 @@ impl Nccl {
     /// If NCCL has no network to meet on.
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId::default();
+        let _turn = self.turn();
         // SAFETY: NCCL writes as many bytes as it has.
         let status = unsafe { (self.call.get_unique_id)(&mut id) };
         self.check("ncclGetUniqueId", status, std::ptr::null_mut())?;

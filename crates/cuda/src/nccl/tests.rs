@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, conformance};
@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
 use super::watch::Shared;
-use super::world::Connect;
+use super::world::{Connect, crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
@@ -24,6 +24,7 @@ struct FakeLine {
     fake: Arc<Fake>,
     line: u64,
     asked: AtomicUsize,
+    cut: AtomicBool,
 }
 
 // SAFETY: the pretended device moves the bytes that it is asked for.
@@ -35,30 +36,55 @@ unsafe impl Carrier for FakeLine {
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
         // A device would wait; this one does its work when it is asked for results.
         let (number, begun) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
-        while self.fake.given(self.line) <= number {
+        while self.fake.given(self.line) <= number && !self.cut.load(Ordering::Relaxed) {
             assert!(begun.elapsed() < Duration::from_secs(60), "nobody sends");
             std::thread::yield_now();
         }
         self.fake.get(self.line, Rows::flat(into, bytes), stream);
         Ok(())
     }
-    fn failure(&self) -> Option<String> {
-        None
-    }
-    fn abort(&self) {
-        self.fake.cut(self.line);
-    }
 }
 
-struct OverFake(Arc<Fake>);
+struct OverFake {
+    fake: Arc<Fake>,
+    made: Mutex<Vec<Arc<FakeLine>>>,
+    /// Work that is under way does not end.
+    hangs: bool,
+}
 
 impl Connect for OverFake {
     fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>> {
         let (from, to) = if sends { (shared.rank, other) } else { (other, shared.rank) };
-        let line = (from * 100 + to) as u64;
-        Ok(Arc::new(FakeLine { fake: self.0.clone(), line, asked: AtomicUsize::new(0) }))
+        let (fake, line) = (self.fake.clone(), (from * 100 + to) as u64);
+        let line = FakeLine { fake, line, asked: AtomicUsize::new(0), cut: AtomicBool::new(false) };
+        let line = Arc::new(line);
+        self.made.lock().unwrap().push(line.clone());
+        Ok(line)
+    }
+
+    fn failure(&self, _: Duration) -> Option<String> {
+        None
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn abort(&self) {
+        for line in self.made.lock().unwrap().iter() {
+            line.cut.store(true, Ordering::Relaxed);
+            self.fake.cut(line.line);
+        }
+        if self.hangs {
+            loop {
+                std::thread::park();
+            }
+        }
     }
 }
+
+/// Set where what is under way does not end.
+const HANGS: &str = "FATHOM_TEST_HANGS";
 
 /// A place where nobody listens now.
 fn place() -> String {
@@ -82,7 +108,9 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
                     (5..5 + grid.ranks() as u64).collect::<Vec<_>>()
                 );
                 assert_eq!(world.tell(rank as u64 + 9).unwrap(), 9);
-                let link = world.link_by(cuda.streams(), &OverFake(fake)).unwrap();
+                let by =
+                    Arc::new(OverFake { fake, made: Mutex::default(), hangs: std::env::var(HANGS).is_ok() });
+                let link = world.link_by(cuda.streams(), by).unwrap();
                 let device = Device::on_mesh(cuda.clone(), 64 << 20, Mesh::new(grid, link));
                 program(&device);
                 // Nobody leaves before all have what was sent; after a failure there is nothing to wait for.
@@ -198,4 +226,80 @@ fn a_message_that_nobody_sends_is_late() {
             }
         }
     });
+}
+
+#[test]
+fn every_rank_meets_each_other_once_and_at_the_same_time() {
+    for ranks in 1..=64 {
+        let all: Vec<Vec<usize>> = (0..ranks).map(|rank| rounds(rank, ranks).collect()).collect();
+        for (rank, met) in all.iter().enumerate() {
+            let others: std::collections::BTreeSet<_> = met.iter().copied().collect();
+            assert!(others.len() == ranks - 1 && met.len() == ranks - 1 && !others.contains(&rank));
+        }
+        // Meetings one after another, each as soon as both are free: no more rounds than an odd number of ranks needs.
+        let (mut next, mut took) = (vec![0; ranks], 0);
+        while (0..ranks).any(|rank| next[rank] < all[rank].len()) {
+            let wants = |rank: usize| all[rank].get(next[rank]).copied();
+            let meets = |rank: &usize| wants(*rank).is_some_and(|other| wants(other) == Some(*rank));
+            let now: Vec<usize> = (0..ranks).filter(meets).collect();
+            assert!(!now.is_empty(), "{ranks} ranks wait for each other");
+            now.into_iter().for_each(|rank| next[rank] += 1);
+            took += 1;
+        }
+        assert!(took <= ranks.next_multiple_of(2), "{ranks}: {took}");
+    }
+}
+
+#[test]
+fn messages_take_no_more_of_the_device_than_they_may() {
+    let all = |ranks: usize| 2 * (ranks as i32 - 1) * ctas(ranks);
+    assert_eq!([1, 2, 4, 6, 8, 16, 64].map(ctas), [8, 8, 8, 4, 4, 2, 1]);
+    assert!((2..=33).all(|ranks| all(ranks) <= 64) && all(64) == 126);
+}
+
+#[test]
+fn streams_that_share_queues_are_told_of() {
+    assert_eq!(crowded(3, None), None);
+    assert!(crowded(4, None).unwrap().contains("CUDA_DEVICE_MAX_CONNECTIONS=10 "));
+    assert_eq!(crowded(4, Some(10)), None);
+    assert!(crowded(64, Some(31)).unwrap().contains("=32 "));
+    assert_eq!(crowded(64, Some(32)), None);
+}
+
+#[test]
+fn a_process_whose_work_does_not_end_ends_itself() {
+    if std::env::var(HANGS).is_ok() {
+        world(Grid { tp: 2, ..Grid::default() }, Duration::from_millis(300), |device| {
+            device.mesh.link().unwrap().abort("no more");
+        });
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "nccl::tests::a_process_whose_work_does_not_end_ends_itself", "--nocapture"]);
+    let output = command.env(HANGS, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no more; NCCL does not end its work on rank"), "{said}");
+    assert!(!output.status.success());
+}
+
+#[test]
+fn one_thread_at_a_time_calls_nccl_and_who_aborts_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fathom_rehearsal::install(folder.path()).unwrap();
+    let nccl = Nccl::open(&folder.path().join("libnccl.so.2")).unwrap();
+    let fake = Fake::new(1 << 20);
+    assert_eq!(nccl.failure(Duration::ZERO), None);
+    let turn = nccl.turn();
+    std::thread::scope(|scope| {
+        let aborts = scope.spawn(|| nccl.abort(&fake));
+        while !nccl.is_aborting() {
+            std::thread::yield_now();
+        }
+        assert_eq!(nccl.failure(SOON), None);
+        assert!(nccl.failure(Duration::ZERO).unwrap().contains("has not come back"));
+        assert!(!aborts.is_finished());
+        drop(turn);
+        aborts.join().unwrap();
+    });
+    assert!(!nccl.is_aborting() && nccl.failure(Duration::ZERO).is_none());
 }

@@ -9,19 +9,41 @@ use std::time::{Duration, Instant};
 use fathom_tensor::mesh::LinkError;
 
 use super::control::{Control, Lost, Topic};
-use super::line::{Carrier, Point};
+use super::line::Point;
+use super::world::Connect;
 use crate::driver::Driver;
 
 /// Between two looks of the thread.
 const TICK: Duration = Duration::from_millis(20);
+/// From NCCL's failure to the end of a connection with a rank that is gone.
+const MOMENT: Duration = Duration::from_millis(500);
+/// Between two looks of a wait that may take hours.
+const LONG_NAP: Duration = Duration::from_millis(5);
 
-/// A message that the device works on.
+/// Until when something needs its peer.
+enum Until {
+    /// The device has come here.
+    Done(Arc<Point>),
+    /// A [`During`] was dropped.
+    Dropped(Arc<AtomicBool>),
+}
+
+/// A message that the device works on, or a wait of the host's.
 struct Flying {
-    done: Arc<Point>,
+    until: Until,
     since: Instant,
     deadline: Duration,
     peer: usize,
     what: String,
+}
+
+/// The host waits for a peer as long as this lives.
+pub(super) struct During(Arc<AtomicBool>);
+
+impl Drop for During {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// What the issuing thread and the watching one share.
@@ -33,9 +55,9 @@ pub(super) struct Shared {
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
     flying: Mutex<Vec<Flying>>,
-    carriers: Mutex<Vec<Arc<dyn Carrier>>>,
     told: AtomicBool,
-    over: AtomicBool,
+    /// Somebody watches, and ends what is under way if the run fails.
+    watched: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,9 +73,8 @@ impl Shared {
             control: Mutex::new(control),
             failure: Mutex::default(),
             flying: Mutex::default(),
-            carriers: Mutex::default(),
             told: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
         }
     }
 
@@ -76,27 +97,45 @@ impl Shared {
         lock(&self.failure).clone()
     }
 
-    /// Has a carrier ended with the rest.
-    pub fn add(&self, carrier: &Arc<dyn Carrier>) {
-        lock(&self.carriers).push(carrier.clone());
+    fn fly(&self, until: Until, peer: usize, what: String) {
+        let (since, deadline) = (Instant::now(), self.patience());
+        lock(&self.flying).push(Flying { until, since, deadline, peer, what });
     }
 
     /// Looks after a message.
     pub fn watch(&self, done: &Arc<Point>, peer: usize, what: String) {
-        let (done, since, deadline) = (done.clone(), Instant::now(), self.patience());
-        lock(&self.flying).push(Flying { done, since, deadline, peer, what });
+        self.fly(Until::Done(done.clone()), peer, what);
     }
 
-    /// Ends everything here and tells the others, with the first reason.
+    /// Looks after what the host does with a peer.
+    #[must_use]
+    pub fn during(&self, peer: usize, what: &str) -> During {
+        let dropped = Arc::new(AtomicBool::new(false));
+        self.fly(Until::Dropped(dropped.clone()), peer, what.to_string());
+        During(dropped)
+    }
+
+    /// Ends the run, here by whoever watches, and tells the others, with the first reason.
     pub fn fail(&self, error: LinkError) {
-        let reason = lock(&self.failure).get_or_insert(error).to_string();
-        // First the device, on which somebody may wait with the connections' lock held by nobody.
-        lock(&self.carriers).iter().for_each(|carrier| carrier.abort());
+        let reason = match lock(&self.failure).get_or_insert(error) {
+            // That this rank ends the run is what the others are told.
+            LinkError::Aborted { rank, reason } if *rank == self.rank => reason.clone(),
+            error => error.to_string(),
+        };
         if self.told.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut control = self.control();
         (0..control.ranks()).for_each(|other| control.say(other, Topic::End, reason.as_bytes()));
+    }
+
+    /// The first failure, once nothing is under way here any more: memory that NCCL was told of may go then.
+    pub fn ended(&self) -> Option<LinkError> {
+        let failure = self.failure()?;
+        while self.watched.load(Ordering::Acquire) {
+            std::thread::sleep(LONG_NAP);
+        }
+        Some(failure)
     }
 
     /// What it means that no word came.
@@ -141,59 +180,136 @@ impl Shared {
         }
     }
 
+    /// Waits without a deadline for a word: whoever should speak may have hours of work first, and one that dies is noticed.
+    ///
+    /// # Errors
+    /// A failure of any rank.
+    pub fn hear(&self, from: usize, topic: Topic, what: &str) -> Result<Vec<u8>, LinkError> {
+        loop {
+            if let Some(failure) = self.failure() {
+                return Err(failure);
+            }
+            let heard = self.control().heard(from, topic);
+            match heard.map_err(|lost| self.lost(lost, what))? {
+                Some(words) => return Ok(words),
+                None => std::thread::sleep(LONG_NAP),
+            }
+        }
+    }
+
+    /// Tells all that nothing is under way here, and waits until the same holds there, however long others still work.
+    ///
+    /// # Errors
+    /// As [`Shared::hear`].
+    pub fn leave(&self) -> Result<(), LinkError> {
+        let ranks = self.control().ranks();
+        (0..ranks).for_each(|other| self.control().say(other, Topic::Leave, &[]));
+        let mut others = (0..ranks).filter(|other| *other != self.rank);
+        others.try_for_each(|other| self.hear(other, Topic::Leave, "the end of the link").map(|_| ()))
+    }
+
     /// One look of the watching thread: the first thing that is wrong.
-    fn wrong(&self, driver: &dyn Driver) -> Option<LinkError> {
+    fn wrong(&self, driver: &dyn Driver, by: &dyn Connect) -> Option<LinkError> {
         let rank = self.rank;
         if let Err(lost) = self.control().ended() {
             return Some(self.lost(lost, "nothing"));
         }
-        let failed = lock(&self.carriers).iter().find_map(|carrier| carrier.failure());
-        if let Some(reason) = failed {
-            return Some(LinkError::Aborted { rank, reason });
-        }
         let mut flying = lock(&self.flying);
-        // A device that cannot be asked has failed, which whoever waits for results is told.
-        flying.retain(|message| !driver.is_over(message.done.event).unwrap_or(true));
+        flying.retain(|message| match &message.until {
+            // A device that cannot be asked has failed, which whoever waits for results is told.
+            Until::Done(point) => !driver.is_over(point.event).unwrap_or(true),
+            Until::Dropped(dropped) => !dropped.load(Ordering::Acquire),
+        });
+        let gone = flying.iter().find(|message| self.control().is_gone(message.peer));
+        if let Some(Flying { peer, what, .. }) = gone {
+            return Some(self.lost(Lost::Gone(*peer), what));
+        }
+        // A call is given up after the deadline by whoever polls it.
+        if let Some(reason) = by.failure(2 * self.deadline) {
+            drop(flying);
+            return Some(self.explained(reason, "a call of NCCL"));
+        }
         flying.iter().find_map(|message| {
             let Flying { peer, what, since, deadline, .. } = message;
-            if self.control().is_gone(*peer) {
-                return Some(self.lost(Lost::Gone(*peer), what));
-            }
             let seconds = since.elapsed().as_secs_f64();
             let late = seconds > deadline.as_secs_f64();
             late.then(|| LinkError::TimedOut { rank, peer: *peer, what: what.clone(), seconds })
         })
     }
+
+    /// What a failure of NCCL here means: that a rank is gone, if one is, which the connections say within a moment.
+    pub fn explained(&self, reason: String, what: &str) -> LinkError {
+        let begun = Instant::now();
+        while begun.elapsed() < MOMENT {
+            let mut control = self.control();
+            if let Err(lost) = control.ended() {
+                return self.lost(lost, what);
+            }
+            if let Some(gone) = (0..control.ranks()).find(|rank| control.is_gone(*rank)) {
+                return self.lost(Lost::Gone(gone), what);
+            }
+            drop(control);
+            std::thread::sleep(LONG_NAP);
+        }
+        LinkError::Aborted { rank: self.rank, reason }
+    }
+
+    /// Ends everything here, by a thread of its own. The device may have failed so that NCCL waits for it for ever, or somebody may
+    /// not come back from a call of NCCL; nothing but the end of the process ends that.
+    fn end(&self, by: Arc<dyn Connect>) {
+        let (begun, ending) = (Instant::now(), std::thread::spawn(move || by.abort()));
+        while !ending.is_finished() {
+            if begun.elapsed() > self.deadline {
+                let reason = self.failure().map(|error| error.to_string()).unwrap_or_default();
+                eprintln!(
+                    "{reason}; NCCL does not end its work on rank {}, so the process is ended",
+                    self.rank
+                );
+                std::process::abort();
+            }
+            std::thread::park_timeout(TICK);
+        }
+    }
 }
 
-/// The watching thread; ended with this.
+/// The watching thread; ended with this, once nothing is under way if the run has failed.
 pub(super) struct Watcher {
     shared: Arc<Shared>,
+    over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     /// Starts to watch.
-    pub fn start(shared: &Arc<Shared>, driver: Arc<dyn Driver>) -> Watcher {
-        let watched = shared.clone();
+    pub fn start(shared: &Arc<Shared>, driver: Arc<dyn Driver>, by: Arc<dyn Connect>) -> Watcher {
+        let over = Arc::new(AtomicBool::new(false));
+        let (watched, stop) = (shared.clone(), over.clone());
+        shared.watched.store(true, Ordering::Release);
         let work = move || {
-            while !watched.over.load(Ordering::Acquire) {
-                if watched.failure().is_none()
-                    && let Some(error) = watched.wrong(driver.as_ref())
-                {
-                    watched.fail(error);
+            while watched.failure().is_none() && !stop.load(Ordering::Acquire) {
+                match watched.wrong(driver.as_ref(), by.as_ref()) {
+                    Some(error) => watched.fail(error),
+                    None => std::thread::park_timeout(TICK),
                 }
-                std::thread::park_timeout(TICK);
+            }
+            if watched.failure().is_some() {
+                watched.end(by);
             }
             lock(&watched.flying).clear();
+            watched.watched.store(false, Ordering::Release);
         };
-        Watcher { shared: shared.clone(), thread: Some(std::thread::spawn(work)) }
+        Watcher { shared: shared.clone(), over, thread: Some(std::thread::spawn(work)) }
+    }
+
+    /// What it looks at.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::Release);
+        self.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // A thread that panicked has said so.

@@ -1,7 +1,8 @@
 //! This process among those that were started together.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fathom_tensor::mesh::{Link, LinkError};
@@ -11,7 +12,7 @@ use super::control::{self, Topic};
 use super::line::{Carrier, Line, Pair};
 use super::link::{End, Lines, Ranks};
 use super::sys::Nccl;
-use super::watch::Shared;
+use super::watch::{Shared, Watcher};
 use crate::driver::Driver;
 use crate::memory::Streams;
 use crate::{Cuda, Error, Result};
@@ -23,8 +24,12 @@ const ALL_CTAS: usize = 64;
 const MOST_CTAS: usize = 8;
 /// With more ranks than this, messages that wait for each other might not all have a place on the device.
 const MOST_RANKS: usize = 64;
-/// Between two looks of a wait that may take hours.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// Streams of a device beside those of messages.
+const OWN_STREAMS: usize = 4;
+/// The driver's queues, if `CUDA_DEVICE_MAX_CONNECTIONS` does not say otherwise, and the most that it may say.
+const QUEUES: [usize; 2] = [8, 32];
+/// What is waited in until all are connected.
+const STARTING: &str = "the start of the link";
 
 /// One process of a job. Its link belongs to the thread that computes.
 pub struct World {
@@ -32,21 +37,37 @@ pub struct World {
     ranks: usize,
 }
 
-/// Makes what carries messages.
-pub(super) trait Connect {
-    /// One direction between this rank and another; both call it for all pairs and directions in one order.
+/// Makes what carries messages, and ends it.
+pub(super) trait Connect: Send + Sync {
+    /// One direction between this rank and another; both call it for both directions in one order.
     fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>>;
+    /// What went wrong behind our back; a call that has not come back for so long is that, too.
+    fn failure(&self, patience: Duration) -> Option<String>;
+    /// The orderly end of everything that was made, with nothing under way: all ranks call this at the same time.
+    fn close(&self) -> Result<()>;
+    /// Ends all work that is under way, at once; nothing is carried any more.
+    fn abort(&self);
 }
 
 /// By NCCL.
-struct ByNccl<'a> {
-    nccl: &'a Arc<Nccl>,
-    driver: &'a Arc<dyn Driver>,
+struct ByNccl {
+    nccl: Arc<Nccl>,
+    driver: Arc<dyn Driver>,
     /// Blocks of a message.
     ctas: i32,
+    /// In the order of their making, which is that of both their ranks.
+    made: Mutex<Vec<Arc<Communicator>>>,
+    /// The others end theirs too, which is no failure any more.
+    leaving: AtomicBool,
 }
 
-impl Connect for ByNccl<'_> {
+impl ByNccl {
+    fn made(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Communicator>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connect for ByNccl {
     fn connect(&self, shared: &Shared, other: usize, _: bool) -> Result<Arc<dyn Carrier>> {
         let (own, deadline) = (usize::from(shared.rank > other), shared.deadline);
         let id = match own {
@@ -66,13 +87,64 @@ impl Connect for ByNccl<'_> {
                 UniqueId(bytes)
             }
         };
-        let comm = Communicator::join(self.nccl, self.driver, id, [own, 2], Some(self.ctas), deadline)?;
+        let comm = Communicator::join(&self.nccl, &self.driver, id, [own, 2], Some(self.ctas), deadline)?;
+        let comm = Arc::new(comm);
+        self.made().push(comm.clone());
         Ok(Arc::new(Pair { comm, other: 1 - own }))
+    }
+
+    fn failure(&self, patience: Duration) -> Option<String> {
+        if self.leaving.load(Ordering::SeqCst) { None } else { self.nccl.failure(patience) }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.made().iter().try_for_each(|comm| comm.close())
+    }
+
+    fn abort(&self) {
+        self.nccl.abort(self.driver.as_ref());
     }
 }
 
 fn failed(call: &'static str, error: &LinkError) -> Error {
     Error::Nccl { call, message: error.to_string() }
+}
+
+/// Blocks of one message. NCCL makes it a power of two, and rounds up (`ncclTopoComputeP2pChannels`).
+pub(super) fn ctas(ranks: usize) -> i32 {
+    let directions = 2 * ranks.saturating_sub(1).max(1);
+    1 << (ALL_CTAS / directions).clamp(1, MOST_CTAS).ilog2()
+}
+
+/// Whom a rank meets in each round of a tournament, in which every rank meets each other once: so pairs meet at the same time and
+/// none waits for those before it.
+pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    // One of an odd number of ranks has nobody in each round.
+    let all = ranks.next_multiple_of(2).max(2);
+    let turn = all - 1;
+    let other = move |round: usize| match rank {
+        // Twice this is the round.
+        last if last == turn => round * (all / 2) % turn,
+        _ => match (round + turn - rank) % turn {
+            own if own == rank => turn,
+            other => other,
+        },
+    };
+    (0..turn).map(other).filter(move |other| *other < ranks)
+}
+
+/// What to say if streams have to share the driver's queues, which are these many.
+pub(super) fn crowded(ranks: usize, queues: Option<usize>) -> Option<String> {
+    let [usual, most] = QUEUES;
+    let (streams, queues) = (2 * (ranks - 1) + OWN_STREAMS, queues.unwrap_or(usual));
+    let wanted = streams.min(most);
+    (queues < wanted).then(|| {
+        format!(
+            "{ranks} ranks have {streams} streams on each device, and the driver {queues} queues: set \
+             CUDA_DEVICE_MAX_CONNECTIONS={wanted} for all ranks, or messages may wait for each other for ever"
+        )
+    })
 }
 
 impl World {
@@ -97,8 +169,8 @@ impl World {
         self.ranks
     }
 
-    /// The link, for a mesh of a device's ranks; all call this together. Each pair of ranks is connected here, one after
-    /// the other.
+    /// The link, for a mesh of a device's ranks; all call this together. Each pair of ranks is connected here, by
+    /// rounds.
     ///
     /// # Errors
     /// NCCL's words, or who has not come.
@@ -108,42 +180,57 @@ impl World {
                 format!("{} ranks; this link is for at most {MOST_RANKS}, more are for MPI", self.ranks);
             return Err(Error::Nccl { call: "link", message });
         }
-        let streams = cuda.streams();
-        let directions = 2 * (self.ranks - 1).max(1);
-        let ctas = (ALL_CTAS / directions).clamp(1, MOST_CTAS) as i32;
-        self.link_by(streams, &ByNccl { nccl, driver: &streams.driver, ctas })
+        let queues = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|text| text.parse().ok());
+        if let (0, Some(line)) = (self.rank(), crowded(self.ranks, queues)) {
+            eprintln!("{line}");
+        }
+        let (streams, nccl) = (cuda.streams(), nccl.clone());
+        let driver = streams.driver.clone();
+        let (made, leaving) = (Mutex::default(), AtomicBool::new(false));
+        self.link_by(streams, Arc::new(ByNccl { nccl, driver, ctas: ctas(self.ranks), made, leaving }))
     }
 
-    pub(super) fn link_by(&self, streams: &Arc<Streams>, by: &dyn Connect) -> Result<Box<dyn Link>> {
+    pub(super) fn link_by(&self, streams: &Arc<Streams>, by: Arc<dyn Connect>) -> Result<Box<dyn Link>> {
+        let shared = &self.shared;
+        if let Some(failure) = shared.failure() {
+            return Err(failed("link", &failure));
+        }
+        let mut lines: Vec<Line> = Vec::new();
+        // Dropped before the lines, with nothing under way.
+        let watcher = Watcher::start(shared, streams.driver.clone(), by.clone());
+        if let Err(error) = self.lines(streams, by.as_ref(), &mut lines) {
+            shared.fail(shared.explained(error.to_string(), STARTING));
+            // Whatever was first.
+            return Err(shared.failure().map_or(error, |failure| failed("link", &failure)));
+        }
+        Ok(Box::new(Ranks(Rc::new(End::new(watcher, by, streams, self.sorted(lines))))))
+    }
+
+    /// Adds both directions to every other rank, in the order of their making: from the lower rank to the higher one, and back.
+    fn lines(&self, streams: &Arc<Streams>, by: &dyn Connect, lines: &mut Vec<Line>) -> Result<()> {
         let (shared, rank) = (&self.shared, self.shared.rank);
-        let mut lines: Vec<Option<Lines>> = (0..self.ranks).map(|_| None).collect();
-        for low in 0..self.ranks {
-            for high in low + 1..self.ranks {
-                if rank != low && rank != high {
-                    continue;
-                }
-                let other = if rank == low { high } else { low };
-                let line = |sends: bool| -> Result<Line> {
-                    let carrier = by.connect(shared, other, sends)?;
-                    let line = Line::new(&streams.driver, carrier)?;
-                    line.warm(sends)?;
-                    shared.add(&line.carrier);
-                    Ok(line)
-                };
-                // From the lower to the higher first, on both.
-                lines[other] = Some(match rank == low {
-                    true => {
-                        let to = line(true)?;
-                        Lines { to, from: line(false)? }
-                    }
-                    false => {
-                        let from = line(false)?;
-                        Lines { to: line(true)?, from }
-                    }
-                });
+        for other in rounds(rank, self.ranks) {
+            let _meeting = shared.during(other, STARTING);
+            for sends in [rank < other, rank > other] {
+                lines.push(Line::new(&streams.driver, by.connect(shared, other, sends)?)?);
+                lines.last().map_or(Ok(()), |line| line.warm(sends))?;
+                // What was waited for may have been ended.
+                shared.failure().map_or(Ok(()), |failure| Err(failed("link", &failure)))?;
             }
         }
-        Ok(Box::new(Ranks(Rc::new(End::new(shared, streams, lines)))))
+        Ok(())
+    }
+
+    /// Lines by rank.
+    fn sorted(&self, lines: Vec<Line>) -> Vec<Option<Lines>> {
+        let mut sorted: Vec<Option<Lines>> = (0..self.ranks).map(|_| None).collect();
+        let mut lines = lines.into_iter();
+        for other in rounds(self.rank(), self.ranks) {
+            let Some((first, second)) = lines.next().zip(lines.next()) else { break };
+            let (to, from) = if self.rank() < other { (first, second) } else { (second, first) };
+            sorted[other] = Some(Lines { to, from });
+        }
+        sorted
     }
 
     /// The first rank's number, on all: all call this together, however long it takes until the first does.
@@ -172,21 +259,9 @@ impl World {
         (0..self.ranks).for_each(|other| control.say(other, Topic::Number, &number.to_le_bytes()));
     }
 
-    /// Waits without a deadline: whoever should speak may have hours of work first, and one that dies is noticed.
     fn hear(&self, from: usize) -> std::result::Result<u64, LinkError> {
-        loop {
-            if let Some(failure) = self.shared.failure() {
-                return Err(failure);
-            }
-            let heard = self.shared.control().heard(from, Topic::Number);
-            match heard.map_err(|lost| self.shared.lost(lost, "a number of the others"))? {
-                Some(words) => {
-                    let bytes = words.first_chunk::<8>().copied().unwrap_or_default();
-                    return Ok(u64::from_le_bytes(bytes));
-                }
-                None => std::thread::sleep(PATIENCE),
-            }
-        }
+        let words = self.shared.hear(from, Topic::Number, "a number of the others")?;
+        Ok(u64::from_le_bytes(words.first_chunk::<8>().copied().unwrap_or_default()))
     }
 
     /// Ends the run for all ranks.

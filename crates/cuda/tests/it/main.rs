@@ -2,3 +2,4 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod kernels;
+mod ranks;

@@ -113,6 +113,11 @@ pub fn abort(handle: usize) -> Result<(), Status> {
                    frees memory: abort all in one group (NVIDIA/nccl issue 1013)";
         complain(call, why);
     }
+    if using.is_ok() && comm.others_call() {
+        let why =
+            "warning: another thread is in a call of another communicator: none may be (Fault Tolerance)";
+        complain(call, why);
+    }
     comm.abort();
     work::none_runs(&comm);
     comm.forget();

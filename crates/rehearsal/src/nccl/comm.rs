@@ -135,6 +135,13 @@ impl Comm {
         }
     }
 
+    /// Whether another thread is in a call of a communicator of this one's device.
+    pub fn others_call(&self) -> bool {
+        let own = std::thread::current().id();
+        let calls = |comm: &Arc<Comm>| comm.user().is_some_and(|(thread, _)| thread != own);
+        registry().live.values().any(|comm| comm.device == self.device && calls(comm))
+    }
+
     /// The communicator of a handle.
     ///
     /// # Errors

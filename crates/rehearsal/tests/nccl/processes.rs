@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -137,6 +138,46 @@ fn collectives_that_differ_fail_the_device() {
             assert!(status == SUCCESS || status == 1);
             rank.wait();
             until(|| state().failed.is_some());
+        });
+    });
+}
+
+#[test]
+fn an_abort_is_warned_of_while_another_thread_is_in_a_call() {
+    let _turn = turn();
+    let words = "another thread is in a call of another communicator";
+    alone("processes::an_abort_is_warned_of_while_another_thread_is_in_a_call", words, || {
+        let (ids, calls, ended) = ([id(), id()], AtomicBool::new(false), AtomicBool::new(false));
+        let run = |aborts: bool, own: usize| {
+            let rank = Rank::join(ids[usize::from(aborts)], own, 2);
+            let buffer = rank.buffer(&[1.0]);
+            match (aborts, own) {
+                (true, _) => {
+                    until(|| calls.load(Ordering::SeqCst));
+                    assert_eq!(ncclCommAbort(rank.comm), SUCCESS);
+                    ended.store(true, Ordering::SeqCst);
+                }
+                (false, 0) => {
+                    group(|| {
+                        assert_eq!(rank.send(buffer, 1), SUCCESS);
+                        calls.store(true, Ordering::SeqCst);
+                        until(|| ended.load(Ordering::SeqCst));
+                    });
+                    rank.wait();
+                    rank.destroy();
+                }
+                (false, _) => {
+                    assert_eq!(rank.receive(buffer, 0), SUCCESS);
+                    rank.wait();
+                    rank.destroy();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for index in 0..4 {
+                let run = &run;
+                scope.spawn(move || run(index / 2 == 1, index % 2));
+            }
         });
     });
 }
