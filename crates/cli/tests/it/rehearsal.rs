@@ -2,7 +2,7 @@
 //! the losses and norms that it has on a processor, in whatever order the device does its work.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::run::{TINY, write_text};
 use crate::{arg, rows, text};
@@ -41,21 +41,32 @@ impl Bench {
         command
     }
 
-    /// Losses and norms of two steps of each of three stages.
-    #[track_caller]
-    fn train(&self, name: &str, schedule: &str, keys: &[&str]) -> Vec<[f64; 2]> {
+    /// Two steps of each of three stages.
+    fn run(&self, name: &str, schedule: &str, keys: &[&str]) -> Command {
         let (out, data) = (self.at(name), self.at("text"));
         let mut command = self.fathom();
         command.env("FATHOM_REHEARSAL_SCHEDULE", schedule);
         command.args(["quickstart", "--steps", "2", "--data", arg(&data), "--out", arg(&out)]);
-        let output = command.args(TINY).arg("eval.enabled=false").args(keys).output().unwrap();
+        command.args(TINY).arg("eval.enabled=false").args(keys);
+        command
+    }
+
+    /// Losses and norms of a run's steps.
+    fn steps(&self, name: &str) -> Vec<[f64; 2]> {
+        let log = std::fs::read_to_string(self.at(name).join("metrics.jsonl")).unwrap();
+        let steps = rows(&log).into_iter().filter(|row| row["event"] == "step");
+        steps.map(|row| ["loss", "grad_norm"].map(|key| row[key].as_f64().unwrap())).collect()
+    }
+
+    /// Runs to the end; what it logged.
+    #[track_caller]
+    fn train(&self, name: &str, schedule: &str, keys: &[&str]) -> Vec<[f64; 2]> {
+        let output = self.run(name, schedule, keys).output().unwrap();
         let said = text(&output.stderr);
         assert!(output.status.success(), "{name}: {said}");
         // What the pretended libraries complain of.
         assert!(!said.contains("rehearsal:"), "{name}: {said}");
-        let log = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
-        let steps = rows(&log).into_iter().filter(|row| row["event"] == "step");
-        steps.map(|row| ["loss", "grad_norm"].map(|key| row[key].as_f64().unwrap())).collect()
+        self.steps(name)
     }
 
     /// The same run on both machines, on the GPU in every order of its work.
@@ -69,12 +80,18 @@ impl Bench {
         let expected = of("cpu", "late");
         assert_eq!(expected.len(), 6);
         let found: Vec<_> = schedules.iter().map(|schedule| of("cuda", schedule)).collect();
-        for (ours, theirs) in found[0].iter().zip(&expected) {
-            let apart = |at: usize| (ours[at] / theirs[at] - 1.0).abs();
-            assert!((0..2).all(|at| apart(at) <= bounds[at]), "{name}: {:?} {expected:?}", found[0]);
-        }
+        near(name, &found[0], &expected, bounds);
         // Whatever runs first, the numbers are the same to the last bit.
         assert!(found.iter().all(|other| *other == found[0]), "{name}: {found:?}");
+    }
+}
+
+#[track_caller]
+fn near(name: &str, found: &[[f64; 2]], expected: &[[f64; 2]], bounds: [f64; 2]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (ours, theirs) in found.iter().zip(expected) {
+        let apart = |at: usize| (ours[at] / theirs[at] - 1.0).abs();
+        assert!((0..2).all(|at| apart(at) <= bounds[at]), "{name}: {found:?} {expected:?}");
     }
 }
 
@@ -136,6 +153,33 @@ fn meshes_on_the_pretended_gpu_are_meshes() {
         let keys = [keys, &["model.precision=bf16"], &twice].concat();
         bench.check(name, BF16, &["late", "5"], &keys);
     }
+}
+
+/// Ranks as processes with a device each, as torchrun starts them, over NCCL.
+#[test]
+fn processes_with_a_pretended_gpu_each_train_as_one() {
+    let Some(bench) = Bench::new() else { return };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let keys = ["model.precision=bf16", "model.kv_heads=2", "mesh.tp=2"];
+    let expected = bench.train("cpu", "late", &[&keys[..], &["machine.kind=cpu"]].concat());
+    let start = |rank: usize| {
+        let mut command = bench.run("cuda", "late", &[&keys[..], &["machine.kind=cuda"]].concat());
+        command.env("FATHOM_REHEARSAL_DEVICES", "2").env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+        command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", "2");
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ranks = [0, 1].map(start);
+    for rank in ranks {
+        let output = rank.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        // Communicators of several pairs at once are warned of, as the handbook says.
+        let complaints = said.lines().filter(|line| line.starts_with("rehearsal:"));
+        let others: Vec<&str> = complaints.filter(|line| !line.contains("of two communicators")).collect();
+        assert!(others.is_empty(), "{others:?}");
+    }
+    near("nccl", &bench.steps("cuda"), &expected, BF16);
 }
 
 /// At full size, without computing: the plan of a step of 128K tokens is what the device gave, to the byte of its granules.
