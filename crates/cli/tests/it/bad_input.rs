@@ -44,7 +44,7 @@ fn numbers_are_refused_before_anything_runs() {
         ("stages=100000000000000", "`stages`"),
         ("stage.0.max_docs=0", "`stage.0.max_docs`"),
         ("mesh.cp=0", "`mesh.cp`"),
-        ("moe.experts=4", "`moe.experts`"),
+        ("moe.experts=4", "moe.experts: a llama model"),
         ("activations.places=[{ name = \"attn.outt\" }]", "attn.out"),
     ] {
         refused(["plan", "quickstart", setting], &[key]);
