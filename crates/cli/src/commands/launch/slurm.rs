@@ -43,10 +43,16 @@ fn script(args: &Slurm) -> Result<String> {
     let program = work.program(this_program);
     let bound =
         args.machines.cpus_per_rank.map(|cores| format!(" --cpus-per-task={cores}")).unwrap_or_default();
+    let queues = match args.machines.gpus_per_node {
+        Some(_) => {
+            "# Messages that wait for each other have queues of their own on a GPU.\nexport CUDA_DEVICE_MAX_CONNECTIONS=32\n"
+        }
+        None => "",
+    };
     let _ = write!(
         script,
         r#"
-# Cancelled is cancelled: only what ran out of time queues again.
+{queues}# Cancelled is cancelled: only what ran out of time queues again.
 cancelled=
 trap 'cancelled=1' TERM
 
