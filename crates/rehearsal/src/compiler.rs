@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use libloading::os::unix::Library;
 
@@ -155,9 +156,20 @@ fn entries(text: &str) -> Vec<(String, u32)> {
     text.split("emu::bounds(").skip(1).filter_map(one).collect()
 }
 
-/// Everything that decides an image besides the text and its headers.
-pub fn version() -> &'static str {
-    EMULATION
+/// How kernels become a library; for this processor, if the compiler knows it.
+const FLAGS: &str = "-O2 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
+const NATIVE: &str = "-march=native";
+
+/// A number for everything that decides an image besides the text and its headers: the emulation, the compiler, the processor.
+pub fn version() -> u64 {
+    static VERSION: OnceLock<u64> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let folder = std::env::temp_dir();
+        let machine = run(&folder, &[NATIVE, "-dM", "-E", "-x", "c++", "/dev/null"]).unwrap_or_default();
+        let mut hash = DefaultHasher::new();
+        (EMULATION, FLAGS, machine).hash(&mut hash);
+        hash.finish()
+    })
 }
 
 /// Kernels for the processor, from their text and the headers that it names: an image for [`Program::load`].
@@ -186,9 +198,8 @@ pub fn compile<'a>(
     }
     main += "  {} };\n";
     write("main.cpp", &main)?;
-    let flags = "-O2 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
-    let flags: Vec<&str> = flags.split(' ').collect();
-    let native = [&flags[..], &["-march=native"]].concat();
+    let flags: Vec<&str> = FLAGS.split(' ').collect();
+    let native = [&flags[..], &[NATIVE]].concat();
     run(folder.path(), &native).or_else(|_| run(folder.path(), &flags))?;
     let library = std::fs::read(file("program.so")).map_err(|error| error.to_string())?;
     Ok([&MAGIC[..], &(library.len() as u64).to_le_bytes(), &library].concat())
@@ -205,16 +216,14 @@ fn run(folder: &Path, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A minor version that no compiler of NVIDIA's has, and another for every change of the emulation: who keeps what is made here
+/// A minor version that no compiler of NVIDIA's has, and another for every emulation, compiler and processor: who keeps what is made here
 /// keeps it under its version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
-    let mut hash = DefaultHasher::new();
-    EMULATION.hash(&mut hash);
     // SAFETY: of the header.
     unsafe {
         *major = 13;
-        *minor = 1000 + (hash.finish() % 1_000_000) as c_int;
+        *minor = 1000 + (version() % 1_000_000) as c_int;
     }
     SUCCESS
 }

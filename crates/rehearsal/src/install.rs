@@ -24,10 +24,13 @@ pub fn install(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for file in FILES {
         let link = folder.join(file);
-        match std::fs::remove_file(&link) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => std::os::unix::fs::symlink(&library, link)?,
+        // Others may use the folder, or make it at the same time.
+        if std::fs::read_link(&link).is_ok_and(|to| to == library) {
+            continue;
         }
+        let fresh = folder.join(format!("{file}.{}", std::process::id()));
+        std::os::unix::fs::symlink(&library, &fresh)?;
+        std::fs::rename(&fresh, link)?;
     }
     Ok(())
 }
@@ -35,7 +38,7 @@ pub fn install(folder: &Path) -> std::io::Result<()> {
 fn find() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folders = program.ancestors().skip(1).take(3);
-    let files = folders.flat_map(|folder| [folder.to_path_buf(), folder.join("deps")]);
+    let files = folders.flat_map(|folder| [folder.join("deps"), folder.to_path_buf()]);
     files.map(|folder| folder.join("libfathom_rehearsal.so")).find(|file| file.is_file())
 }
 

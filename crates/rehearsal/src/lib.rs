@@ -19,6 +19,9 @@
 //! | `FATHOM_REHEARSAL_MEMORY` | bytes of a device | those of an H200 |
 //!
 //! It cannot tell how fast anything is, nor what a library refuses for reasons of its own.
+//!
+//! Linux alone has it.
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
 pub mod blas;

@@ -1,9 +1,18 @@
 //! `rehearse PROGRAM WORDS...`: runs a program on the pretended GPU.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+#[cfg(not(target_os = "linux"))]
 fn main() -> ExitCode {
+    eprintln!("rehearse: there is no pretended GPU but on Linux");
+    ExitCode::FAILURE
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let Some((program, words)) = words.split_first() else {
         eprintln!("usage: rehearse PROGRAM [WORDS]; FATHOM_REHEARSAL=dry computes nothing");

@@ -75,8 +75,8 @@ pub fn key(weight: u32, updates: i32, second: bool) -> u32 {
     (weight ^ (updates as u32).wrapping_mul(0x85eb_ca77)).wrapping_mul(2).wrapping_add(u32::from(second))
 }
 
-/// The bf16 number below or above `x`: above if the part of `x` between the two is greater than the upper 16 bits of `noise`
-/// leave. What is a bf16 number already stays it, as does what is not finite.
+/// The bf16 number below or above `x`: above if the sixteen bits of `x` that go and the upper sixteen of `noise` add up to 2^16 or
+/// more. What is a bf16 number already stays it, as does what is not finite.
 #[inline(always)]
 pub fn round_bf16(x: f32, noise: u32) -> u16 {
     let bits = x.to_bits();

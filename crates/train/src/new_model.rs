@@ -109,7 +109,7 @@ pub fn train_experts(recipe: &Recipe, spec: &mut Spec) -> Result<()> {
             Some((key, _)) => Err(refuse(
                 key,
                 format!(
-                    "a {} model has no experts; model.family names what has: mixtral, qwen3_moe, deepseek_v3",
+                    "a {} model has no experts; families with experts are mixtral, qwen3_moe, deepseek_v3",
                     spec.family
                 ),
             )),

@@ -38,6 +38,9 @@ impl Bench {
         // Kernels are compiled once for all tests.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rehearsal");
         command.env("FATHOM_CUDA_LIBS", self.at("libs")).env("FATHOM_CACHE", cache);
+        for other in ["FATHOM_REHEARSAL", "FATHOM_CUDA_ATTENTION", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"] {
+            command.env_remove(other);
+        }
         command
     }
 
@@ -167,13 +170,14 @@ fn processes_with_a_pretended_gpu_each_train_as_one() {
         command.env("FATHOM_REHEARSAL_DEVICES", "2").env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
         command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", "2");
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        let errors = std::fs::File::create(bench.at(&format!("rank-{rank}"))).unwrap();
+        command.stdout(Stdio::null()).stderr(errors).spawn().unwrap()
     };
-    let ranks = [0, 1].map(start);
-    for rank in ranks {
-        let output = rank.wait_with_output().unwrap();
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{said}");
+    // Both are waited for before anything is asked of them: one that fails ends the other.
+    let ended = [0, 1].map(start).map(|mut rank| rank.wait().unwrap());
+    for (rank, status) in ended.into_iter().enumerate() {
+        let said = std::fs::read_to_string(bench.at(&format!("rank-{rank}"))).unwrap();
+        assert!(status.success(), "{said}");
         // Communicators of several pairs at once are warned of, as the handbook says.
         let complaints = said.lines().filter(|line| line.starts_with("rehearsal:"));
         let others: Vec<&str> = complaints.filter(|line| !line.contains("of two communicators")).collect();

@@ -269,7 +269,7 @@ fn streams_that_share_queues_are_told_of() {
 #[test]
 fn a_process_whose_work_does_not_end_ends_itself() {
     if std::env::var(HANGS).is_ok() {
-        world(Grid { tp: 2, ..Grid::default() }, Duration::from_millis(300), |device| {
+        world(Grid { tp: 2, ..Grid::default() }, Duration::from_secs(3), |device| {
             device.mesh.link().unwrap().abort("no more");
         });
         return;

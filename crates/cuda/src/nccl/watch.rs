@@ -257,7 +257,13 @@ impl Shared {
     /// Ends everything here, by a thread of its own. The device may have failed so that NCCL waits for it for ever, or somebody may
     /// not come back from a call of NCCL; nothing but the end of the process ends that.
     fn end(&self, by: Arc<dyn Connect>) {
-        let (begun, ending) = (Instant::now(), std::thread::spawn(move || by.abort()));
+        let begun = Instant::now();
+        // Without a thread for it there is nothing but the end of the process.
+        let spawned = std::thread::Builder::new().spawn(move || by.abort());
+        let ending = spawned.unwrap_or_else(|error| {
+            eprintln!("no thread to end the run of rank {}: {error}", self.rank);
+            std::process::abort()
+        });
         while !ending.is_finished() {
             if begun.elapsed() > self.deadline {
                 let reason = self.failure().map(|error| error.to_string()).unwrap_or_default();

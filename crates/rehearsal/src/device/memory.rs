@@ -237,11 +237,14 @@ impl State {
             return refuse("cuMemAlloc", "no bytes", CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let taken = bytes.next_multiple_of(GRANULE);
-        self.take(device, taken)?;
+        if taken > self.info(device).0 {
+            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
         // A page beside it that nobody may touch.
         let behind = bytes.next_multiple_of(4096) + 4096;
         let start = addresses(behind)?;
         open(start, behind - 4096)?;
+        self.take(device, taken)?;
         // What is beyond the end is found out, as far as the alignment of allocations allows.
         let address = start + (behind - 4096 - bytes.next_multiple_of(SMALL));
         self.allocations.insert(address, (device, bytes, behind));

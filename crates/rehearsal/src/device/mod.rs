@@ -18,7 +18,9 @@ use crate::compiler::Program;
 pub use memory::{CONTEXT, GRANULE};
 pub use memory::{Range, Reservation};
 pub use settings::{Settings, settings};
-pub use streams::{Capture, EventState, Mark, Op, StreamState, drive, drive_all, drive_event, nudge};
+pub use streams::{
+    Capture, EventState, Mark, Op, StreamState, after_submit, drive, drive_all, drive_event, nudge,
+};
 
 /// Work of a stream. It may run more than once, as part of a graph. An error is what a device would fail by.
 pub type Work = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;

@@ -192,8 +192,8 @@ pub fn nudge(mark: &Mark) {
     step(mark.stream);
 }
 
-/// What runs at once.
-pub(super) fn after_submit() {
+/// What runs at once when work was submitted.
+pub fn after_submit() {
     match settings().schedule {
         Schedule::Late => {}
         Schedule::Early => loop {

@@ -26,11 +26,6 @@ pub fn current() -> Option<usize> {
     CURRENT.get()
 }
 
-/// The device whose context is current on this thread.
-pub(crate) fn current_device() -> Option<usize> {
-    CURRENT.get()
-}
-
 /// The status of a call.
 fn status(result: Result<(), CUresult>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)

@@ -9,7 +9,8 @@ use cudarc::driver::sys::{
 
 use super::{give, outside_capture, within};
 use crate::device::{
-    Capture, EventState, Mark, Op, State, StreamState, complain, drive, drive_event, nudge, state,
+    Capture, EventState, Mark, Op, State, StreamState, after_submit, complain, drive, drive_event, nudge,
+    state,
 };
 
 fn pointer<T>(handle: u64) -> *mut T {
@@ -264,7 +265,10 @@ pub extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresul
         let Some(ops) = now.runnable.get(&(graph.addr() as u64)).cloned() else {
             return no_handle("cuGraphLaunch");
         };
-        ops.into_iter().try_for_each(|op| now.push(stream.addr() as u64, op))
+        ops.into_iter().try_for_each(|op| now.push(stream.addr() as u64, op))?;
+        drop(now);
+        after_submit();
+        Ok(())
     })
 }
 

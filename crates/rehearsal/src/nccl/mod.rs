@@ -28,7 +28,7 @@ use types::{Kind, Status, Type, code, refuse};
 use work::Part;
 
 use crate::device::{check_memory, state};
-use crate::driver::current_device;
+use crate::driver::current;
 
 /// `ncclComm_t`.
 pub type Handle = *mut c_void;
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
 ) -> c_int {
     let call = "ncclCommInitRankConfig";
     code((|| {
-        let Some(device) = current_device() else {
+        let Some(device) = current() else {
             // The runtime would take device 0, whatever the caller meant.
             return refuse(call, "no context is current on this thread", Status::Cuda);
         };

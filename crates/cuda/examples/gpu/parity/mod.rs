@@ -272,6 +272,7 @@ mod tests {
     }
 
     /// The machine as it is, with its calls of the driver, cuBLASLt and cuDNN, over the pretended GPU.
+    #[cfg(target_os = "linux")]
     #[test]
     fn the_pretended_gpu_and_the_processor_agree() {
         if !fathom_rehearsal::is_possible() {
