@@ -3,15 +3,23 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 /// What Fathom looks for.
 const FILES: [&str; 5] =
     ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"];
 
-/// Whether there is a C++ compiler, without which no kernel runs.
+/// Whether there is a C++ compiler, without which no kernel runs; says so once if not.
 pub fn is_possible() -> bool {
-    Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success())
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let output = Command::new("c++").arg("--version").output();
+        let found = output.is_ok_and(|output| output.status.success());
+        if !found {
+            println!("skipped: no C++ compiler (c++), so kernels are not emulated");
+        }
+        found
+    })
 }
 
 /// Makes a folder of links with the names of CUDA's libraries, for `FATHOM_CUDA_LIBS`. The shared library is the one that cargo

@@ -19,7 +19,6 @@ impl Bench {
     /// None where there is no compiler for kernels.
     fn new() -> Option<Bench> {
         if !fathom_rehearsal::is_possible() {
-            println!("skipped: no C++ compiler (c++), so kernels are not emulated");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -7,18 +7,7 @@ use std::sync::OnceLock;
 
 use fathom_cuda::kernels::{HEADERS, Launch, SOURCES, Source};
 use fathom_rehearsal::compiler::{self, Grid, Program};
-
-/// Whether a C++ compiler is there; says so once if not.
-pub fn is_possible() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let found = fathom_rehearsal::is_possible();
-        if !found {
-            println!("skipped: no C++ compiler (c++), so kernels are not emulated");
-        }
-        found
-    })
-}
+pub use fathom_rehearsal::is_possible;
 
 /// The image of a source, compiled unless an earlier run has left it.
 fn image(source: &Source) -> Vec<u8> {
