@@ -108,8 +108,23 @@ impl Real {
             let status = unsafe { sys::cuMemGetAllocationGranularity(&mut least, &properties(device), flag) };
             check("cuMemGetAllocationGranularity", status)?;
             real.chunk_bytes = (least as u64).max(1);
+            if let Err(error) = real.try_backing() {
+                eprintln!(
+                    "the driver has no memory for reserved addresses ({error}): a pool takes its whole budget at once"
+                );
+                real.facts.virtual_memory = false;
+            }
         }
         Ok(real)
+    }
+
+    /// Backs a chunk and gives it back: drivers in sandboxes may say that they can, and refuse.
+    fn try_backing(&self) -> Result<()> {
+        let bytes = self.chunk_bytes;
+        let at = self.reserve(bytes)?;
+        let tried = self.back(at, bytes).and_then(|backing| self.unback(at, bytes, backing));
+        self.release(at, bytes)?;
+        tried
     }
 
     fn bind(&self) -> Result<()> {

@@ -24,6 +24,8 @@ pub struct Settings {
     pub devices: usize,
     /// Memory of each, in bytes.
     pub memory: u64,
+    /// Calls of the driver that it does not support.
+    pub refused: Vec<String>,
 }
 
 /// Memory of an H200 as its driver says it.
@@ -50,6 +52,8 @@ impl Settings {
             dry,
             devices: number("FATHOM_REHEARSAL_DEVICES", 1) as usize,
             memory: number("FATHOM_REHEARSAL_MEMORY", H200),
+            refused: variable("FATHOM_REHEARSAL_REFUSED")
+                .map_or_else(Vec::new, |names| names.split(',').map(str::to_string).collect()),
         }
     }
 
@@ -76,14 +80,17 @@ mod tests {
     fn variables_are_read_and_what_is_absent_has_a_default() {
         let none = Settings::from(|_| None);
         assert_eq!((none.schedule, none.dry, none.devices, none.memory), (Schedule::Late, false, 1, H200));
+        assert!(none.refused.is_empty());
         let some = Settings::from(|name| {
             let value = match name {
                 "FATHOM_REHEARSAL_SCHEDULE" => "7",
                 "FATHOM_REHEARSAL" => "dry",
+                "FATHOM_REHEARSAL_REFUSED" => "cuMemCreate,cuMemHostAlloc",
                 _ => "2",
             };
             Some(value.to_string())
         });
         assert_eq!((some.schedule, some.dry, some.devices, some.memory), (Schedule::Seeded(7), true, 2, 2));
+        assert_eq!(some.refused, ["cuMemCreate", "cuMemHostAlloc"]);
     }
 }

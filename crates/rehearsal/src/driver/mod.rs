@@ -37,6 +37,9 @@ fn within(call: &str, run: impl FnOnce(usize) -> Result<(), CUresult>) -> CUresu
         complain(call, "no context is current on this thread");
         return CUresult::CUDA_ERROR_INVALID_CONTEXT;
     };
+    if settings().refused.iter().any(|refused| refused == call) {
+        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    }
     let alive = state().alive();
     status(alive.and_then(|()| run(device)))
 }
