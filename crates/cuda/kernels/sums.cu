@@ -9,11 +9,17 @@ ENTRY(256) column_chunks(Mat dy, float* sums, i64 first_row, i64 rows, i64 cols)
   const i64 first = (i64)blockIdx.x * 128 + lane * 4, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
   float sum[4] = {};
   if (first < cols)
-    for (i64 row = start + line; row < end; row += 8) {
-      float d[4];
-      load_at4(d, dy, row, first, cols - first);
+    // Four rows on their way together.
+    for (i64 row = start + line; row < end; row += 32) {
+      Quad d[4];
       #pragma unroll
-      for (int i = 0; i < 4; i++) sum[i] += d[i];
+      for (int j = 0; j < 4; j++) if (row + 8 * j < end) d[j] = fetch4(dy, row + 8 * j, first, cols - first);
+      #pragma unroll
+      for (int j = 0; j < 4; j++) {
+        if (row + 8 * j >= end) break;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] += wide4(dy.type, d[j], i);
+      }
     }
   #pragma unroll
   for (int i = 0; i < 4; i++) part[line][lane * 4 + i] = sum[i];
