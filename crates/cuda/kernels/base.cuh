@@ -176,7 +176,10 @@ SLOW Eight load_any(Mat m, i64 row, i64 col, i64 left) {
   return e;
 }
 SLOW void store_any(Mat m, i64 row, i64 col, i64 left, Eight e) {
-  for (int i = 0; i < 8; i++) if (i < left) store(m, row, col + i, e.x[i]);
+  for (int i = 0; i < 8; i++) {
+    if (i >= left) break;
+    store(m, row, col + i, e.x[i]);
+  }
 }
 FN char* whole8(Mat m, i64 row, i64 col, i64 left) {
   char* p = m.ptr + (row * m.stride + col) * (m.type == F32 ? 4 : 2);
