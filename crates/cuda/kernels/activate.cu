@@ -40,11 +40,8 @@ FN void both8(int kind, float (&x)[8], float (&slope)[8]) {
   else each<RELU2>(x, slope);
 }
 
-// out = act(gate) up, or act(gate) without up.
-ENTRY(256) activate(Mat gate, Mat up, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  const Raw raw_g = fetch8(gate, c.row, c.col, cols - c.col), raw_u = up.ptr ? fetch8(up, c.row, c.col, cols - c.col) : raw_g;
+FN void forward(Mat gate, Mat up, Mat out, Cell c, i64 left, i32 kind) {
+  const Raw raw_g = fetch8(gate, c.row, c.col, left), raw_u = up.ptr ? fetch8(up, c.row, c.col, left) : raw_g;
   float g[8], slope[8];
   widen8(g, gate.type, raw_g);
   both8(kind, g, slope);
@@ -54,14 +51,10 @@ ENTRY(256) activate(Mat gate, Mat up, Mat out, i64 rows, i64 cols, i32 shift, i3
     #pragma unroll
     for (int i = 0; i < 8; i++) g[i] *= u[i];
   }
-  store8(out, c.row, c.col, cols - c.col, g);
+  store8(out, c.row, c.col, left, g);
 }
 
-// dgate = dy up act'(gate), dup = dy act(gate).
-ENTRY(256) activate_backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  const i64 left = cols - c.col;
+FN void backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, Cell c, i64 left, i32 kind) {
   const Raw raw_g = fetch8(gate, c.row, c.col, left), raw_d = fetch8(dy, c.row, c.col, left);
   const Raw raw_u = up.ptr ? fetch8(up, c.row, c.col, left) : raw_g;
   float g[8], slope[8], d[8], u[8];
@@ -79,6 +72,31 @@ ENTRY(256) activate_backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, i64 r
   #pragma unroll
   for (int i = 0; i < 8; i++) d[i] *= slope[i];
   store8(dgate, c.row, c.col, left, d);
+}
+
+// out = act(gate) up, or act(gate) without up. SwiGLU in bf16 has code of its own, as its instructions take longer than its bytes.
+ENTRY(256) activate(Mat gate, Mat up, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  if (kind == SILU && up.ptr && gate.type == BF16 && up.type == BF16 && out.type == BF16) {
+    gate.type = up.type = out.type = BF16;
+    forward(gate, up, out, c, cols - c.col, SILU);
+  } else {
+    forward(gate, up, out, c, cols - c.col, kind);
+  }
+}
+
+// dgate = dy up act'(gate), dup = dy act(gate).
+ENTRY(256) activate_backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  const bool halves = gate.type == BF16 && up.type == BF16 && dy.type == BF16 && dgate.type == BF16 && dup.type == BF16;
+  if (kind == SILU && up.ptr && halves) {
+    gate.type = up.type = dy.type = dgate.type = dup.type = BF16;
+    backward(gate, up, dy, dgate, dup, c, cols - c.col, SILU);
+  } else {
+    backward(gate, up, dy, dgate, dup, c, cols - c.col, kind);
+  }
 }
 
 // gpt-oss: (up + 1) gate sigmoid(1.702 gate), gate at most 7, up within -7 and 7, in turns. Cells of four pairs of x.
