@@ -4,7 +4,7 @@
 enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4 };
 
 // A function and its derivative.
-FN float both(int kind, float x, float& slope) {
+template <int kind> FN float both(float x, float& slope) {
   if (kind == SILU) {
     const float s = sigmoid(x);
     slope = s * fmaf(x, 1.f - s, 1.f);
@@ -27,39 +27,76 @@ FN float both(int kind, float x, float& slope) {
   return kind == RELU ? x : x * x;
 }
 
-// out = act(gate) up, or act(gate) without up.
+// The same of eight: one branch for all, so that they are under way together.
+template <int kind> FN void each(float (&x)[8], float (&slope)[8]) {
+  #pragma unroll
+  for (int i = 0; i < 8; i++) x[i] = both<kind>(x[i], slope[i]);
+}
+FN void both8(int kind, float (&x)[8], float (&slope)[8]) {
+  if (kind == SILU) each<SILU>(x, slope);
+  else if (kind == GELU_TANH) each<GELU_TANH>(x, slope);
+  else if (kind == GELU_ERF) each<GELU_ERF>(x, slope);
+  else if (kind == RELU) each<RELU>(x, slope);
+  else each<RELU2>(x, slope);
+}
+
+FN void forward(Mat gate, Mat up, Mat out, Cell c, i64 left, i32 kind) {
+  const Raw raw_g = fetch8(gate, c.row, c.col, left), raw_u = up.ptr ? fetch8(up, c.row, c.col, left) : raw_g;
+  float g[8], slope[8];
+  widen8(g, gate.type, raw_g);
+  both8(kind, g, slope);
+  if (up.ptr) {
+    float u[8];
+    widen8(u, up.type, raw_u);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) g[i] *= u[i];
+  }
+  store8(out, c.row, c.col, left, g);
+}
+
+FN void backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, Cell c, i64 left, i32 kind) {
+  const Raw raw_g = fetch8(gate, c.row, c.col, left), raw_d = fetch8(dy, c.row, c.col, left);
+  const Raw raw_u = up.ptr ? fetch8(up, c.row, c.col, left) : raw_g;
+  float g[8], slope[8], d[8], u[8];
+  widen8(g, gate.type, raw_g);
+  both8(kind, g, slope);
+  widen8(d, dy.type, raw_d);
+  if (up.ptr) {
+    widen8(u, up.type, raw_u);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) g[i] *= d[i];
+    store8(dup, c.row, c.col, left, g);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) d[i] *= u[i];
+  }
+  #pragma unroll
+  for (int i = 0; i < 8; i++) d[i] *= slope[i];
+  store8(dgate, c.row, c.col, left, d);
+}
+
+// out = act(gate) up, or act(gate) without up. SwiGLU in bf16 has code of its own, as its instructions take longer than its bytes.
 ENTRY(256) activate(Mat gate, Mat up, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
   const Cell c = cell(shift, pieces);
   if (c.row >= rows || c.col >= cols) return;
-  float g[8], u[8], slope;
-  load8(g, gate, c.row, c.col, cols - c.col);
-  if (up.ptr) load8(u, up, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    g[i] = both(kind, g[i], slope);
-    if (up.ptr) g[i] *= u[i];
+  if (kind == SILU && up.ptr && gate.type == BF16 && up.type == BF16 && out.type == BF16) {
+    gate.type = up.type = out.type = BF16;
+    forward(gate, up, out, c, cols - c.col, SILU);
+  } else {
+    forward(gate, up, out, c, cols - c.col, kind);
   }
-  store8(out, c.row, c.col, cols - c.col, g);
 }
 
 // dgate = dy up act'(gate), dup = dy act(gate).
 ENTRY(256) activate_backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, i64 rows, i64 cols, i32 shift, i32 pieces, i32 kind) {
   const Cell c = cell(shift, pieces);
   if (c.row >= rows || c.col >= cols) return;
-  const i64 left = cols - c.col;
-  float g[8], u[8], d[8];
-  load8(g, gate, c.row, c.col, left);
-  load8(d, dy, c.row, c.col, left);
-  if (up.ptr) load8(u, up, c.row, c.col, left);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    float slope;
-    const float value = both(kind, g[i], slope);
-    g[i] = up.ptr ? d[i] * u[i] * slope : d[i] * slope;
-    u[i] = d[i] * value;
+  const bool halves = gate.type == BF16 && up.type == BF16 && dy.type == BF16 && dgate.type == BF16 && dup.type == BF16;
+  if (kind == SILU && up.ptr && halves) {
+    gate.type = up.type = dy.type = dgate.type = dup.type = BF16;
+    backward(gate, up, dy, dgate, dup, c, cols - c.col, SILU);
+  } else {
+    backward(gate, up, dy, dgate, dup, c, cols - c.col, kind);
   }
-  store8(dgate, c.row, c.col, left, g);
-  if (up.ptr) store8(dup, c.row, c.col, left, u);
 }
 
 // gpt-oss: (up + 1) gate sigmoid(1.702 gate), gate at most 7, up within -7 and 7, in turns. Cells of four pairs of x.

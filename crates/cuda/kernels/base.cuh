@@ -93,6 +93,17 @@ FN u32 e5m2_narrow(float x) {
 // ---- elements of any float type
 FN float wide16(int type, u32 bits) { return type == BF16 ? bf16_wide(bits) : f16_wide(bits); }
 FN u32 narrow16(int type, float x) { return type == BF16 ? bf16_narrow(x) : f16_narrow(x); }
+// Two of 16 bits in a word, the first in its lower half: one instruction, where one number alone takes seven.
+#ifdef EMU
+FN u32 narrow_pair(int type, float a, float b) { return narrow16(type, a) | narrow16(type, b) << 16; }
+#else
+FN u32 narrow_pair(int type, float a, float b) {
+  u32 w;
+  if (type == BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+  return w;
+}
+#endif
 FN float wide8(int type, u32 bits) { return type == E4M3 ? e4m3_wide(bits) : e5m2_wide(bits); }
 FN u32 narrow8(int type, float x) { return type == E4M3 ? e4m3_narrow(x) : e5m2_narrow(x); }
 FN int type_bytes(int type) { return type == F32 ? 4 : type <= F16 ? 2 : 1; }
@@ -111,7 +122,7 @@ FN void store(Mat m, i64 row, i64 col, float x) {
 // What x becomes when it is stored.
 FN float rounded(int type, float x) {
   if (type == F32) return x;
-  return type <= F16 ? wide16(type, narrow16(type, x)) : wide8(type, narrow8(type, x));
+  return type <= F16 ? wide16(type, narrow_pair(type, x, 0.f) & 0xffffu) : wide8(type, narrow8(type, x));
 }
 
 // As load and store, of f32 and 16 bits alone: what products leave.
@@ -126,27 +137,38 @@ FN void store_wide(Mat m, i64 at, float x) {
 FN float load_at(Mat m, i64 row, i64 col) { return load_wide(m, row * m.stride + col); }
 FN void store_at(Mat m, i64 row, i64 col, float x) { store_wide(m, row * m.stride + col, x); }
 
-// As load_at, of four elements of which `left` exist; zeros for the others. One access where they lie for it.
+// Four elements from `col` on as they lie in memory, of which `left` exist; zeros for the others. One access where they lie for
+// it. 16 bits in the first two words, f32 in all.
 struct __align__(8) Two { u32 w[2]; };
-FN void load_at4(float (&v)[4], Mat m, i64 row, i64 col, i64 left) {
+FN Quad fetch4(Mat m, i64 row, i64 col, i64 left) {
   const i64 at = row * m.stride + col;
   const char* p = m.ptr + at * (m.type == F32 ? 4 : 2);
+  Quad q = {{0, 0, 0, 0}};
   if (left >= 4 && m.type == F32 && ((u64)p & 15u) == 0) {
-    const Quad a = *(const Quad*)p;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = as_float(a.w[i]);
+    q = *(const Quad*)p;
   } else if (left >= 4 && m.type != F32 && ((u64)p & 7u) == 0) {
     const Two a = *(const Two*)p;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = wide16(m.type, a.w[i / 2] >> (i % 2 * 16) & 0xffffu);
+    q.w[0] = a.w[0];
+    q.w[1] = a.w[1];
   } else {
     #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = i < left ? load_wide(m, at + i) : 0.f;
+    for (int i = 0; i < 4; i++) {
+      if (i >= left) continue;
+      if (m.type == F32) q.w[i] = ((const u32*)p)[i];
+      else q.w[i / 2] |= (u32)((const u16*)p)[i] << (i % 2 * 16);
+    }
   }
+  return q;
+}
+FN float wide4(int type, Quad q, int i) {
+  return type == F32 ? as_float(q.w[i]) : wide16(type, q.w[i / 2] >> (i % 2 * 16) & 0xffffu);
 }
 
-// Eight elements of a row from `col` on, of which `left` exist; zeros for the others. Where all exist, have 16 or 32 bits, and
-// lie where one access may reach them, it is that access, in line; anything else is a call, so that kernels stay small.
+// Eight elements of a row from `col` on as they lie in memory, of which `left` exist; zeros for the others. 16 bits in `low`; f32
+// in both, and what 8-bit floats are. Where all exist, have 16 or 32 bits, and lie where one access may reach them, it is that
+// access, in line; anything else is a call, so that kernels stay small. Who fetches all operands before the first is made
+// wide has all of them on their way together.
+struct Raw { Quad low, high; };
 struct Eight { float x[8]; };
 SLOW Eight load_any(Mat m, i64 row, i64 col, i64 left) {
   Eight e;
@@ -154,31 +176,42 @@ SLOW Eight load_any(Mat m, i64 row, i64 col, i64 left) {
   return e;
 }
 SLOW void store_any(Mat m, i64 row, i64 col, i64 left, Eight e) {
-  for (int i = 0; i < 8; i++) if (i < left) store(m, row, col + i, e.x[i]);
+  for (int i = 0; i < 8; i++) {
+    if (i >= left) break;
+    store(m, row, col + i, e.x[i]);
+  }
 }
 FN char* whole8(Mat m, i64 row, i64 col, i64 left) {
   char* p = m.ptr + (row * m.stride + col) * (m.type == F32 ? 4 : 2);
   return left >= 8 && m.type <= F16 && ((u64)p & 15u) == 0 ? p : 0;
 }
-FN void load8(float (&v)[8], Mat m, i64 row, i64 col, i64 left) {
+FN Raw fetch8(Mat m, i64 row, i64 col, i64 left) {
   const Quad* p = (const Quad*)whole8(m, row, col, left);
-  if (!p) {
-    const Eight e = load_any(m, row, col, left);
+  Raw raw;
+  if (p) {
+    raw.low = p[0];
+    if (m.type == F32) raw.high = p[1];
+    return raw;
+  }
+  const Eight e = load_any(m, row, col, left);
+  #pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const bool halves = m.type == BF16 || m.type == F16;
+    raw.low.w[i] = halves ? narrow_pair(m.type, e.x[2 * i], e.x[2 * i + 1]) : as_bits(e.x[i]);
+    raw.high.w[i] = as_bits(e.x[4 + i]);
+  }
+  return raw;
+}
+FN void widen8(float (&v)[8], int type, const Raw& raw) {
+  if (type == BF16 || type == F16) {
     #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = e.x[i];
-  } else if (m.type == F32) {
-    const Quad a = p[0], b = p[1];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) { v[i] = as_float(a.w[i]); v[4 + i] = as_float(b.w[i]); }
+    for (int i = 0; i < 8; i++) v[i] = wide16(type, i % 2 ? raw.low.w[i / 2] >> 16 : raw.low.w[i / 2] & 0xffffu);
   } else {
-    const Quad a = *p;
     #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      v[2 * i] = wide16(m.type, a.w[i] & 0xffffu);
-      v[2 * i + 1] = wide16(m.type, a.w[i] >> 16);
-    }
+    for (int i = 0; i < 4; i++) { v[i] = as_float(raw.low.w[i]); v[4 + i] = as_float(raw.high.w[i]); }
   }
 }
+FN void load8(float (&v)[8], Mat m, i64 row, i64 col, i64 left) { widen8(v, m.type, fetch8(m, row, col, left)); }
 FN void store8(Mat m, i64 row, i64 col, i64 left, const float (&v)[8]) {
   Quad* p = (Quad*)whole8(m, row, col, left);
   if (!p) {
@@ -195,7 +228,7 @@ FN void store8(Mat m, i64 row, i64 col, i64 left, const float (&v)[8]) {
   } else {
     Quad a;
     #pragma unroll
-    for (int i = 0; i < 4; i++) a.w[i] = narrow16(m.type, v[2 * i]) | narrow16(m.type, v[2 * i + 1]) << 16;
+    for (int i = 0; i < 4; i++) a.w[i] = narrow_pair(m.type, v[2 * i], v[2 * i + 1]);
     *p = a;
   }
 }

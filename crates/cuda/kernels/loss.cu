@@ -11,20 +11,39 @@ FN float capped(float x, float scale, float cap, float& slope) {
   return cap * t;
 }
 
-// The logarithm of the sum of exponentials of a row; every thread gets it.
+// Eight logits after f; without a cap all slopes are one.
+FN void capped8(float (&v)[8], float (&slope)[8], float scale, float cap) {
+  if (cap == 0.f) {
+    #pragma unroll
+    for (int i = 0; i < 8; i++) { v[i] *= scale; slope[i] = 1.f; }
+  } else {
+    #pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = capped(v[i], scale, cap, slope[i]);
+  }
+}
+
+// The logarithm of the sum of exponentials of a row; every thread gets it. The next logits are on their way meanwhile.
 FN float log_sum_exp(Mat logits, i64 row, i64 vocab, float scale, float cap) {
-  float top = -infinity(), sum = 0.f, v[8], slope;
-  for (i64 col = (i64)threadIdx.x * 8; col < vocab; col += 4096) {
-    load8(v, logits, row, col, vocab - col);
-    float most = -infinity();
+  float top = -infinity(), sum = 0.f, v[8], slope[8];
+  i64 col = (i64)threadIdx.x * 8;
+  Raw raw, next;
+  if (col < vocab) next = fetch8(logits, row, col, vocab - col);
+  for (; col < vocab; col += 4096) {
+    raw = next;
+    if (col + 4096 < vocab) next = fetch8(logits, row, col + 4096, vocab - col - 4096);
+    widen8(v, logits.type, raw);
+    capped8(v, slope, scale, cap);
+    if (col + 8 > vocab)
+      #pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = col + i < vocab ? v[i] : -infinity();
+    float most = v[0];
     #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      v[i] = col + i < vocab ? capped(v[i], scale, cap, slope) : -infinity();
-      most = v[i] > most ? v[i] : most;
-    }
+    for (int i = 1; i < 8; i++) most = fmaxf(most, v[i]);
     if (most > top) { sum *= exp_(top - most); top = most; }
+    // Not from minus infinity, so that all that is as low has an exponential of zero.
+    const float from = top == -infinity() ? 0.f : top;
     #pragma unroll
-    for (int i = 0; i < 8; i++) sum += v[i] == -infinity() ? 0.f : exp_(v[i] - top);
+    for (int i = 0; i < 8; i++) sum += exp_to_88(v[i] - from);
   }
   const float all = block_max(top);
   sum = team_sum(top == -infinity() ? sum : sum * exp_(top - all), 512);
@@ -36,7 +55,7 @@ ENTRY(512) cross_entropy(Mat logits, const i32* labels, const float* weights, fl
   const i64 row = blockIdx.x;
   const i32 label = labels[row];
   const bool one = threadIdx.x == 0;
-  float v[8], slope;
+  float v[8], slope[8];
   if (label < 0) {
     if (stats.ptr) {
       if (one) { store(stats, 0, row, 0.f); store(stats, 1, row, 0.f); }
@@ -64,7 +83,7 @@ ENTRY(512) cross_entropy(Mat logits, const i32* labels, const float* weights, fl
   } else {
     lse = log_sum_exp(logits, row, vocab, scale, cap);
     // A label that is no column is a mistake that should be noticed; in a part of a vocabulary it is another rank's.
-    target = here ? capped(load(logits, row, at), scale, cap, slope) : spread ? 0.f : nan();
+    target = here ? capped(load(logits, row, at), scale, cap, slope[0]) : spread ? 0.f : nan();
   }
   if (stats.ptr) {
     if (one) { store(stats, 0, row, lse); store(stats, 1, row, target); }
@@ -75,14 +94,19 @@ ENTRY(512) cross_entropy(Mat logits, const i32* labels, const float* weights, fl
   // The label's logit is read above by all threads, and may be overwritten below.
   __syncthreads();
   const float weight = (weights ? weights[row] : 1.f) * scale, softmax = weight * fmaf(2.f * z_loss, lse, 1.f);
-  for (i64 col = (i64)threadIdx.x * 8; col < vocab; col += 4096) {
-    load8(v, logits, row, col, vocab - col);
+  i64 col = (i64)threadIdx.x * 8;
+  Raw raw, next;
+  if (col < vocab) next = fetch8(logits, row, col, vocab - col);
+  for (; col < vocab; col += 4096) {
+    raw = next;
+    if (col + 4096 < vocab) next = fetch8(logits, row, col + 4096, vocab - col - 4096);
+    widen8(v, logits.type, raw);
+    capped8(v, slope, scale, cap);
     #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const float f = capped(v[i], scale, cap, slope);
-      v[i] = softmax * exp_(f - lse) * slope;
-      if (here && col + i == at) v[i] -= weight * slope;
-    }
+    for (int i = 0; i < 8; i++) v[i] = softmax * exp_(v[i] - lse) * slope[i];
+    if (here && at - col < 8 && at >= col)
+      #pragma unroll
+      for (int i = 0; i < 8; i++) if (col + i == at) v[i] -= weight * slope[i];
     store8(dlogits, row, col, vocab - col, v);
   }
 }

@@ -3,10 +3,9 @@
 #pragma once
 #include "base.cuh"
 
-// e^x; 0 below -87, e^88 above 88, NaN stays NaN.
-FN float exp_(float x) {
+// e^x; 0 below -87, NaN stays NaN. At most 88.
+FN float exp_to_88(float x) {
   const bool low = x < -87.f;
-  x = x > 88.f ? 88.f : x;
   const float shifted = fmaf(x, 1.44269504088896340736f, 12582912.f), n = shifted - 12582912.f;
   const float r = fmaf(n, -1.4286068e-6f, fmaf(n, -0.69314575f, x));
   float p = 1.3941411e-3f;
@@ -18,8 +17,21 @@ FN float exp_(float x) {
   p = fmaf(p, r, 1.f);
   return low ? 0.f : p * as_float((as_bits(shifted) << 23) + 0x3f800000u);
 }
+// The same of any x; e^88 above 88.
+FN float exp_(float x) { return exp_to_88(x > 88.f ? 88.f : x); }
 
-FN float sigmoid(float x) { return 1.f / (1.f + exp_(-x)); }
+// 1 / x, to the nearest, from 1 to 2^126; 0 above. Without the branch that a division has for other numbers.
+#ifdef EMU
+FN float reciprocal(float x) { return 1.f / x; }
+#else
+FN float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return fmaf(fmaf(-x, r, 1.f), r, r);
+}
+#endif
+
+FN float sigmoid(float x) { return reciprocal(1.f + exp_(-x)); }
 
 // A polynomial near zero, otherwise by e^-2|x|.
 FN float tanh_(float x) {

@@ -10,14 +10,20 @@ FN float normalised(int flags, int type, float x, float mean, float inverse) {
 }
 FN float factor(int flags, float weight) { return flags & PLUS_ONE ? 1.f + weight : weight; }
 FN i64 item_of(int team) { return (i64)blockIdx.x * (256 / team) + threadIdx.x / team; }
+// A division of 64 bits takes as long as a load.
+FN i64 row_of(i64 item, i32 groups) { return groups == 1 ? item : item / groups; }
 
 // stats: f32 [rows, groups] reciprocal deviations, or pairs of mean and reciprocal deviation if centred.
 ENTRY(256) norm_forward(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 rows, i32 groups, i32 width, i32 team, i32 flags, float eps) {
-  const i64 item = item_of(team), row = item / groups;
-  const int group = (int)(item % groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
+  const i64 item = item_of(team), row = row_of(item, groups);
+  const int group = (int)(item - row * groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
   if (row >= rows) return;
   const i64 at = (i64)group * width;
+  const int last = first < width ? first + (width - 1 - first) / step * step : -1;
   float v[8], w[8], b[8], mean = 0.f;
+  Raw raw_x, raw_w;
+  // One weight serves all rows: it is on its way while the first sums are made.
+  if (last >= 0) raw_w = fetch8(weight, 0, last, width - last);
   if (flags & CENTRED) {
     float sum = 0.f;
     for (int c = first; c < width; c += step) {
@@ -29,7 +35,8 @@ ENTRY(256) norm_forward(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 row
   }
   float squares = 0.f;
   for (int c = first; c < width; c += step) {
-    load8(v, x, row, at + c, width - c);
+    raw_x = fetch8(x, row, at + c, width - c);
+    widen8(v, x.type, raw_x);
     #pragma unroll
     for (int i = 0; i < 8; i++) if (c + i < width) squares = fmaf(v[i] - mean, v[i] - mean, squares);
   }
@@ -39,10 +46,15 @@ ENTRY(256) norm_forward(Mat x, Mat weight, Mat bias, Mat out, Mat stats, i64 row
     if (flags & CENTRED) { to[2 * group] = mean; to[2 * group + 1] = inverse; }
     else to[group] = inverse;
   }
-  for (int c = first; c < width; c += step) {
-    load8(v, x, row, at + c, width - c);
-    load8(w, weight, 0, c, width - c);
+  // Backwards, as the last elements are still here.
+  for (int c = last; c >= 0; c -= step) {
+    if (c != last) {
+      raw_x = fetch8(x, row, at + c, width - c);
+      raw_w = fetch8(weight, 0, c, width - c);
+    }
     if (bias.ptr) load8(b, bias, 0, c, width - c);
+    widen8(v, x.type, raw_x);
+    widen8(w, weight.type, raw_w);
     #pragma unroll
     for (int i = 0; i < 8; i++) {
       v[i] = normalised(flags, x.type, v[i], mean, inverse) * factor(flags, w[i]);
@@ -60,16 +72,22 @@ FN void stats_of(Mat stats, i64 row, int group, int flags, float& mean, float& i
 
 // dx (+)= (g - mean(g x') x' - mean(g)) / deviation with g = dy w, x' the normalised input; the last mean only if centred.
 ENTRY(256) norm_backward_input(Mat x, Mat weight, Mat stats, Mat dy, Mat dx, i64 rows, i32 groups, i32 width, i32 team, i32 flags, i32 accumulate) {
-  const i64 item = item_of(team), row = item / groups;
-  const int group = (int)(item % groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
+  const i64 item = item_of(team), row = row_of(item, groups);
+  const int group = (int)(item - row * groups), first = (int)(threadIdx.x % team) * 8, step = team * 8;
   if (row >= rows) return;
   const i64 at = (i64)group * width;
+  const int last = first < width ? first + (width - 1 - first) / step * step : -1;
   float mean, inverse, v[8], w[8], d[8], along = 0.f, offset = 0.f;
+  Raw raw_x, raw_w, raw_d, raw_old;
   stats_of(stats, row, group, flags, mean, inverse);
+  if (accumulate && last >= 0) raw_old = fetch8(dx, row, at + last, width - last);
   for (int c = first; c < width; c += step) {
-    load8(v, x, row, at + c, width - c);
-    load8(w, weight, 0, c, width - c);
-    load8(d, dy, row, at + c, width - c);
+    raw_x = fetch8(x, row, at + c, width - c);
+    raw_d = fetch8(dy, row, at + c, width - c);
+    raw_w = fetch8(weight, 0, c, width - c);
+    widen8(v, x.type, raw_x);
+    widen8(d, dy.type, raw_d);
+    widen8(w, weight.type, raw_w);
     #pragma unroll
     for (int i = 0; i < 8; i++) {
       const float g = d[i] * factor(flags, w[i]);
@@ -79,12 +97,19 @@ ENTRY(256) norm_backward_input(Mat x, Mat weight, Mat stats, Mat dy, Mat dx, i64
   }
   along = team_sum(along, team) / (float)width;
   offset = flags & CENTRED ? team_sum(offset, team) / (float)width : 0.f;
-  for (int c = first; c < width; c += step) {
+  // Backwards, as the last elements are still here.
+  for (int c = last; c >= 0; c -= step) {
     float old[8];
-    load8(v, x, row, at + c, width - c);
-    load8(w, weight, 0, c, width - c);
-    load8(d, dy, row, at + c, width - c);
-    if (accumulate) load8(old, dx, row, at + c, width - c);
+    if (c != last) {
+      raw_x = fetch8(x, row, at + c, width - c);
+      raw_d = fetch8(dy, row, at + c, width - c);
+      raw_w = fetch8(weight, 0, c, width - c);
+      if (accumulate) raw_old = fetch8(dx, row, at + c, width - c);
+    }
+    widen8(v, x.type, raw_x);
+    widen8(d, dy.type, raw_d);
+    widen8(w, weight.type, raw_w);
+    if (accumulate) widen8(old, dx.type, raw_old);
     #pragma unroll
     for (int i = 0; i < 8; i++) {
       const float g = d[i] * factor(flags, w[i]);
@@ -103,19 +128,33 @@ ENTRY(256) norm_weight_chunks(Mat x, Mat stats, Mat dy, float* sums, i64 first_r
   const int lane = threadIdx.x & 31, line = threadIdx.x >> 5, first = blockIdx.x * 128 + lane * 4;
   const i64 start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
   float weight[4] = {}, bias[4] = {};
-  if (first < width)
-    for (i64 row = start + line; row < end; row += 8)
-      for (int group = 0; group < groups; group++) {
-        float mean, inverse, d[4], v[4];
-        stats_of(stats, row, group, flags, mean, inverse);
-        load_at4(d, dy, row, (i64)group * width + first, width - first);
-        load_at4(v, x, row, (i64)group * width + first, width - first);
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-          weight[i] = fmaf(d[i], normalised(flags, x.type, v[i], mean, inverse), weight[i]);
-          bias[i] += d[i];
-        }
+  i64 row = first < width ? start + line : end;
+  // Four elements of a row and group at a time, four of them on their way together.
+  for (int group = 0; row < end;) {
+    Quad d[4], v[4];
+    float mean[4], inverse[4];
+    int count = 0;
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+      if (row >= end) continue;
+      const i64 col = (i64)group * width + first;
+      stats_of(stats, row, group, flags, mean[j], inverse[j]);
+      d[j] = fetch4(dy, row, col, width - first);
+      v[j] = fetch4(x, row, col, width - first);
+      count++;
+      if (++group == groups) { group = 0; row += 8; }
+    }
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+      if (j >= count) break;
+      #pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const float g = wide4(dy.type, d[j], i);
+        weight[i] = fmaf(g, normalised(flags, x.type, wide4(x.type, v[j], i), mean[j], inverse[j]), weight[i]);
+        bias[i] += g;
       }
+    }
+  }
   #pragma unroll
   for (int i = 0; i < 4; i++) {
     part[0][line][lane * 4 + i] = weight[i];

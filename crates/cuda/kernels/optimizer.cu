@@ -60,8 +60,8 @@ FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u32 
   store8(to, 0, at, left, x);
 }
 
-FN void get_moments(float (&x)[8], Mat from, const float* scales, i64 at, i64 left, bool root) {
-  load8(x, from, 0, at, left);
+FN void get_moments(float (&x)[8], Mat from, const Raw& raw, const float* scales, i64 at, i64 left, bool root) {
+  widen8(x, from.type, raw);
   if (from.type != E4M3) return;
   const float scale = left > 0 ? scales[at / 128] : 1.f;
   #pragma unroll
@@ -74,18 +74,22 @@ FN void get_moments(float (&x)[8], Mat from, const float* scales, i64 at, i64 le
 // Vectors of n elements, the weight's from first_element on; key is a number for the weight; v is null for SGD with momentum, master is null where param itself is updated, m_scales and v_scales where moments have none.
 ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i32 key, i64 first_element, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
   __shared__ float correction[2];
-  if (*skip != 0.f) return;
+  const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * 8, left = n - at;
+  const Mat weight = master.ptr ? master : param;
+  const float skipped = *skip, by = *scale;
   const i32 count = *updates;
+  // All on their way before anything waits.
+  const Raw raw_w = fetch8(weight, 0, at, left), raw_g = fetch8(grad, 0, at, left), raw_m = fetch8(m, 0, at, left);
+  const Raw raw_v = v.ptr ? fetch8(v, 0, at, left) : raw_m;
+  if (skipped != 0.f) return;
   if (threadIdx.x < 2) correction[threadIdx.x] = (float)(1.0 - power((double)(threadIdx.x ? beta2 : beta1), count));
   __syncthreads();
-  const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * 8, left = n - at;
-  const float keep = 1.f - lr * weight_decay, step = lr / correction[0], root = sqrtf(correction[1]), by = *scale;
-  const Mat weight = master.ptr ? master : param;
+  const float keep = 1.f - lr * weight_decay, step = lr / correction[0], root = sqrtf(correction[1]);
   float w[8], g[8], first[8], second[8];
-  load8(w, weight, 0, at, left);
-  load8(g, grad, 0, at, left);
-  get_moments(first, m, m_scales, at, left, false);
-  if (v.ptr) get_moments(second, v, v_scales, at, left, true);
+  widen8(w, weight.type, raw_w);
+  widen8(g, grad.type, raw_g);
+  get_moments(first, m, raw_m, m_scales, at, left, false);
+  if (v.ptr) get_moments(second, v, raw_v, v_scales, at, left, true);
   #pragma unroll
   for (int i = 0; i < 8; i++) {
     const float s = g[i] * by;
@@ -96,7 +100,12 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
     }
     first[i] = fmaf(1.f - beta1, s - first[i], first[i]);
     second[i] = fmaf(beta2, second[i], (1.f - beta2) * s * s);
-    w[i] = w[i] * keep - step * (first[i] / (sqrtf(second[i]) / root + eps));
+    // Rows of a table that nobody looks up have zeros, with which a warp would go the slow way of roots and divisions.
+    const bool unseen = second[i] == 0.f;
+    const float size = sqrtf(unseen ? 1.f : second[i]) / root, below = (unseen ? 0.f : size) + eps;
+    const bool none = first[i] == 0.f && below > 0.f;
+    const float along = (none ? 1.f : first[i]) / below;
+    w[i] = w[i] * keep - step * (none ? first[i] : along);
   }
   store8(weight, 0, at, left, w);
   if (master.ptr) store8(param, 0, at, left, w);

@@ -33,9 +33,10 @@ ENTRY(256) zero_bytes(u8* out, i64 stride, i64 rows, i64 cols, i32 shift, i32 pi
 ENTRY(256) add(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
   const Cell c = cell(shift, pieces);
   if (c.row >= rows || c.col >= cols) return;
+  const Raw raw_a = fetch8(a, c.row, c.col, cols - c.col), raw_b = fetch8(b, c.row, c.col, cols - c.col);
   float v[8], w[8];
-  load8(v, a, c.row, c.col, cols - c.col);
-  load8(w, b, c.row, c.col, cols - c.col);
+  widen8(v, a.type, raw_a);
+  widen8(w, b.type, raw_b);
   #pragma unroll
   for (int i = 0; i < 8; i++) v[i] += w[i];
   store8(out, c.row, c.col, cols - c.col, v);

@@ -50,10 +50,12 @@ ENTRY(256) rope(Mat x, Mat out, Mat table, i64 rows, i32 heads, i32 dim, i32 rot
     store8(out, c.row, at + col, rot - col, a);
   } else {
     const int col = unit * 8, left = half - col;
-    load8(a, x, c.row, at + col, left);
-    load8(b, x, c.row, at + half + col, left);
-    load8(co, table, c.row, col, left);
-    load8(si, table, c.row, half + col, left);
+    const Raw raw_a = fetch8(x, c.row, at + col, left), raw_b = fetch8(x, c.row, at + half + col, left);
+    const Raw raw_c = fetch8(table, c.row, col, left), raw_s = fetch8(table, c.row, half + col, left);
+    widen8(a, x.type, raw_a);
+    widen8(b, x.type, raw_b);
+    widen8(co, table.type, raw_c);
+    widen8(si, table.type, raw_s);
     if (flags & ACCUMULATE) {
       load8(p, out, c.row, at + col, left);
       load8(q, out, c.row, at + half + col, left);

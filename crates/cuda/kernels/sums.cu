@@ -9,11 +9,17 @@ ENTRY(256) column_chunks(Mat dy, float* sums, i64 first_row, i64 rows, i64 cols)
   const i64 first = (i64)blockIdx.x * 128 + lane * 4, start = first_row + (i64)blockIdx.y * 128, end = min(start + 128, rows);
   float sum[4] = {};
   if (first < cols)
-    for (i64 row = start + line; row < end; row += 8) {
-      float d[4];
-      load_at4(d, dy, row, first, cols - first);
+    // Four rows on their way together.
+    for (i64 row = start + line; row < end; row += 32) {
+      Quad d[4];
       #pragma unroll
-      for (int i = 0; i < 4; i++) sum[i] += d[i];
+      for (int j = 0; j < 4; j++) if (row + 8 * j < end) d[j] = fetch4(dy, row + 8 * j, first, cols - first);
+      #pragma unroll
+      for (int j = 0; j < 4; j++) {
+        if (row + 8 * j >= end) break;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] += wide4(dy.type, d[j], i);
+      }
     }
   #pragma unroll
   for (int i = 0; i < 4; i++) part[line][lane * 4 + i] = sum[i];
@@ -67,12 +73,20 @@ ENTRY(1024) squares(const float* x, float* out, i64 n, i64 slot) {
   Mat m; m.ptr = (char*)x; m.stride = 0; m.type = F32;
   const i64 start = (i64)blockIdx.x * slot, end = min(start + slot, n);
   double mine = 0.0;
-  for (i64 at = start + threadIdx.x * 8; at < end; at += 8192) {
-    float v[8], s = 0.f;
-    load8(v, m, 0, at, end - at);
+  // Few slots have to keep their multiprocessors busy: three loads are on their way together.
+  for (i64 at = start + threadIdx.x * 8; at < end; at += 3 * 8192) {
+    Raw raw[3];
     #pragma unroll
-    for (int i = 0; i < 8; i++) s += v[i] * v[i];
-    mine += (double)s;
+    for (int j = 0; j < 3; j++) if (at + j * 8192 < end) raw[j] = fetch8(m, 0, at + j * 8192, end - at - j * 8192);
+    #pragma unroll
+    for (int j = 0; j < 3; j++) {
+      if (at + j * 8192 >= end) break;
+      float v[8], s = 0.f;
+      widen8(v, F32, raw[j]);
+      #pragma unroll
+      for (int i = 0; i < 8; i++) s += v[i] * v[i];
+      mine += (double)s;
+    }
   }
   for (int o = 16; o; o >>= 1) mine += __shfl_xor_sync(~0u, mine, o);
   if ((threadIdx.x & 31) == 0) total[threadIdx.x >> 5] = mine;

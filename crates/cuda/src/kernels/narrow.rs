@@ -157,7 +157,10 @@ fn encode(
     let (down, across) = (rows.div_ceil(PATCH), cols.div_ceil(PATCH));
     let args = Args::new().mat(x).address(start_mut(&to.codes)).long(to.codes.cols());
     let args = args.address(start_mut(&to.scales)).long(pitch).plain_if(most, DType::F32).address(now);
-    let args = args.long(rows).long(cols).int(across).flag(!along_columns).int(layout).int(high).int(wide);
+    let args = args.long(rows).long(cols).int(across).flag(!along_columns).int(layout);
+    let power = |of: usize| of.trailing_zeros() as usize;
+    assert!(high.is_power_of_two() && wide.is_power_of_two(), "encode: blocks of {high} x {wide}");
+    let args = args.int(power(high)).int(power(wide));
     launches.push(Launch::new(entries::encode, down * across, small(args, operand.how)));
     launches
 }
