@@ -40,7 +40,7 @@ pub use machine::{
     InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, Spread,
     StepScale,
 };
-pub use mask::{Extent, Mask, Packed, Sequence, Slice};
+pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};

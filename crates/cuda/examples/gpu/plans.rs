@@ -27,7 +27,7 @@ fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
         head_dim,
         element: Element::Bf16,
         causal: true,
-        window: None,
+        window: false,
         packed: false,
         strides: Strides::plain(heads, kv_heads, head_dim),
     }
@@ -92,7 +92,7 @@ fn parts() -> Vec<(&'static str, Case)> {
         ("documents, keys of another rank", Case { causal: false, ..documents }),
         ("64 documents, keys of another rank", Case { sequences: 64, causal: false, ..documents }),
         ("documents, gathered keys", Case { k_tokens: 65_536, causal: false, ..documents }),
-        ("documents, own keys, window", Case { window: Some(1024), ..documents }),
+        ("documents, own keys, window", Case { window: true, ..documents }),
         ("documents, heads of 64", Case { causal: false, ..packed(narrow, 4) }),
         ("documents, heads of 256", Case { causal: false, ..packed(plain([8192, 16, 2, 256]), 4) }),
         (
@@ -110,6 +110,38 @@ fn of_ring(mut case: Case) -> Case {
     case
 }
 
+/// Steps under a window: own chunks, and keys before them of which some are out of reach, in chunks of 512 tokens as ranks have
+/// them, and larger ones.
+fn windows() -> Vec<(&'static str, Case)> {
+    let own = plain([8192, 32, 8, 128]);
+    let left = |of: Case, q_tokens, k_tokens| Case { q_tokens, k_tokens, causal: false, window: true, ..of };
+    let chunks = |of: Case, keys| Case { sequences: 64, ..packed(left(of, 512, keys), 64) };
+    let narrow = plain([8192, 32, 8, 64]);
+    let wide = plain([8192, 16, 2, 256]);
+    let apart = plain([8192, 16, 16, 128]);
+    let steps = [
+        ("64 own chunks, window", Case { causal: true, ..chunks(own, 512) }),
+        ("keys before 64 chunks, window", chunks(own, 512)),
+        ("gathered keys before 64 chunks, window", chunks(own, 4096)),
+        ("keys before 64 chunks, window, f16", Case { element: Element::F16, ..chunks(own, 512) }),
+        ("keys before 64 chunks, window, heads of 64", chunks(narrow, 512)),
+        ("keys before 64 chunks, window, heads of 256", chunks(wide, 512)),
+        ("keys before 64 chunks, window, heads that share nothing", chunks(apart, 512)),
+        (
+            "keys before 8 of 131072 tokens, one key head of 8",
+            packed(left(plain([131_072, 8, 1, 128]), 8192, 8192), 8),
+        ),
+        ("an own chunk, window", Case { q_tokens: 4096, k_tokens: 4096, window: true, ..own }),
+        ("keys before a chunk, window of 1024", left(own, 1023, 1023)),
+        ("a chunk of keys, window of more", left(own, 3000, 4096)),
+        ("keys before a chunk, window, f16", Case { element: Element::F16, ..left(own, 1023, 1023) }),
+        ("keys before a chunk, window, heads of 64", left(narrow, 1023, 1023)),
+        ("keys before a chunk, window, heads of 256", left(wide, 1023, 1023)),
+        ("keys before a chunk, window, heads that share nothing", left(apart, 1023, 1023)),
+    ];
+    steps.map(|(name, case)| (name, of_ring(case))).to_vec()
+}
+
 fn cases() -> Vec<(&'static str, Case)> {
     let gqa = plain([4096, 32, 8, 128]);
     let documents = packed(Case { q_tokens: 8192, k_tokens: 8192, ..gqa }, 4);
@@ -120,10 +152,10 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("f16", Case { element: Element::F16, ..gqa }),
         ("everybody to everybody", Case { causal: false, ..gqa }),
         ("16 heads that share nothing", plain([4096, 16, 16, 128])),
-        ("window of 1024", fused(Case { window: Some(1024), ..gqa })),
+        ("window of 1024", fused(Case { window: true, ..gqa })),
         ("4 sequences in 8192 tokens", documents),
         ("the same in one tensor", fused(documents)),
-        ("the same with a window", fused(Case { window: Some(1024), ..documents })),
+        ("the same with a window", fused(Case { window: true, ..documents })),
         ("64 sequences", fused(Case { sequences: 64, ..documents })),
         ("1024 sequences of at most 8192 in 131072 tokens", fused(Case { sequences: 1024, ..documents })),
         ("256 sequences of at most 131072", fused(packed(plain([131_072, 8, 2, 128]), 256))),
@@ -189,7 +221,7 @@ pub fn run(lines: &mut Lines) {
         Ok(target) => target,
         Err(error) => return lines.say("a described H200", false, error.to_string()),
     };
-    for (name, case) in cases().into_iter().chain(parts()) {
+    for (name, case) in cases().into_iter().chain(parts()).chain(windows()) {
         for (direction, backward) in [("forward", false), ("backward", true)] {
             let begun = Instant::now();
             let graph = if backward { case.backward() } else { case.forward() };

@@ -51,6 +51,8 @@ pub struct Attended {
     pub workspace: [u64; 2],
     /// Multiplies the scores.
     pub scale: f32,
+    /// What its window reaches, where it has one.
+    pub window: usize,
 }
 
 impl Work {
@@ -68,9 +70,10 @@ impl Work {
                 Work::Clear(rows) => driver.clear(*rows, stream),
                 Work::Product(products, shape, operands) => products.product(shape, operands, stream),
                 Work::Attend(library, call) => {
-                    let Attended { case, backward, tensors, workspace, scale } = &**call;
+                    let Attended { case, backward, tensors, workspace, scale, window } = &**call;
                     let [workspace, workspace_bytes] = *workspace;
-                    let call = Call { tensors, workspace, workspace_bytes, scale: *scale };
+                    let (scale, window) = (*scale, *window);
+                    let call = Call { tensors, workspace, workspace_bytes, scale, window };
                     library.attend(case, *backward, &call, stream)
                 }
             }
@@ -83,8 +86,8 @@ impl Work {
             Work::Clear(rows) => (1, rows).hash(hasher),
             Work::Product(_, shape, operands) => (2, shape, operands).hash(hasher),
             Work::Attend(_, call) => {
-                let Attended { case, backward, tensors, workspace, scale } = &**call;
-                (3, case, backward, tensors, workspace, scale.to_bits()).hash(hasher);
+                let Attended { case, backward, tensors, workspace, scale, window } = &**call;
+                (3, case, backward, tensors, workspace, scale.to_bits(), window).hash(hasher);
             }
         }
     }

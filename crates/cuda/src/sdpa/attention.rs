@@ -105,7 +105,8 @@ impl Case {
         graph.mask(&x, &both)
     }
 
-    /// The causal mask, then the window.
+    /// The causal mask, then the window, a bound on the left: each as the frontend has it where sequences begin together, also the
+    /// second without the first.
     fn band(&self, graph: &mut Graph, mut x: Node) -> Result<Node> {
         if self.causal {
             let row = graph.index(&x, 2, Data::CUDNN_DATA_FLOAT)?;
@@ -113,10 +114,10 @@ impl Case {
             let keep = graph.test(Mode::CUDNN_POINTWISE_CMP_GE, &row, &col)?;
             x = graph.mask(&x, &keep)?;
         }
-        if let Some(window) = self.window {
+        if self.window {
             let row = graph.index(&x, 2, Data::CUDNN_DATA_FLOAT)?;
             let col = graph.index(&x, 3, Data::CUDNN_DATA_FLOAT)?;
-            let reach = graph.scalar(Scalar::Fixed(window as f32))?;
+            let reach = graph.scalar(Scalar::Window)?;
             let last = graph.wide(x.dim)?;
             graph.apply(Mode::CUDNN_POINTWISE_ADD, &col, Some(&reach), &last)?;
             let keep = graph.test(Mode::CUDNN_POINTWISE_CMP_GT, &last, &row)?;

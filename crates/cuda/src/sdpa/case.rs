@@ -91,8 +91,9 @@ pub struct Case {
     pub element: Element,
     /// A query attends to no later row.
     pub causal: bool,
-    /// A query attends to so many keys, itself included.
-    pub window: Option<i64>,
+    /// A query attends to no key that is too far in front: `key + window > query`, counted from a sequence's first. How far that
+    /// is comes with the call ([`super::Call`]), and one plan does for all.
+    pub window: bool,
     /// Sequences lie end to end, with their beginnings and lengths on the device.
     pub packed: bool,
     /// Rows.
@@ -111,7 +112,7 @@ impl Case {
         let direction = if backward { "gradient of attention" } else { "attention" };
         let packed =
             if self.packed { format!(", packed, at most {sequences} sequences") } else { String::new() };
-        let window = self.window.map_or(String::new(), |window| format!(", window {window}"));
+        let window = if self.window { ", within a window" } else { "" };
         let causal = if self.causal { ", causal" } else { "" };
         format!(
             "{direction} of {q_tokens} queries to {k_tokens} keys, {heads} and {kv_heads} heads of {head_dim} columns, \

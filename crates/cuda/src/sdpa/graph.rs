@@ -26,6 +26,8 @@ pub struct Node {
 pub enum Scalar {
     /// The scale of the scores.
     Scale,
+    /// Keys that a query attends to.
+    Window,
     /// Always the same.
     Fixed(f32),
 }

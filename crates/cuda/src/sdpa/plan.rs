@@ -10,6 +10,7 @@ use crate::calls::dnn::{
 };
 
 use super::desc::{Desc, Draft, check};
+use super::dnn::Call;
 use super::graph::{Graph, Scalar};
 use crate::{Error, Result};
 
@@ -119,20 +120,15 @@ impl Plan {
     /// If cuDNN refuses the pointers.
     ///
     /// # Safety
-    /// `tensors` names every tensor in memory of the graph, with the address of as many bytes as it describes; the
+    /// The call names every tensor in memory of the graph, with the address of as many bytes as it describes; the
     /// workspace has what the plan wants; all live until the stream has passed.
-    pub unsafe fn run(
-        &self,
-        handle: cudnnHandle_t,
-        tensors: &[(i64, u64)],
-        workspace: u64,
-        scale: f32,
-    ) -> Result<()> {
+    pub unsafe fn run(&self, handle: cudnnHandle_t, call: &Call<'_>) -> Result<()> {
         let values: Vec<f32> = self
             .scalars
             .iter()
             .map(|(_, scalar)| match scalar {
-                Scalar::Scale => scale,
+                Scalar::Scale => call.scale,
+                Scalar::Window => call.window as f32,
                 Scalar::Fixed(value) => *value,
             })
             .collect();
@@ -142,12 +138,12 @@ impl Plan {
             let start: *const f32 = value;
             (*number, start.cast_mut().cast::<c_void>())
         });
-        let all = tensors.iter().map(|(number, address)| (*number, pointer(*address))).chain(own);
+        let all = call.tensors.iter().map(|(number, address)| (*number, pointer(*address))).chain(own);
         let (numbers, pointers): (Vec<i64>, Vec<*mut c_void>) = all.unzip();
         let pack = Draft::new(Type::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
             .set(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &numbers)?
             .set(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &pointers)?
-            .set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[pointer(workspace)])?
+            .set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[pointer(call.workspace)])?
             .finish("the operands")?;
         // SAFETY: the caller's promise; values by value are read before the call returns.
         check(unsafe { sys::cudnnBackendExecute(handle, self.desc.raw(), pack.raw()) }, || "execute".into())

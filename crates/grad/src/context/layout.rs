@@ -18,7 +18,7 @@ const EXCHANGES: usize = 16;
 /// Chunks are halved while the largest area is this much over the mean...
 const TOO_MUCH: f64 = 0.008;
 /// ...and have at least so many tokens afterwards: a block of the kernels.
-const SMALLEST: usize = 128;
+pub(super) const SMALLEST: usize = 128;
 
 /// How a stream is cut.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use fathom_tensor::mesh::Group;
 use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, Slice, Tensor};
 
+use super::layout::SMALLEST;
 use super::part::Part;
 use super::{Circle, ContextLayout, Gathered, Ring, Step, area};
 
@@ -22,6 +23,11 @@ pub(super) struct Maker<'a> {
 impl Maker<'_> {
     /// Who attends to whom, among rows that are all that the queries attend to.
     pub fn mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+        self.mask_of(self.docs, q, k, window)
+    }
+
+    /// The same, charged at so many slices.
+    fn mask_of(&self, cap: usize, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
         let docs = self.layout.docs();
         let slices = q.0.slices(k.0, docs, window);
         let pairs = area::between(docs, q.0, k.0, window);
@@ -30,12 +36,14 @@ impl Maker<'_> {
             true => Packed::of(&slices, &self.rows(q.0), &self.rows(k.0)),
             false => None,
         };
-        Mask { packed, ..mask(self.device, &slices, self.docs, [q.1, k.1], pairs) }
+        Mask { packed, ..mask(self.device, &slices, cap, [q.1, k.1], pairs) }
     }
 
-    /// As [`Maker::mask`], for some of the keys that the queries attend to.
+    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are told chunk by chunk, and
+    /// of many at a time if slices are charged for them.
     fn part_mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
-        Mask { partial: true, ..self.mask(q, k, window) }
+        let chunks = window.map_or(0, |_| q.0.len().div_ceil(SMALLEST));
+        Mask { partial: true, ..self.mask_of(self.docs + chunks, q, k, window) }
     }
 
     /// Positions of a part's rows.
@@ -152,16 +160,17 @@ mod tests {
     use std::sync::Arc;
 
     use fathom_cpu::Cpu;
+    use fathom_tensor::Band;
 
     use super::*;
     use crate::context::Cut;
 
-    /// Rows of queries, rows of keys, and whether they attend causally.
-    type Told = Vec<(Range<usize>, Range<usize>, bool)>;
+    /// Rows of queries, rows of keys, and who attends to whom.
+    type Told = Vec<(Range<usize>, Range<usize>, Band)>;
 
     fn told(mask: &Mask) -> Told {
         let packed = mask.packed.as_ref().unwrap_or_else(|| panic!("nothing is known of {mask:?}"));
-        packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.causal)).collect()
+        packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.band)).collect()
     }
 
     /// Around four ranks of 16 tokens each: what the host knows of each step of rank 1.
@@ -174,7 +183,7 @@ mod tests {
             Maker { device: &device, layout: &layout, windows: &[None], docs: 4, positions: &positions };
         let one = [layout.part(&[0, 1, 2, 3])];
         let whole = &maker.whole_steps(&one, 0, None)[0][0].mask;
-        let expected: Told = docs.iter().map(|doc| (doc.clone(), doc.clone(), true)).collect();
+        let expected: Told = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
         assert!(!whole.partial && told(whole) == expected);
         let parts: Vec<Part> = (0..4).map(|rank| layout.part(&[rank])).collect();
         let steps = &maker.whole_steps(&parts, 1, None)[0];
@@ -184,15 +193,40 @@ mod tests {
 
     #[test]
     fn steps_of_a_ring_are_known_as_whole_blocks() {
-        let before = || vec![(0..16, 0..8, false)];
-        let after = || vec![(8..16, 0..16, false)];
+        let before = || vec![(0..16, 0..8, Band::Full)];
+        let after = || vec![(8..16, 0..16, Band::Full)];
         let whole = 0..64;
         let steps = around(std::slice::from_ref(&whole));
-        assert_eq!(steps, [vec![(0..16, 0..16, true)], before(), after(), after()]);
+        assert_eq!(steps, [vec![(0..16, 0..16, Band::Causal)], before(), after(), after()]);
         // Own tokens of documents attend causally, whatever lies between them on other ranks.
         let packed = around(&[0..20, 20..64]);
-        assert!(packed[0].iter().all(|(q, k, causal)| *causal && q == k));
+        assert!(packed[0].iter().all(|(q, k, band)| *band == Band::Causal && q == k));
         assert_eq!(packed[0].iter().map(|(rows, ..)| rows.len()).sum::<usize>(), 16);
-        assert!(packed[1..].iter().flatten().all(|(_, _, causal)| !causal));
+        assert!(packed[1..].iter().flatten().all(|(_, _, band)| *band == Band::Full));
+    }
+
+    /// Ranks have small chunks where layers have windows: each attends to itself and, through the window, to the end of few others.
+    #[test]
+    fn windows_are_known_chunk_by_chunk() {
+        let (tokens, cp, windows) = (1 << 15, 4, [Some(1024), None]);
+        let stream = 0..tokens;
+        let cut = Cut { tokens, cp, chunk: 512, windows: &windows, dynamic: None };
+        let layout = ContextLayout::new(std::slice::from_ref(&stream), &cut).unwrap();
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
+        let positions: Vec<i32> = stream.map(|at| at as i32).collect();
+        let maker =
+            Maker { device: &device, layout: &layout, windows: &windows, docs: 1, positions: &positions };
+        let parts: Vec<Part> = (0..cp).map(|rank| layout.part(&[rank])).collect();
+        let steps = &maker.whole_steps(&parts, 1, None)[0];
+        assert!(
+            steps.iter().all(|step| step.mask.partial && step.mask.slices.cap() == 1 + (tokens / cp) / 128)
+        );
+        let own = told(&steps[0].mask);
+        assert!(own.len() == 16 && own.iter().all(|(q, k, band)| *band == Band::Causal && q == k));
+        for step in &steps[1..] {
+            let told = told(&step.mask);
+            let is_known = |band: &Band| [Band::Full, Band::Left(1)].contains(band);
+            assert!(!told.is_empty() && told.iter().all(|(q, k, band)| q.len() <= k.len() && is_known(band)));
+        }
     }
 }

@@ -140,7 +140,7 @@ fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
 const LIBRARIES: [&str; 3] = ["cuBLASLt", "cuDNN", "FP8 units"];
 
 /// Cases that a library must have computed on Hopper, whatever their results; attention in bf16 alone.
-const BY: [(&str, &str); 15] = [
+const BY: [(&str, &str); 21] = [
     ("matmul", "cuBLASLt"),
     ("FP8 by tensor, current", "FP8 units"),
     ("FP8 by tensor, delayed", "FP8 units"),
@@ -156,6 +156,12 @@ const BY: [(&str, &str); 15] = [
     ("ring of four, documents", "cuDNN"),
     ("gathered keys", "cuDNN"),
     ("gathered keys, documents", "cuDNN"),
+    ("ring of four, window of less than a chunk", "cuDNN"),
+    ("ring of four, window of more, heads of 64", "cuDNN"),
+    ("ring of four, documents and window", "cuDNN"),
+    ("ring of four, small chunks and window", "cuDNN"),
+    ("gathered keys, window", "cuDNN"),
+    ("gathered keys, documents and window", "cuDNN"),
 ];
 
 /// Who computed on a device, of those that are asked about.

@@ -27,15 +27,59 @@ pub const CASES: &[Case] = &[
         bounds: BOUNDS,
         run: |bed| gathered(bed, &Context { ends: &[100, 600, 630, 1024], ..PLAIN }),
     },
+    // A rank has chunks of 128 tokens.
+    Case {
+        name: "ring of four, window of less than a chunk",
+        bounds: BOUNDS,
+        run: |bed| around(bed, &Context { window: Some(100), ..PLAIN }),
+    },
+    Case {
+        name: "ring of four, window of more, heads of 64",
+        bounds: BOUNDS,
+        run: |bed| around(bed, &Context { window: Some(300), dim: 64, ..PLAIN }),
+    },
+    Case {
+        name: "ring of four, documents and window",
+        bounds: BOUNDS,
+        run: |bed| {
+            around(
+                bed,
+                &Context { ends: &[100, 600, 630, 1024], window: Some(200), chunk: Some(64), ..PLAIN },
+            )
+        },
+    },
+    Case {
+        name: "ring of four, small chunks and window",
+        bounds: BOUNDS,
+        run: |bed| around(bed, &Context { window: Some(70), chunk: Some(32), ..PLAIN }),
+    },
+    Case {
+        name: "gathered keys, window",
+        bounds: BOUNDS,
+        run: |bed| gathered(bed, &Context { window: Some(300), ..PLAIN }),
+    },
+    Case {
+        name: "gathered keys, documents and window",
+        bounds: BOUNDS,
+        run: |bed| {
+            gathered(
+                bed,
+                &Context { ends: &[100, 600, 630, 1024], window: Some(100), chunk: Some(64), ..PLAIN },
+            )
+        },
+    },
 ];
 
 /// A stream of documents over ranks that have two chunks each.
 struct Context {
     ends: &'static [usize],
     dim: usize,
+    window: Option<usize>,
+    /// Ranks have chunks of so many tokens by turns, and there is room to tell all at once.
+    chunk: Option<usize>,
 }
 
-const PLAIN: Context = Context { ends: &[1024], dim: 128 };
+const PLAIN: Context = Context { ends: &[1024], dim: 128, window: None, chunk: None };
 const RANKS: usize = 4;
 /// The rank that is looked at: some have keys before its own, some after.
 const RANK: usize = 1;
@@ -47,8 +91,16 @@ impl Context {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// Slices that are charged.
+    fn cap(&self) -> usize {
+        self.ends.len() + self.chunk.map_or(0, |chunk| self.tokens() / RANKS / chunk)
+    }
+
     /// Positions of a rank's tokens: a chunk from the front and one from the back.
     fn positions(&self, rank: usize) -> Vec<i32> {
+        if let Some(chunk) = self.chunk {
+            return (0..self.tokens()).filter(|at| at / chunk % RANKS == rank).map(|at| at as i32).collect();
+        }
         let chunk = self.tokens() / (2 * RANKS);
         let of = |at: usize| at * chunk..(at + 1) * chunk;
         of(rank).chain(of(2 * RANKS - 1 - rank)).map(|at| at as i32).collect()
@@ -63,18 +115,18 @@ impl Context {
         let slices: Vec<Slice> = starts
             .zip(self.ends)
             .map(|(start, end)| start..*end)
-            .map(|doc| Slice::causal(rows(pos_q, &doc), rows(pos_k, &doc), None))
+            .map(|doc| Slice::causal(rows(pos_q, &doc), rows(pos_k, &doc), self.window))
             .filter(|slice| slice.q_start < slice.q_end && slice.k_start < slice.k_end)
             .collect();
         let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
         let mut bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
-        bytes.resize(self.ends.len() * 48, 0);
-        let table = bed.device.empty(self.ends.len(), 6, DType::I64, Category::Data);
+        bytes.resize(self.cap() * 48, 0);
+        let table = bed.device.empty(self.cap(), 6, DType::I64, Category::Data);
         bed.machine().write(&table, &bytes);
         let count = bed.device.from_i32(&[slices.len() as i32], Category::Data);
         let packed = Packed::of(&slices, pos_q, pos_k);
         let [pos_q, pos_k] = [pos_q, pos_k].map(|positions| bed.device.from_i32(positions, Category::Data));
-        let slices = Extent::UpTo { cap: self.ends.len(), count };
+        let slices = Extent::UpTo { cap: self.cap(), count };
         Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: true }
     }
 }

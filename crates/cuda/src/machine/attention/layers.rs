@@ -1,16 +1,16 @@
 //! Packed sequences as calls of the library: what each has of them, and the lists that tell it.
 
-use fathom_tensor::Sequence;
 use fathom_tensor::gpu;
+use fathom_tensor::{Band, Sequence};
 
 use super::operands::of_keys;
 use crate::sdpa::{Case, uid};
 
-/// Sequences of one call: all causal or none, no row of queries or of keys in two of them, ascending.
+/// Sequences of one call: all of a kind, no row of queries or of keys in two of them, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layer {
     pub sequences: Vec<Sequence>,
-    pub causal: bool,
+    pub band: Band,
 }
 
 /// More layers than this are for kernels, which read a mask once: with each layer results are read and written once more, which
@@ -24,15 +24,15 @@ impl Layer {
         for sequence in sequences {
             let follows = |last: &Sequence| last.q.end <= sequence.q.start && last.k.end <= sequence.k.start;
             let fits = |layer: &&mut Layer| {
-                layer.causal == sequence.causal
+                layer.band == sequence.band
                     && layer.sequences.len() < most
                     && layer.sequences.last().is_none_or(follows)
             };
             match layers.iter_mut().find(fits) {
                 Some(layer) => layer.sequences.push(sequence.clone()),
                 None => {
-                    let (sequences, causal) = (vec![sequence.clone()], sequence.causal);
-                    layers.push(Layer { sequences, causal });
+                    let (sequences, band) = (vec![sequence.clone()], sequence.band);
+                    layers.push(Layer { sequences, band });
                 }
             }
             if layers.len() > MOST_LAYERS {
@@ -83,33 +83,42 @@ impl Layer {
 mod tests {
     use std::ops::Range;
 
+    use super::Band::{Causal, Full, Left};
     use super::*;
 
-    fn sequence(q: Range<usize>, k: Range<usize>, causal: bool) -> Sequence {
-        Sequence { q, k, causal }
+    fn sequence(q: Range<usize>, k: Range<usize>, band: Band) -> Sequence {
+        Sequence { q, k, band }
     }
 
-    fn counts(sequences: &[Sequence], most: usize) -> Option<Vec<(usize, bool)>> {
+    fn counts(sequences: &[Sequence], most: usize) -> Option<Vec<(usize, Band)>> {
         let layers = Layer::of(sequences, most)?;
-        Some(layers.iter().map(|layer| (layer.sequences.len(), layer.causal)).collect())
+        Some(layers.iter().map(|layer| (layer.sequences.len(), layer.band)).collect())
     }
 
     #[test]
     fn no_row_is_in_a_layer_twice() {
         // Two documents, of which the first has two groups of keys before its queries.
         let sequences = [
-            sequence(0..4, 4..8, true),
-            sequence(4..8, 24..28, true),
-            sequence(0..8, 0..4, false),
-            sequence(4..8, 4..24, false),
-            sequence(8..10, 30..32, true),
-            sequence(8..10, 28..30, false),
+            sequence(0..4, 4..8, Causal),
+            sequence(4..8, 24..28, Causal),
+            sequence(0..8, 0..4, Full),
+            sequence(4..8, 4..24, Full),
+            sequence(8..10, 30..32, Causal),
+            sequence(8..10, 28..30, Full),
         ];
-        assert_eq!(counts(&sequences, 8), Some(vec![(3, true), (2, false), (1, false)]));
-        assert_eq!(counts(&sequences, 2), Some(vec![(2, true), (2, false), (1, false), (1, true)]));
+        assert_eq!(counts(&sequences, 8), Some(vec![(3, Causal), (2, Full), (1, Full)]));
+        assert_eq!(counts(&sequences, 2), Some(vec![(2, Causal), (2, Full), (1, Full), (1, Causal)]));
         assert_eq!(counts(&sequences, 1).unwrap().len(), 6);
         assert_eq!(counts(&[], 4), Some(vec![]));
-        let many: Vec<Sequence> = (0..129).map(|at| sequence(at..130, at..at + 1, false)).collect();
+        // What a window reaches is said once for a layer.
+        let sequences = [
+            sequence(0..2, 2..4, Left(1)),
+            sequence(4..8, 4..8, Left(2)),
+            sequence(8..10, 10..12, Left(1)),
+            sequence(10..12, 11..13, Left(1)),
+        ];
+        assert_eq!(counts(&sequences, 8), Some(vec![(2, Left(1)), (1, Left(2)), (1, Left(1))]));
+        let many: Vec<Sequence> = (0..129).map(|at| sequence(at..130, at..at + 1, Full)).collect();
         assert_eq!((counts(&many[1..], 64).unwrap().len(), counts(&many, 64)), (128, None));
     }
 }

@@ -24,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 
 use fathom_tensor::gpu::AttentionScratch;
-use fathom_tensor::{Attention, AttentionBackward, DType, Packed, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, Band, DType, Packed, Tensor};
 
 use super::Cuda;
 use crate::Result;
@@ -65,6 +65,21 @@ fn rounded(tokens: usize) -> Option<usize> {
 struct Round {
     layer: Layer,
     case: Case,
+    /// What the case's window reaches.
+    window: Option<usize>,
+}
+
+impl Layer {
+    /// With the mask of this kind, where what is causal has this window.
+    fn round(self, case: Case, window: Option<usize>) -> Round {
+        let window = match self.band {
+            Band::Full => None,
+            Band::Causal => window,
+            Band::Left(reach) => Some(reach),
+        };
+        let case = Case { causal: self.band == Band::Causal, window: window.is_some(), ..case };
+        Round { layer: self, case, window }
+    }
 }
 
 impl Round {
@@ -170,7 +185,7 @@ impl<'a> Told<'a> {
             head_dim: self.op.head_dim as i64,
             element,
             causal: true,
-            window: None,
+            window: false,
             packed,
             strides: self.strides(packed),
         })
@@ -180,7 +195,7 @@ impl<'a> Told<'a> {
     fn whole(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
         let (rows, mut end) = (self.op.q.rows(), 0);
         for sequence in packed.sequences.iter() {
-            if !sequence.causal || sequence.q != sequence.k || sequence.q.start != end {
+            if sequence.band != Band::Causal || sequence.q != sequence.k || sequence.q.start != end {
                 return None;
             }
             end = sequence.q.end;
@@ -188,7 +203,7 @@ impl<'a> Told<'a> {
         if end != rows || self.op.k.rows() != rows || self.goes_on {
             return None;
         }
-        let layer = Layer { sequences: packed.sequences.to_vec(), causal: true };
+        let layer = Layer { sequences: packed.sequences.to_vec(), band: Band::Causal };
         let (docs, has_room) =
             (layer.sequences.len(), self.gradients.is_none() || self.scratch.sequences > 1);
         let case = match (docs, rounded(rows).filter(|_| has_room)) {
@@ -198,8 +213,7 @@ impl<'a> Told<'a> {
                 self.case(element, layer.longest().map(spanned), Some(packs))?
             }
         };
-        let case = Case { window: packed.window.map(|window| window as i64), ..case };
-        Some(vec![Round { layer, case }])
+        Some(vec![layer.round(case, packed.window)])
     }
 
     /// A round for each layer. Where documents may be many every layer is packed, whatever sequences it has: lengths are those of
@@ -217,9 +231,7 @@ impl<'a> Told<'a> {
                     self.case(element, [q.min(rows[0]), k.min(rows[1])], Some(packs))?
                 }
             };
-            let window = packed.window.filter(|_| layer.causal).map(|window| window as i64);
-            let case = Case { causal: layer.causal, window, ..case };
-            Some(Round { layer, case })
+            Some(layer.round(case, packed.window))
         };
         Layer::of(&packed.sequences, most)?.into_iter().map(round).collect()
     }
@@ -321,7 +333,8 @@ impl Cuda {
                 let [theirs, ours] = told.logarithms(round, group);
                 self.run(&kernels::transpose(&theirs, &ours));
             }
-            let call = Attended { case, backward, tensors, workspace, scale: told.op.scale };
+            let (scale, window) = (told.op.scale, round.window.unwrap_or_default());
+            let call = Attended { case, backward, tensors, workspace, scale, window };
             // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
             unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
             self.place(told, round, group, progress);

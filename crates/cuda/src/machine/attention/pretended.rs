@@ -17,6 +17,7 @@ pub struct Seen {
     pub backward: bool,
     pub tensors: Vec<(i64, u64)>,
     pub workspace: (u64, u64),
+    pub window: usize,
 }
 
 impl Seen {
@@ -41,7 +42,8 @@ unsafe impl Attend for Pretended {
     }
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
         let workspace = (call.workspace, call.workspace_bytes);
-        let seen = || Seen { case: *case, backward, tensors: call.tensors.to_vec(), workspace };
+        let (tensors, window) = (call.tensors.to_vec(), call.window);
+        let seen = || Seen { case: *case, backward, tensors: tensors.clone(), workspace, window };
         self.seen.lock().unwrap().push(seen());
         if let Some(fake) = &self.fake {
             let (seen, scale) = (seen(), call.scale);
@@ -88,6 +90,7 @@ impl Memory<'_> {
                 false => [case.q_tokens as u64, case.k_tokens as u64],
             };
             assert!(queries <= case.q_tokens as u64 && keys <= case.k_tokens as u64);
+            assert!(!case.window || case.q_tokens <= case.k_tokens, "NVIDIA's frontend refuses that");
             let of = Of { sequence, queries, keys };
             if *backward { self.backward(of) } else { self.forward(of) }
         }
@@ -133,9 +136,11 @@ impl Memory<'_> {
 
     /// The keys that a row attends to.
     fn keys(&self, of: Of, row: u64) -> std::ops::Range<u64> {
-        let end = if self.seen.case.causal { of.keys.min(row + 1) } else { of.keys };
-        let window = self.seen.case.window.map_or(u64::MAX, |window| window as u64);
-        (row + 1).saturating_sub(window)..end
+        let Seen { case, window, .. } = self.seen;
+        let end = if case.causal { of.keys.min(row + 1) } else { of.keys };
+        let start = if case.window { (row + 1).saturating_sub(*window as u64) } else { 0 };
+        assert!(start < end, "a row without keys is nothing that one could count on");
+        start..end
     }
 
     fn forward(&self, of: Of) {

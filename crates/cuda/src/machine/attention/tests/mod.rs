@@ -6,8 +6,8 @@ mod parts;
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, Packed, Sequence, Tensor,
-    gpu,
+    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, Packed, Sequence,
+    Tensor, gpu,
 };
 
 use super::pretended::{Pretended, Seen};
@@ -30,7 +30,8 @@ struct Problem {
 /// Documents one after the other.
 fn documents(ends: &[usize], window: Option<usize>) -> Packed {
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    let document = |(start, end): (usize, &usize)| Sequence { q: start..*end, k: start..*end, causal: true };
+    let document =
+        |(start, end): (usize, &usize)| Sequence { q: start..*end, k: start..*end, band: Band::Causal };
     Packed { sequences: starts.zip(ends).map(document).collect(), window }
 }
 
@@ -118,7 +119,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
     for call in [forward, backward] {
         let case = &call.case;
         assert_eq!((case.sequences, case.heads, case.kv_heads), (4, 4, 2));
-        assert!(case.packed && case.causal && case.window == Some(30));
+        assert!(case.packed && case.causal && case.window && call.window == 30);
         assert_eq!(case.strides.of(uid::K), problem.qkv.stride() as i64);
     }
     let address = Seen::address;
@@ -176,7 +177,7 @@ fn long_gradients_take_some_heads_at_a_time() {
         assert_eq!(address(calls[1], number) - address(calls[0], number), bytes, "tensor {number}");
     }
     let case = &calls[0].case;
-    assert!(!case.packed && case.window.is_none() && (case.heads, case.kv_heads) == (2, 1));
+    assert!(!case.packed && !case.window && (case.heads, case.kv_heads) == (2, 1));
     // The library has logarithms head after head.
     let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
     assert_eq!(launched, ["transpose"; 3]);

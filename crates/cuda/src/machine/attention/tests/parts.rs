@@ -216,6 +216,82 @@ fn documents_of_ranks_are_packed_sequences() {
     assert!(forward[0].case.sequences == 4 && forward.iter().all(|call| !call.case.causal));
 }
 
+/// A causal step of the stream's documents, which end there, within a window.
+fn windowed(window: usize, ends: &[i32], q: Vec<i32>, k: Vec<i32>, goes_on: bool) -> Step {
+    let rows = |positions: &[i32], doc: &std::ops::Range<i32>| {
+        positions.partition_point(|at| *at < doc.start)..positions.partition_point(|at| *at < doc.end)
+    };
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let slices = starts
+        .zip(ends)
+        .map(|(start, end)| start..*end)
+        .map(|doc| Slice::causal(rows(&q, &doc), rows(&k, &doc), Some(window)))
+        .filter(|slice| slice.q_start < slice.q_end && slice.k_start < slice.k_end);
+    Step { slices: slices.collect(), ..Step::causal(q, k, goes_on) }
+}
+
+#[test]
+fn windows_reach_keys_of_other_ranks() {
+    let of = |rank| zigzag(rank, 4, 8);
+    let told = |calls: &[Seen]| -> Vec<(i64, i64, bool, usize)> {
+        calls
+            .iter()
+            .map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal, call.window))
+            .collect()
+    };
+    // Less than a chunk, more, and more than two; rank 3's chunks lie beside each other.
+    for (window, rank, from, expected) in [
+        (5, 1, 1, &[(8, 8, true, 5), (8, 8, true, 5)][..]),
+        (5, 1, 0, &[(4, 4, false, 1)]),
+        (5, 1, 2, &[(4, 4, false, 1)]),
+        (5, 1, 3, &[]),
+        (12, 1, 0, &[(8, 8, false, 4)]),
+        (12, 2, 3, &[(8, 11, false, 1)]),
+        (12, 3, 2, &[(3, 8, false, 0), (8, 8, false, 1)]),
+        (20, 1, 3, &[(8, 11, false, 1)]),
+        (20, 3, 2, &[(8, 8, false, 0), (8, 8, false, 4)]),
+    ] {
+        let goes_on = rank != from;
+        let step = windowed(window, &[64], of(rank), of(from), goes_on);
+        let [forward, backward] = check("window", &step);
+        assert_eq!(told(&forward), expected, "{window} tokens, {rank} to {from}");
+        assert_eq!(told(&backward), expected, "{window} tokens, {rank} to {from}");
+        let packed = check("packed window", &Step { docs: 4, ..step });
+        assert!(packed.iter().flatten().all(|call| call.case.packed));
+    }
+    let all: Vec<i32> = (0..64).collect();
+    let [forward, _] = check("gathered window", &windowed(12, &[64], of(1), all, false));
+    let left = (8, 11, false, 1);
+    assert_eq!(told(&forward), [(8, 8, true, 12), (8, 8, true, 12), (8, 8, false, 4), left]);
+}
+
+#[test]
+fn documents_within_windows_are_packed_sequences() {
+    let ends = [20, 44, 64];
+    let part = |rank| zigzag(rank, 4, 8);
+    for window in [2, 3, 9, 14] {
+        for from in 0..4 {
+            let step = windowed(window, &ends, part(2), part(from), from != 2);
+            for kv_heads in [1, KV_HEADS] {
+                check("documents", &Step { docs: 4, kv_heads, ..step.clone() });
+            }
+        }
+        let gathered = windowed(window, &ends, part(2), (0..64).collect(), false);
+        check("gathered documents", &Step { docs: 4, ..gathered });
+    }
+    // Chunks by turns, as ranks have them under windows: one call for all of a kind.
+    let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
+    let step = Step { docs: 8, ..windowed(6, &[64], turn(1), turn(0), true) };
+    let [forward, backward] = check("turns", &step);
+    let told = |calls: &[Seen]| -> Vec<(i64, bool, usize)> {
+        calls.iter().map(|call| (call.case.sequences, call.case.window, call.window)).collect()
+    };
+    assert_eq!(told(&forward), [(8, true, 2)]);
+    assert_eq!(told(&backward), [(8, true, 2)]);
+    let own = Step { docs: 8, wide: true, ..windowed(5, &[64], turn(1), turn(1), false) };
+    assert_eq!(check("own turns", &own).map(|calls| calls.len()), [1, 1]);
+}
+
 #[test]
 fn scratch_of_few_heads_is_enough() {
     let own = Step::causal(zigzag(0, 2, 8), zigzag(0, 2, 8), false);
@@ -261,7 +337,8 @@ fn documents_of_one_rank_are_whole() {
         let calls = check("whole", &step);
         let told = |seen: &Seen| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
         assert_eq!(calls.each_ref().map(|calls| told(&calls[0])), expected, "{:?}", step.slices);
-        assert!(calls.iter().flatten().all(|call| call.case.window.is_some() == (step.slices[0].lo > -100)));
+        let window = if step.slices[0].lo > -100 { 10 } else { 0 };
+        assert!(calls.iter().flatten().all(|call| (call.case.window, call.window) == (window > 0, window)));
         assert_eq!(calls[1].len(), KV_HEADS / step.kv_heads);
     }
 }
