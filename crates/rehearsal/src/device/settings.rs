@@ -24,8 +24,12 @@ pub struct Settings {
     pub devices: usize,
     /// Memory of each, in bytes.
     pub memory: u64,
+    /// What cuBLASLt says that it is.
+    pub cublas: usize,
 }
 
+/// The version whose header products of groups are from.
+const CUBLAS: u64 = 131_000;
 /// Memory of an H200 as its driver says it.
 const H200: u64 = 150_109_880_320;
 
@@ -50,6 +54,7 @@ impl Settings {
             dry,
             devices: number("FATHOM_REHEARSAL_DEVICES", 1) as usize,
             memory: number("FATHOM_REHEARSAL_MEMORY", H200),
+            cublas: number("FATHOM_REHEARSAL_CUBLAS", CUBLAS) as usize,
         }
     }
 
@@ -76,6 +81,7 @@ mod tests {
     fn variables_are_read_and_what_is_absent_has_a_default() {
         let none = Settings::from(|_| None);
         assert_eq!((none.schedule, none.dry, none.devices, none.memory), (Schedule::Late, false, 1, H200));
+        assert_eq!(none.cublas, 131_000);
         let some = Settings::from(|name| {
             let value = match name {
                 "FATHOM_REHEARSAL_SCHEDULE" => "7",
@@ -85,5 +91,6 @@ mod tests {
             Some(value.to_string())
         });
         assert_eq!((some.schedule, some.dry, some.devices, some.memory), (Schedule::Seeded(7), true, 2, 2));
+        assert_eq!(some.cublas, 2);
     }
 }
