@@ -76,10 +76,12 @@ impl Place {
         })
     }
 
-    /// Rows of an expert in a part, if all have as many, as a hint: a power of two, so that numbers of tokens that are about the
-    /// same have one plan.
+    /// Rows of an expert in a part that it is in, if all experts have as many, as a hint: parts are of sorted slots, so most
+    /// experts are in one. A power of two, so that numbers of tokens that are about the same have one plan.
     fn likely(&self) -> u64 {
-        ((self.rows / self.groups) as u64).next_power_of_two().max(GROUP_ROWS as u64)
+        ((self.lists.entries() / self.groups).min(self.rows) as u64)
+            .next_power_of_two()
+            .max(GROUP_ROWS as u64)
     }
 
     /// Where parts begin.

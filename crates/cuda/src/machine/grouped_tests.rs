@@ -115,7 +115,7 @@ fn groups_are_gathered_multiplied_and_sent_back_in_parts() {
     assert_eq!(bed.kernels(&mut before), [&SORT[..], &part, &part, &part].concat());
     let seen = bed.seen.lock().unwrap();
     let (groups, operands) = &seen[1];
-    assert_eq!((groups.input, groups.output, groups.likely), (Element::F16, Element::F32, [64, 48, 16]));
+    assert_eq!((groups.input, groups.output, groups.likely), (Element::F16, Element::F32, [64, 48, 32]));
     assert!(!groups.first_trans && groups.second_trans);
     assert!(seen.len() == 4 && seen[3] == (*groups, *operands));
     let calls = bed.cuda.grouped_calls();
