@@ -23,9 +23,9 @@ ENTRY(256) expert_counts(const i32* index, i32* counts, i64 n, i64 part, i32 lis
   for (int e = threadIdx.x; e < lists; e += 256) counts[(i64)blockIdx.x * lists + e] = mine[e];
 }
 
-// One block of 1024: counts become what comes before each block, rounded up to `pad` a block; `starts` [lists + 1] where a
-// list begins, `tiles` [lists + 1] the same in tiles of `tile` entries.
-ENTRY(1024) expert_offsets(i32* counts, i32* starts, i32* tiles, i32 blocks, i32 lists, i32 pad, i32 tile) {
+// One block of 1024: counts become what comes before each block, rounded up to `pad` a block and to `whole` a list; `starts`
+// [lists + 1] where a list begins, `tiles` [lists + 1] the same in tiles of `tile` entries.
+ENTRY(1024) expert_offsets(i32* counts, i32* starts, i32* tiles, i32 blocks, i32 lists, i32 pad, i32 whole, i32 tile) {
   __shared__ i32 totals[1024];
   const int e = threadIdx.x;
   if (e < lists) {
@@ -35,7 +35,7 @@ ENTRY(1024) expert_offsets(i32* counts, i32* starts, i32* tiles, i32 blocks, i32
       counts[(i64)b * lists + e] = sum;
       sum += (count + pad - 1) / pad * pad;
     }
-    totals[e] = sum;
+    totals[e] = (sum + whole - 1) / whole * whole;
   }
   __syncthreads();
   if (e) return;

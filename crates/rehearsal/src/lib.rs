@@ -18,6 +18,7 @@
 //! | `FATHOM_REHEARSAL_DEVICES` | how many devices | 1 |
 //! | `FATHOM_REHEARSAL_MEMORY` | bytes of a device | those of an H200 |
 //! | `FATHOM_REHEARSAL_REFUSED` | calls of the driver that it does not support, as `cuMemCreate,cuMemHostAlloc` | none |
+//! | `FATHOM_REHEARSAL_CUBLAS` | cuBLAS' version, as its header writes it | 131000: 13.10.0 |
 //!
 //! It cannot tell how fast anything is, nor what a library refuses for reasons of its own.
 //!

@@ -186,7 +186,7 @@ impl GroupedMatMul<'_> {
 }
 
 /// `C_e += A_e^T B_e` over the slots of each expert, tokens ascending: the gradient of its weight. Cutting the tokens at
-/// multiples of 128 changes no bit.
+/// multiples of 128 changes no bit, unless a library of the machine's adds in an order of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedWeight<'a> {
     /// [t, m], shared by a token's slots, or [t, k x m].

@@ -37,7 +37,14 @@ impl Bench {
         // Kernels are compiled once for all tests.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rehearsal");
         command.env("FATHOM_CUDA_LIBS", self.at("libs")).env("FATHOM_CACHE", cache);
-        for other in ["FATHOM_REHEARSAL", "FATHOM_CUDA_ATTENTION", "CUDA_VISIBLE_DEVICES", "NCCL_HOSTID"] {
+        for other in [
+            "FATHOM_REHEARSAL",
+            "FATHOM_REHEARSAL_CUBLAS",
+            "FATHOM_CUDA_ATTENTION",
+            "FATHOM_CUDA_EXPERTS",
+            "CUDA_VISIBLE_DEVICES",
+            "NCCL_HOSTID",
+        ] {
             command.env_remove(other);
         }
         command
@@ -122,6 +129,35 @@ fn training_on_the_pretended_gpu_is_training() {
     ] {
         bench.check(name, bounds, schedules, keys);
     }
+}
+
+/// Groups of cuBLASLt, kernels where it is too old for them, and kernels where it is told so.
+#[test]
+fn experts_learn_the_same_whoever_multiplies() {
+    let Some(bench) = Bench::new() else { return };
+    let keys = [
+        "machine.kind=cuda",
+        "machine.graphs=true",
+        "model.precision=bf16",
+        "model.family=mixtral",
+        "moe.experts=4",
+        "stage.0.micro_batches=2",
+    ];
+    let line = "products by expert are those of kernels of our own: cuBLAS is 13.6";
+    let mut found = Vec::new();
+    for (name, variable, says) in [
+        ("groups", ("FATHOM_REHEARSAL_CUBLAS", "131000"), false),
+        ("old", ("FATHOM_REHEARSAL_CUBLAS", "130600"), true),
+        ("kernels", ("FATHOM_CUDA_EXPERTS", "kernels"), false),
+    ] {
+        let output = bench.run(name, "late", &keys).env(variable.0, variable.1).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success() && !said.contains("rehearsal:"), "{name}: {said}");
+        assert_eq!(said.contains(line), says, "{name}: {said}");
+        found.push(bench.steps(name));
+    }
+    near("experts", &found[1], &found[0], BF16);
+    assert_eq!(found[1], found[2]);
 }
 
 #[test]

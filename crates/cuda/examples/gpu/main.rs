@@ -10,6 +10,7 @@
 //! gpu ranks             ranks as streams of one device, NCCL, blocks as graphs
 //! gpu nccl AT RANK OF   one of several processes that meet at host:port, with a device each
 //! ```
+mod experts;
 mod memory;
 mod parity;
 mod plans;

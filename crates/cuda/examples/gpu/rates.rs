@@ -14,7 +14,7 @@ use fathom_tensor::{
     Narrow, NarrowMatMul, NarrowOperand, Packed, Rule, Slice, Tensor,
 };
 
-use super::{Lines, memory};
+use super::{Lines, experts, memory};
 
 const REPEATS: usize = 5;
 /// A driver takes some seconds to clear what a process held.
@@ -56,7 +56,7 @@ impl Bench {
     }
 
     /// Median seconds of a call on the compute stream.
-    fn seconds(&self, mut call: impl FnMut()) -> fathom_cuda::Result<f64> {
+    pub fn seconds(&self, mut call: impl FnMut()) -> fathom_cuda::Result<f64> {
         call();
         let driver = self.cuda.driver().clone();
         median(driver.as_ref(), self.cuda.compute()?, || {
@@ -159,6 +159,7 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     for (tokens, docs) in [(8192, 1), (32_768, 1), (131_072, 1), (131_072, 8)] {
         attention(lines, &bench, tokens, docs)?;
     }
+    experts::run(lines, &bench)?;
     let (after, _) = bench.cuda.driver().memory()?;
     let (reserved, taken) = (bench.device.pool.usage().peak_reserved, before - after);
     let beside = taken as i64 - reserved as i64;

@@ -10,6 +10,7 @@ use crate::calls::blas::{
 };
 
 use super::fastest::{fastest, is_worth};
+use super::groups::GroupedPlans;
 use super::recent::Recent;
 use super::{Element, Layout, Operands, Products, Scales, Shape};
 use crate::driver::{Driver, Stream};
@@ -25,15 +26,16 @@ type Plans = Recent<Shape, Option<Arc<Plan>>>;
 
 /// A handle on the current device, and what is known of the shapes that came last.
 pub struct CublasLt {
-    handle: usize,
-    workspace_bytes: u64,
+    pub(super) handle: usize,
+    pub(super) workspace_bytes: u64,
     /// Measures with it, if it measures at all.
     driver: Option<Arc<dyn Driver>>,
     plans: Mutex<Plans>,
+    pub(super) grouped: Mutex<GroupedPlans>,
 }
 
 /// What a product is.
-struct Desc(usize);
+pub(super) struct Desc(pub usize);
 
 impl Drop for Desc {
     fn drop(&mut self) {
@@ -43,7 +45,7 @@ impl Drop for Desc {
 }
 
 /// How a matrix lies in memory.
-struct Matrix(usize);
+pub(super) struct Matrix(pub usize);
 
 impl Drop for Matrix {
     fn drop(&mut self) {
@@ -53,7 +55,7 @@ impl Drop for Matrix {
 }
 
 /// An algorithm and the scratch that it takes.
-type Candidate = (cublasLtMatmulAlgo_t, usize);
+pub(super) type Candidate = (cublasLtMatmulAlgo_t, usize);
 
 /// Descriptors and algorithms, the heuristics' first choice first.
 struct Plan {
@@ -85,7 +87,7 @@ fn check(call: &'static str, shape: &Shape, status: Status) -> Result<()> {
     Err(Error::Blas { call, what, status: name(status) })
 }
 
-fn name(status: Status) -> String {
+pub(super) fn name(status: Status) -> String {
     // SAFETY: the library returns a text of its own.
     let text = unsafe { sys::cublasLtGetStatusName(status) };
     if text.is_null() {
@@ -95,7 +97,7 @@ fn name(status: Status) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn data_type(element: Element) -> cudaDataType {
+pub(super) fn data_type(element: Element) -> cudaDataType {
     match element {
         Element::F32 => cudaDataType::CUDA_R_32F,
         Element::Bf16 => cudaDataType::CUDA_R_16BF,
@@ -106,15 +108,15 @@ fn data_type(element: Element) -> cudaDataType {
 }
 
 /// `cublasOperation_t`, which the bindings leave out: N is 0, T is 1.
-fn operation(trans: bool) -> i32 {
+pub(super) fn operation(trans: bool) -> i32 {
     i32::from(trans)
 }
 
-fn pointer(address: u64) -> *mut c_void {
+pub(super) fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-fn at<T>(address: usize) -> *mut T {
+pub(super) fn at<T>(address: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
@@ -136,7 +138,8 @@ impl CublasLt {
             });
         }
         let plans = Mutex::new(Recent::new(MOST_PLANS));
-        Ok(CublasLt { handle: handle.expose_provenance(), workspace_bytes, driver, plans })
+        let grouped = Mutex::new(Recent::new(MOST_PLANS));
+        Ok(CublasLt { handle: handle.expose_provenance(), workspace_bytes, driver, plans, grouped })
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {

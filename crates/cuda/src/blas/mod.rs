@@ -7,11 +7,13 @@
 
 mod fastest;
 mod fp8;
+mod groups;
 mod lt;
 mod recent;
 mod shape;
 
 pub use fp8::{Scales, fp8_units};
+pub use groups::{GroupOperands, GroupedProducts, Groups, why_no_groups};
 pub use lt::CublasLt;
 pub use shape::{Element, Layout, Shape};
 

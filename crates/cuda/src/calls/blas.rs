@@ -7,6 +7,7 @@ pub use cudarc::cublaslt::sys::*;
 super::calls! { CublasLt:
     fn cublasLtCreate(light_handle: *mut cublasLtHandle_t) -> cublasStatus_t;
     fn cublasLtDestroy(light_handle: cublasLtHandle_t) -> cublasStatus_t;
+    fn cublasLtGetVersion() -> usize;
     fn cublasLtGetStatusName(status: cublasStatus_t) -> *const c_char;
     fn cublasLtMatmul(
         light_handle: cublasLtHandle_t, compute_desc: cublasLtMatmulDesc_t, alpha: *const c_void, a: *const c_void,

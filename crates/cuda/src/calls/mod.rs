@@ -8,6 +8,7 @@
 pub mod blas;
 pub mod dnn;
 pub mod driver;
+pub mod groups;
 
 use std::ffi::c_void;
 

@@ -89,6 +89,15 @@ fn check_workspace(op: &str, lists: &Lists, ws: &Tensor) {
     assert!(ws.bytes() >= wanted, "{op}: workspace {ws:?} of the {wanted} bytes that lists of slots take");
 }
 
+/// Zeros for the results of empty slots.
+#[track_caller]
+pub(super) fn zero_empty(op: &GroupedMatMul<'_>) -> Launch {
+    let (tokens, slots, _, out) = op.sizes();
+    let sheet = Sheet::new(tokens * slots, out);
+    let args = Args::new().plain(op.index, DType::I32).out(op.c).long(sheet.rows).long(out).int(slots);
+    Launch::new(combining::zero_empty, sheet.blocks(), args.sheet(sheet))
+}
+
 /// Products by expert.
 #[track_caller]
 pub fn grouped_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Vec<Launch> {
@@ -96,9 +105,7 @@ pub fn grouped_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Vec<Launch> {
     let lists = Lists::plain(op.index, op.experts, start_mut(ws));
     check_workspace("grouped matmul", &lists, ws);
     let mut launches = lists.sort(op.index);
-    let sheet = Sheet::new(tokens * slots, out);
-    let args = Args::new().plain(op.index, DType::I32).out(op.c).long(sheet.rows).long(out).int(slots);
-    launches.push(Launch::new(combining::zero_empty, sheet.blocks(), args.sheet(sheet)));
+    launches.push(zero_empty(op));
     let entry = pick(op.a.dtype(), [gemm_f32::grouped_f32, gemm_bf16::grouped_bf16, gemm_f16::grouped_f16]);
     let across = out.div_ceil(width(op.a.dtype()));
     let tiles = (tokens * slots).div_ceil(TILE) + op.experts;

@@ -27,6 +27,8 @@ pub(super) struct Lists {
     blocks: usize,
     /// What a block has of a list is filled up to a multiple of this.
     pad: usize,
+    /// A list is filled up to a multiple of this.
+    whole: usize,
     pub counts: u64,
     pub starts: u64,
     pub tiles: u64,
@@ -47,26 +49,33 @@ impl Lists {
     /// Plain lists: at most 256 blocks.
     pub fn plain(index: &Tensor, lists: usize, at: u64) -> Lists {
         let part = plain_part(index.len());
-        Lists::new(index.len(), lists, part, 1, at)
+        Lists::new(index.len(), lists, part, [1, 1], at)
+    }
+
+    /// Plain lists, each filled up to a multiple of `whole`.
+    pub fn filled(index: &Tensor, lists: usize, whole: usize, at: u64) -> Lists {
+        let part = plain_part(index.len());
+        Lists::new(index.len(), lists, part, [1, whole], at)
     }
 
     /// Lists in which what a chunk of 128 tokens has of an expert is filled up to whole steps.
     pub fn by_chunks(index: &Tensor, lists: usize, at: u64) -> Lists {
-        Lists::new(index.len(), lists, CHUNK * index.cols(), STEP, at)
+        Lists::new(index.len(), lists, CHUNK * index.cols(), [STEP, 1], at)
     }
 
-    fn new(n: usize, lists: usize, part: usize, pad: usize, at: u64) -> Lists {
+    fn new(n: usize, lists: usize, part: usize, [pad, whole]: [usize; 2], at: u64) -> Lists {
         assert!(lists <= MOST_EXPERTS && n <= i32::MAX as usize, "lists of {n} slots of {lists} experts");
         let blocks = n.div_ceil(part.max(1));
         let starts = at + 4 * (blocks * lists) as u64;
         let tiles = starts + 4 * (lists as u64 + 1);
         let order = tiles + 4 * (lists as u64 + 1);
-        Lists { n, lists, part, blocks, pad, counts: at, starts, tiles, order }
+        Lists { n, lists, part, blocks, pad, whole, counts: at, starts, tiles, order }
     }
 
     /// Entries of the order at most.
-    fn entries(&self) -> usize {
-        self.n + (self.pad - 1) * self.blocks * self.lists.min(self.part)
+    pub fn entries(&self) -> usize {
+        let filled = (self.pad - 1) * self.blocks * self.lists.min(self.part);
+        self.n + filled + (self.whole - 1) * self.lists.min(self.n)
     }
 
     /// The byte after the last.
@@ -80,14 +89,14 @@ impl Lists {
         let args = args.int(self.lists).int(filter.own).address(filter.weights).address(filter.bounds);
         let counts = Launch::new(entries::expert_counts, self.blocks, args);
         let args = Args::new().address(self.counts).address(self.starts).address(self.tiles);
-        let args = args.int(self.blocks).int(self.lists).int(self.pad).int(TILE);
+        let args = args.int(self.blocks).int(self.lists).int(self.pad).int(self.whole).int(TILE);
         [counts, Launch::new(entries::expert_offsets, 1, args)]
     }
 
     /// Everything, the order included.
     pub fn sort(&self, index: &Tensor) -> Vec<Launch> {
         let mut launches = self.count(index, ALL).to_vec();
-        if self.pad > 1 {
+        if self.pad > 1 || self.whole > 1 {
             launches.push(set(self.order, self.entries(), -1));
         }
         let args = Args::new().plain(index, DType::I32).address(self.counts).address(self.starts);
@@ -111,7 +120,7 @@ fn set(list: u64, n: usize, value: i32) -> Launch {
 pub fn grouped_scratch_bytes(tokens: usize, slots: usize, experts: usize, weight: bool) -> u64 {
     let n = tokens * slots;
     let (part, pad) = if weight { (CHUNK * slots, STEP) } else { (plain_part(n), 1) };
-    Lists::new(n, experts, part, pad, 0).end()
+    Lists::new(n, experts, part, [pad, 1], 0).end()
 }
 
 /// Lists in scratch, and the address after their offsets.

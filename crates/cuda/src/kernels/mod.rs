@@ -13,6 +13,7 @@ mod attention;
 mod embed;
 mod experts;
 mod gemm;
+mod group;
 mod launch;
 mod lists;
 mod loss;
@@ -34,6 +35,7 @@ pub use experts::{
     combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,
 };
 pub use gemm::matmul;
+pub(crate) use group::{Grouped, groups_matmul, groups_weight};
 pub use launch::{Args, Grid, Launch, Scratch};
 pub use lists::{MOST_EXPERTS, balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
 pub use loss::cross_entropy;

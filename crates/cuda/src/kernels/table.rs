@@ -74,6 +74,7 @@ kernels! {
         expert_load 256, dispatch 256, set_slots 256, balance_bias 256,
     }
     combine { combine 256, combine_backward 256, combine_weights 256, zero_empty 256 }
+    group { group_tables 256, gather_slots 256, scatter_slots 256 }
     gemm_f32 { gemm_f32 256, grouped_f32 256, grouped_weight_f32 256 }
     gemm_bf16 { gemm_bf16 256, grouped_bf16 256, grouped_weight_bf16 256 }
     gemm_f16 { gemm_f16 256, grouped_f16 256, grouped_weight_f16 256 }

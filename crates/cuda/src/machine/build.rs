@@ -6,7 +6,7 @@ use fathom_tensor::{Profile, gpu};
 
 use super::Cuda;
 use super::taken::Taken;
-use crate::blas::{CublasLt, Products};
+use crate::blas::{CublasLt, GroupedProducts, Products, why_no_groups};
 use crate::driver::{Driver, Facts, Real};
 use crate::kernels::SCRATCH_BYTES;
 use crate::libs::{Library, Probe, mapped};
@@ -38,24 +38,39 @@ pub fn profile(facts: &Facts) -> Profile {
 }
 
 /// Libraries that take what they can.
-#[derive(Default)]
 pub(crate) struct Parts {
     pub products: Option<Arc<dyn Products>>,
+    /// Or why there is none.
+    pub grouped: std::result::Result<Arc<dyn GroupedProducts>, String>,
     pub attend: Option<Arc<dyn Attend>>,
+}
+
+impl Default for Parts {
+    fn default() -> Parts {
+        Parts { products: None, grouped: Err(String::new()), attend: None }
+    }
 }
 
 /// Says what attends: `cudnn`, as where it says nothing, or `kernels`.
 const ATTENTION: &str = "FATHOM_CUDA_ATTENTION";
 
+/// Says what multiplies by expert: `cublaslt`, as where it says nothing, or `kernels`.
+const EXPERTS: &str = "FATHOM_CUDA_EXPERTS";
+
 fn by_cudnn(said: Option<String>) -> Result<bool> {
+    by_library(ATTENTION, "cudnn", said, "cudnn, or kernels to do without cuDNN")
+}
+
+fn by_groups(said: Option<String>) -> Result<bool> {
+    by_library(EXPERTS, "cublaslt", said, "cublaslt, or kernels to do without its groups")
+}
+
+fn by_library(name: &'static str, library: &str, said: Option<String>, wanted: &'static str) -> Result<bool> {
     match said.as_deref() {
-        None | Some("" | "cudnn") => Ok(true),
+        None | Some("") => Ok(true),
+        Some(word) if word == library => Ok(true),
         Some("kernels") => Ok(false),
-        Some(other) => Err(Error::Variable {
-            name: ATTENTION,
-            value: other.into(),
-            wanted: "cudnn, or kernels to do without cuDNN",
-        }),
+        Some(other) => Err(Error::Variable { name, value: other.into(), wanted }),
     }
 }
 
@@ -102,13 +117,18 @@ impl Cuda {
         let path = path.ok_or_else(|| Error::NoDevice("NVRTC was not looked for".into()))?;
         let driver: Arc<dyn Driver> = Arc::new(Real::open(ordinal)?);
         let profile = profile(driver.facts());
-        let products: Arc<dyn Products> = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH, measures(&driver))?);
+        let products = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH, measures(&driver))?);
+        let grouped: std::result::Result<Arc<dyn GroupedProducts>, String> =
+            match by_groups(std::env::var(EXPERTS).ok())? {
+                true => why_no_groups(driver.facts().capability).map(|()| products.clone() as _),
+                false => Err(String::new()),
+            };
         let attend = if probe.has(Library::Cudnn) && by_cudnn(std::env::var(ATTENTION).ok())? {
             cudnn(driver.facts())
         } else {
             None
         };
-        let parts = Parts { products: Some(products), attend };
+        let parts = Parts { products: Some(products), grouped, attend };
         for library in [Library::CublasLt, Library::Cudnn] {
             if let copies @ [_, _, ..] = &*mapped(library.file()) {
                 eprintln!(
@@ -131,7 +151,7 @@ impl Cuda {
         compiler: Box<dyn Compiler>,
         parts: Parts,
     ) -> Result<Cuda> {
-        let Parts { products, attend } = parts;
+        let Parts { products, grouped, attend } = parts;
         let scratch = driver.allocate(SCRATCH_BYTES)?;
         let streams = Arc::new(Streams::new(driver.clone())?);
         let reads = Arc::new(Reads::new(streams.clone())?);
@@ -139,7 +159,20 @@ impl Cuda {
         let cache = if cfg!(test) { None } else { cache_folder() };
         let programs = Programs::new(driver, compiler, cache);
         let (stamps, taken, said) = (Stamps::default(), Taken::default(), Mutex::default());
-        Ok(Cuda { profile, streams, reads, writes, programs, products, attend, scratch, stamps, taken, said })
+        Ok(Cuda {
+            profile,
+            streams,
+            reads,
+            writes,
+            programs,
+            products,
+            grouped,
+            attend,
+            scratch,
+            stamps,
+            taken,
+            said,
+        })
     }
 }
 
@@ -151,11 +184,14 @@ mod tests {
     use crate::kernels;
 
     #[test]
-    fn attention_goes_where_the_environment_says() {
+    fn attention_and_experts_go_where_the_environment_says() {
         let by = |said: &str| by_cudnn(Some(said.to_string()));
         assert!(by_cudnn(None).unwrap() && by("cudnn").unwrap() && !by("kernels").unwrap());
         let error = by("Kernels").unwrap_err().to_string();
         assert!(error.contains("FATHOM_CUDA_ATTENTION") && error.contains("Kernels"), "{error}");
+        let by = |said: &str| by_groups(Some(said.to_string()));
+        assert!(by("").unwrap() && by("cublaslt").unwrap() && !by("kernels").unwrap());
+        assert!(by("cudnn").unwrap_err().to_string().contains("FATHOM_CUDA_EXPERTS"));
     }
 
     #[test]

@@ -190,11 +190,11 @@ impl Machine for Cuda {
     }
 
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, ws: &Tensor) {
-        self.run_all(&kernels::grouped_matmul(op, ws));
+        self.grouped_product(op, ws);
     }
 
     fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor) {
-        self.run_all(&kernels::grouped_weight(op, ws));
+        self.grouped_gradient(op, ws);
     }
 
     fn combine(&self, op: &Combine<'_>) {

@@ -9,6 +9,9 @@ mod attention;
 mod blocks_tests;
 mod build;
 mod contract;
+mod grouped;
+#[cfg(test)]
+mod grouped_tests;
 mod narrow;
 #[cfg(test)]
 mod narrow_tests;
@@ -25,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fathom_tensor::Profile;
 
 use crate::Result;
-use crate::blas::{Operands, Products, Shape};
+use crate::blas::{GroupedProducts, Operands, Products, Shape};
 use crate::driver::{Driver, Stream};
 use crate::kernels::{Launch, Scratch};
 use crate::memory::{Reads, Stamps, Streams, Work, Writes};
@@ -51,6 +54,8 @@ pub struct Cuda {
     programs: Programs,
     /// What computes products, if anything but kernels does.
     products: Option<Arc<dyn Products>>,
+    /// What multiplies groups, or why nothing but kernels does; without words where nothing is to be said.
+    grouped: std::result::Result<Arc<dyn GroupedProducts>, String>,
     /// What attends, if anything but kernels does.
     attend: Option<Arc<dyn Attend>>,
     /// Of [`crate::kernels::SCRATCH_BYTES`], for sums in chunks.
@@ -111,6 +116,16 @@ impl Cuda {
     /// Who did products of narrow operands so far: units for such, or (as kernels) products of rounded operands.
     pub fn narrow_calls(&self) -> Calls {
         self.taken.narrow_calls()
+    }
+
+    /// Who did products by expert so far.
+    pub fn grouped_calls(&self) -> Calls {
+        self.taken.grouped_calls()
+    }
+
+    /// Whether a library is asked for products by expert.
+    pub fn has_groups(&self) -> bool {
+        self.grouped.is_ok()
     }
 
     /// What cuBLASLt and its units refused so far, a line each.

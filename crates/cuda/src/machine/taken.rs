@@ -47,6 +47,7 @@ pub struct Taken {
     products: Counter,
     attention: Counter,
     narrow: Counter,
+    grouped: Counter,
 }
 
 impl Taken {
@@ -65,6 +66,11 @@ impl Taken {
         self.narrow.add(by_units);
     }
 
+    /// A product by expert was: by a library's groups, or by kernels.
+    pub fn grouped(&self, by_library: bool) {
+        self.grouped.add(by_library);
+    }
+
     /// Products, and attention with its gradients.
     pub fn calls(&self) -> [Calls; 2] {
         [self.products.calls(), self.attention.calls()]
@@ -73,6 +79,11 @@ impl Taken {
     /// Products of narrow operands.
     pub fn narrow_calls(&self) -> Calls {
         self.narrow.calls()
+    }
+
+    /// Products by expert.
+    pub fn grouped_calls(&self) -> Calls {
+        self.grouped.calls()
     }
 }
 

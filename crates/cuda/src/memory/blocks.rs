@@ -14,7 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::Result;
-use crate::blas::{Operands, Products, Shape};
+use crate::blas::{GroupOperands, GroupedProducts, Groups, Operands, Products, Shape};
 use crate::driver::{Driver, Function, Graph, Rows, Stream};
 use crate::kernels::Launch;
 use crate::sdpa::{Attend, Call, Case};
@@ -35,6 +35,8 @@ pub enum Work {
     Clear(Rows),
     /// A product that the library takes.
     Product(Arc<dyn Products>, Shape, Operands),
+    /// Products of groups that the library takes.
+    Groups(Arc<dyn GroupedProducts>, Groups, GroupOperands),
     /// Attention that the library takes.
     Attend(Arc<dyn Attend>, Box<Attended>),
 }
@@ -69,6 +71,7 @@ impl Work {
                 Work::Launch(function, launch) => driver.launch(*function, launch, stream),
                 Work::Clear(rows) => driver.clear(*rows, stream),
                 Work::Product(products, shape, operands) => products.product(shape, operands, stream),
+                Work::Groups(library, groups, operands) => library.product(groups, operands, stream),
                 Work::Attend(library, call) => {
                     let Attended { case, backward, tensors, workspace, scale, window } = &**call;
                     let [workspace, workspace_bytes] = *workspace;
@@ -85,6 +88,7 @@ impl Work {
             Work::Launch(function, launch) => (0, function, launch.grid, launch.args.words()).hash(hasher),
             Work::Clear(rows) => (1, rows).hash(hasher),
             Work::Product(_, shape, operands) => (2, shape, operands).hash(hasher),
+            Work::Groups(_, groups, operands) => (4, groups, operands).hash(hasher),
             Work::Attend(_, call) => {
                 let Attended { case, backward, tensors, workspace, scale, window } = &**call;
                 (3, case, backward, tensors, workspace, scale.to_bits(), window).hash(hasher);

@@ -8,9 +8,11 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulPreference_t, cublasLtMatrixLayout_t, cublasStatus_t as Status,
 };
 
+use super::groups::Groups;
 use super::objects::{Preference, check_handle, layout, operation, preference};
 use super::problem::Problem;
 use super::{Checked, answer, give, invalid, unsupported};
+use crate::device::settings;
 
 /// What an algorithm begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"rehearse");
@@ -35,7 +37,7 @@ fn seal(words: &[u64; 7]) -> u64 {
 }
 
 impl Algorithm {
-    fn pack(&self) -> cublasLtMatmulAlgo_t {
+    pub fn pack(&self) -> cublasLtMatmulAlgo_t {
         let alignments =
             self.alignments.iter().fold(0, |all, one| all << 8 | u64::from(one.trailing_zeros()));
         let words = [MAGIC, self.key, self.workspace, alignments, self.index, 0, 0];
@@ -63,15 +65,45 @@ const OUTPUT_TYPE: u64 = 4;
 /// Bytes that an algorithm wants which splits nothing: two KiB for each multiprocessor.
 const TILES: u64 = 132 << 11;
 
-/// What there is for a product, in the order of how fast it would be. Those that want a workspace come first, so that who gives
-/// them none is found out.
-pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+/// What is wished for, and the rehearsal does not have.
+fn check_wishes(wishes: &Preference) -> Checked<()> {
     if wishes.search != 0 {
         return unsupported("the rehearsal has no search mode but the best fit");
     }
     if wishes.implementations != u64::MAX {
         return unsupported("the rehearsal does not know implementations");
     }
+    Ok(())
+}
+
+/// Those of schemes, with the bytes that they want, that fit what is wished for.
+fn offer(key: u64, all: &[(u64, u64)], wishes: &Preference) -> Vec<Algorithm> {
+    let fits = |(_, (scheme, bytes)): &(usize, (u64, u64))| {
+        scheme & wishes.reductions == *scheme && *bytes <= wishes.workspace
+    };
+    let make = |(index, (_, bytes)): (usize, (u64, u64))| Algorithm {
+        key,
+        workspace: bytes,
+        alignments: wishes.alignments,
+        index: index as u64,
+    };
+    let whole = all.iter().map(|(scheme, bytes)| (*scheme, bytes.next_multiple_of(256)));
+    whole.enumerate().filter(fits).map(make).collect()
+}
+
+/// What there is for products of groups: always with a workspace, so that who gives them none is found out.
+pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+    check_wishes(wishes)?;
+    if let Some(less) = wishes.alignments.iter().find(|bytes| **bytes < 16) {
+        return unsupported(format!("groups at multiples of {less} bytes, where 16 are needed"));
+    }
+    Ok(offer(groups.key, &[(COMPUTE_TYPE, 8 * TILES), (NONE, 2 * TILES), (NONE, TILES)], wishes))
+}
+
+/// What there is for a product, in the order of how fast it would be. Those that want a workspace come first, so that who gives
+/// them none is found out.
+pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
+    check_wishes(wishes)?;
     let sides = [("A", problem.a), ("B", problem.b), ("C", problem.c), ("D", problem.d)];
     for ((name, matrix), alignment) in sides.into_iter().zip(wishes.alignments) {
         let least = if problem.is_narrow() { 16 } else { matrix.kind.size() };
@@ -89,22 +121,7 @@ pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>>
         (INPLACE, 1 << 20),
         (OUTPUT_TYPE, 3 * problem.d.kind.size() * elements),
     ];
-    let fits = |(_, (scheme, bytes)): &(usize, (u64, u64))| {
-        scheme & wishes.reductions == *scheme && *bytes <= wishes.workspace
-    };
-    let make = |(index, (_, bytes)): (usize, (u64, u64))| Algorithm {
-        key: problem.key,
-        workspace: bytes,
-        alignments: wishes.alignments,
-        index: index as u64,
-    };
-    Ok(all
-        .into_iter()
-        .map(|(scheme, bytes)| (scheme, bytes.next_multiple_of(256)))
-        .enumerate()
-        .filter(fits)
-        .map(make)
-        .collect())
+    Ok(offer(problem.key, &all, wishes))
 }
 
 #[unsafe(no_mangle)]
@@ -128,10 +145,14 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
             return invalid(format!("{requested} algorithms at {results:?}"));
         }
         let product = operation(product)?;
-        let layouts = [layout(a, "A")?, layout(b, "B")?, layout(c, "C")?, layout(d, "D")?];
-        let [a, b, c, d] = &layouts;
-        let problem = Problem::of(&product, [a, b, c, d])?;
-        let chosen = choose(&problem, &preference(wishes)?)?;
+        let chosen = if let Some(groups) = Groups::of(&product, [a, b, c, d], settings().cublas)? {
+            choose_groups(&groups, &preference(wishes)?)?
+        } else {
+            let layouts = [layout(a, "A")?, layout(b, "B")?, layout(c, "C")?, layout(d, "D")?];
+            let [a, b, c, d] = &layouts;
+            let problem = Problem::of(&product, [a, b, c, d])?;
+            choose(&problem, &preference(wishes)?)?
+        };
         let mut count = 0;
         for algorithm in chosen.iter().take(requested as usize) {
             let result = cublasLtMatmulHeuristicResult_t {

@@ -9,16 +9,17 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::sys::CUresult;
 
+use super::groups::{GroupJob, Groups};
 use super::heuristic::{Algorithm, choose};
 use super::objects::{PREFERENCE, Preference, check_handle, layout, operation};
 use super::problem::{Matrix, Problem};
 use super::product::{Job, Scalar};
 use super::{Checked, answer, invalid, refuse};
-use crate::device::{check_memory, state, submit};
+use crate::device::{Work, check_memory, settings, state, submit};
 
 /// Bytes of memory, in pieces of the same length at the same distance.
 #[derive(Clone, Copy)]
-struct Span {
+pub(super) struct Span {
     start: u64,
     piece: u64,
     distance: u64,
@@ -26,18 +27,18 @@ struct Span {
 }
 
 impl Span {
-    fn of(matrix: &Matrix, start: u64) -> Span {
+    pub(super) fn of(matrix: &Matrix, start: u64) -> Span {
         let size = matrix.kind.size();
         let [rows, ld, cols] = [matrix.rows, matrix.ld, matrix.cols].map(|number| number as u64);
         Span { start, piece: rows * size, distance: ld * size, count: cols }
     }
 
-    fn bytes(start: u64, bytes: u64) -> Span {
+    pub(super) fn bytes(start: u64, bytes: u64) -> Span {
         Span { start, piece: bytes, distance: bytes, count: 1 }
     }
 
     /// Whether a byte is of both; between the pieces they may lie within each other.
-    fn overlaps(&self, other: &Span) -> bool {
+    pub(super) fn overlaps(&self, other: &Span) -> bool {
         let (mut one, mut two) = (0, 0);
         while one < self.count && two < other.count {
             let left = self.start + one * self.distance;
@@ -56,18 +57,18 @@ impl Span {
 
 /// What a call is given besides descriptors.
 #[derive(Clone, Copy)]
-struct Given {
+pub(super) struct Given {
     /// A, B, C and D.
-    addresses: [u64; 4],
-    workspace: u64,
-    workspace_bytes: u64,
+    pub addresses: [u64; 4],
+    pub workspace: u64,
+    pub workspace_bytes: u64,
 }
 
 /// Reads a scalar of the host, or keeps the address of a device's.
 ///
 /// # Safety
 /// The address is null, or one of an f32 on the side that the product's pointer mode says.
-unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) -> Checked<Scalar> {
+pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) -> Checked<Scalar> {
     let address = from.expose_provenance() as u64;
     if address == 0 {
         return invalid(format!("{name} is null"));
@@ -126,19 +127,32 @@ fn check_pointers(job: &Job, chosen: &Algorithm, given: &Given) -> Checked<()> {
     if c == d && job.problem.c != job.problem.d {
         return invalid("C is D, and their layouts are not the same");
     }
-    let Given { workspace, workspace_bytes, .. } = *given;
-    if workspace_bytes < chosen.workspace {
-        let why =
-            format!("a workspace of {workspace_bytes} bytes, and the algorithm wants {}", chosen.workspace);
-        return invalid(why);
+    given.check_workspace(chosen)
+}
+
+impl Given {
+    /// The workspace is as large as the algorithm wants, and where it may be.
+    pub(super) fn check_workspace(&self, chosen: &Algorithm) -> Checked<()> {
+        let Given { workspace, workspace_bytes, .. } = *self;
+        if workspace_bytes < chosen.workspace {
+            let why = format!(
+                "a workspace of {workspace_bytes} bytes, and the algorithm wants {}",
+                chosen.workspace
+            );
+            return invalid(why);
+        }
+        if workspace == 0 && workspace_bytes > 0 {
+            return invalid(format!("a workspace of {workspace_bytes} bytes at null"));
+        }
+        if !workspace.is_multiple_of(256) {
+            return invalid(format!("the workspace at {workspace:#x} must be 256-byte aligned"));
+        }
+        if workspace_bytes > 0 {
+            check_memory(workspace, workspace_bytes)
+                .or_else(|why| invalid(format!("the workspace: {why}")))?;
+        }
+        Ok(())
     }
-    if workspace == 0 && workspace_bytes > 0 {
-        return invalid(format!("a workspace of {workspace_bytes} bytes at null"));
-    }
-    if !workspace.is_multiple_of(256) {
-        return invalid(format!("the workspace at {workspace:#x} must be 256-byte aligned"));
-    }
-    Ok(())
 }
 
 /// What is written must be nobody else's.
@@ -189,15 +203,27 @@ pub unsafe extern "C" fn cublasLtMatmul(
     let run = || {
         check_handle(handle)?;
         let product = operation(product)?;
-        let to = layout(ddesc, "D")?;
-        // A layout of C that is left out is D's.
-        let from = if cdesc.is_null() { to } else { layout(cdesc, "C")? };
-        let problem = Problem::of(&product, [&layout(adesc, "A")?, &layout(bdesc, "B")?, &from, &to])?;
         let given = Given {
             addresses: [a, b, c, d.cast_const()].map(|pointer| pointer.expose_provenance() as u64),
             workspace: workspace.expose_provenance() as u64,
             workspace_bytes: workspace_bytes as u64,
         };
+        let queue = |work: Work| {
+            submit(stream.addr() as u64, call, work).or_else(|status| match status {
+                CUresult::CUDA_ERROR_INVALID_HANDLE => invalid("the stream is none"),
+                other => refuse(Status::CUBLAS_STATUS_EXECUTION_FAILED, format!("{other:?}")),
+            })
+        };
+        let all = [adesc, bdesc, if cdesc.is_null() { ddesc } else { cdesc }, ddesc];
+        if let Some(groups) = Groups::of(&product, all, settings().cublas)? {
+            // SAFETY: of the header.
+            let job = unsafe { GroupJob::new(groups, given, [alpha, beta], chosen.as_ref()) }?;
+            return queue(Arc::new(move || job.run()));
+        }
+        let to = layout(ddesc, "D")?;
+        // A layout of C that is left out is D's.
+        let from = if cdesc.is_null() { to } else { layout(cdesc, "C")? };
+        let problem = Problem::of(&product, [&layout(adesc, "A")?, &layout(bdesc, "B")?, &from, &to])?;
         // SAFETY: of the header.
         let chosen = algorithm(unsafe { chosen.as_ref() }, &problem, given.addresses)?;
         let on_device = problem.scalars_on_device;
@@ -206,17 +232,9 @@ pub unsafe extern "C" fn cublasLtMatmul(
         let workspace = (given.workspace, chosen.workspace);
         let job = Job { problem, addresses: given.addresses, alpha, beta, workspace };
         check_pointers(&job, &chosen, &given)?;
-        if given.workspace_bytes > 0 {
-            let checked = check_memory(given.workspace, given.workspace_bytes);
-            checked.or_else(|why| invalid(format!("the workspace: {why}")))?;
-        }
         job.check().or_else(invalid)?;
         check_overlaps(&job, &given)?;
-        let work = Arc::new(move || job.run());
-        submit(stream.addr() as u64, call, work).or_else(|status| match status {
-            CUresult::CUDA_ERROR_INVALID_HANDLE => invalid("the stream is none"),
-            other => refuse(Status::CUBLAS_STATUS_EXECUTION_FAILED, format!("{other:?}")),
-        })
+        queue(Arc::new(move || job.run()))
     };
     answer(call, run())
 }

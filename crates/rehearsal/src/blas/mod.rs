@@ -1,4 +1,5 @@
-//! cuBLASLt's functions, `cublasLt*`, as `cublasLt.h` of 13.1 declares them, for a device of compute capability 9.0.
+//! cuBLASLt's functions, `cublasLt*`, as `cublasLt.h` of 13.1 declares them, and with grouped matrices as that of 13.10 does, for a
+//! device of compute capability 9.0.
 //!
 //! | file | is |
 //! |---|---|
@@ -8,14 +9,16 @@
 //! | `heuristic.rs` | algorithms, and what they were chosen for |
 //! | `matmul.rs` | a product's call |
 //! | `product.rs` | a product's work |
+//! | `groups.rs` | products of grouped matrices, whose sizes are a device's |
 //! | `values.rs` | types of numbers |
 //!
-//! What it does not have, and refuses with words: batches, orders other than by columns, epilogues, integer, complex and double
+//! What it does not have, and refuses with words: other batches, orders other than by columns, epilogues, integer, complex and double
 //! products, products that accumulate in f16, emulation, and scalars as vectors.
 #![allow(non_snake_case)]
 // Each is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
+mod groups;
 mod heuristic;
 mod matmul;
 mod objects;
@@ -30,7 +33,7 @@ use std::ffi::{CStr, c_char};
 
 use cudarc::cublaslt::sys::cublasStatus_t as Status;
 
-use crate::device::complain;
+use crate::device::{complain, settings};
 
 /// Why a call does not do what it was asked for.
 #[derive(Debug)]
@@ -79,10 +82,10 @@ unsafe fn give<T>(to: *mut T, value: T) -> Checked<()> {
     Ok(())
 }
 
-/// 13.1.0.
+/// As the settings say.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtGetVersion() -> usize {
-    130_100
+    settings().cublas
 }
 
 /// The status comes as a number, since a caller's may be none of the header's.

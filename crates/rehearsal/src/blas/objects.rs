@@ -1,7 +1,7 @@
 //! Handles and descriptors. They are numbers that nothing else has, so that what was destroyed or is of another kind is found out.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::cublaslt::sys::{
@@ -15,7 +15,7 @@ use crate::device::{drive_all, state};
 use crate::driver::current;
 
 /// Attributes of a product have numbers below this.
-const ATTRIBUTES: usize = 39;
+const ATTRIBUTES: usize = 41;
 
 /// What a product is to do: the values of its attributes by their numbers, with zeros above what they are long.
 #[derive(Clone, Debug)]
@@ -28,6 +28,11 @@ impl Operation {
     pub fn get(&self, attribute: Attribute) -> u64 {
         self.values[attribute as usize]
     }
+
+    /// How far the factors of one group are from those of the next: `CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE` and `..._BETA_...`.
+    pub fn factor_strides(&self) -> [u64; 2] {
+        [self.values[39], self.values[40]]
+    }
 }
 
 /// A matrix in memory, column after column.
@@ -39,6 +44,16 @@ pub struct Layout {
     pub cols: u64,
     /// From one column to the next, in elements.
     pub ld: i64,
+}
+
+/// Matrices whose sizes are in a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLayout {
+    /// The header's number of their type.
+    pub kind: u32,
+    pub count: i32,
+    /// Addresses of their rows, their columns, and what is from one column to the next.
+    pub tables: [u64; 3],
 }
 
 /// What an algorithm has to be content with.
@@ -70,6 +85,7 @@ enum Object {
     Handle(Option<usize>),
     Operation(Box<Operation>),
     Layout(Layout),
+    Groups(GroupLayout),
     Preference(Preference),
 }
 
@@ -138,6 +154,14 @@ pub fn layout(handle: cublasLtMatrixLayout_t, what: &str) -> Checked<Layout> {
     })
 }
 
+/// A copy of a description of grouped matrices; none if it is one of another kind.
+pub fn groups(handle: cublasLtMatrixLayout_t) -> Option<GroupLayout> {
+    match objects().get(&(handle.addr() as u64)) {
+        Some(Object::Groups(found)) => Some(*found),
+        _ => None,
+    }
+}
+
 /// A copy of what is wished for.
 pub fn preference(handle: cublasLtMatmulPreference_t) -> Checked<Preference> {
     with(handle, "the preference", |object| match object {
@@ -160,11 +184,11 @@ unsafe fn read(buffer: *const c_void, given: usize, bytes: usize) -> Checked<u64
     Ok(u64::from_le_bytes(value))
 }
 
-/// Bytes of an attribute, as the header's comments say; none if 13.1 has no such attribute.
+/// Bytes of an attribute, as the header's comments say; none if it has no such attribute.
 fn size_of(attribute: u32) -> Option<usize> {
     match attribute {
         0..=7 | 15 | 22 | 26 | 31..=35 | 37 => Some(4),
-        8 | 10..=14 | 17..=21 | 23 | 24 | 36 | 38 => Some(8),
+        8 | 10..=14 | 17..=21 | 23 | 24 | 36 | 38..=40 => Some(8),
         25 => Some(1),
         _ => None,
     }
@@ -222,7 +246,7 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
 ) -> Status {
     let set = || {
         let Some(size) = size_of(attribute) else {
-            return invalid(format!("the header of 13.1 has no attribute {attribute}"));
+            return invalid(format!("the header has no attribute {attribute}"));
         };
         // SAFETY: of the header.
         let value = unsafe { read(buffer, bytes, size) }?;
@@ -257,7 +281,24 @@ pub unsafe extern "C" fn cublasLtMatrixLayoutCreate(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtMatrixLayoutDestroy(layout: cublasLtMatrixLayout_t) -> Status {
-    answer("cublasLtMatrixLayoutDestroy", destroy(layout, |object| matches!(object, Object::Layout(_))))
+    let is = |object: &Object| matches!(object, Object::Layout(_) | Object::Groups(_));
+    answer("cublasLtMatrixLayoutDestroy", destroy(layout, is))
+}
+
+/// The addresses are looked at when the layout is used: the library itself takes any here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtGroupedMatrixLayoutCreate(
+    made: *mut cublasLtMatrixLayout_t,
+    kind: u32,
+    count: c_int,
+    rows: *const c_void,
+    cols: *const c_void,
+    ld: *const c_void,
+) -> Status {
+    let tables = [rows, cols, ld].map(|table| table.expose_provenance() as u64);
+    // SAFETY: of the header.
+    let result = unsafe { create(made, Object::Groups(GroupLayout { kind, count, tables })) };
+    answer("cublasLtGroupedMatrixLayoutCreate", result)
 }
 
 #[unsafe(no_mangle)]
@@ -283,8 +324,9 @@ pub unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     let set = || {
         let size = match attribute {
             0 | 3 | 5..=9 => 4,
-            1 | 12 => 8,
-            _ => return invalid("the header of 13.1 has no such attribute"),
+            // Averages of groups have eight, which the library itself says, and not the four of its header's comment.
+            1 | 12..=15 => 8,
+            _ => return invalid("the header has no such attribute"),
         };
         // SAFETY: of the header.
         let value = unsafe { read(buffer, bytes, size) }?;
@@ -302,6 +344,7 @@ pub unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
                 3 => found.reductions = value,
                 9 => found.waves = value,
                 12 => found.implementations = value,
+                13..=15 => {}
                 side => found.alignments[(side - first) as usize] = value,
             }
             Some(())

@@ -132,7 +132,7 @@ pub struct Problem {
     pub key: u64,
 }
 
-fn transposed(name: &str, value: u64) -> Checked<bool> {
+pub(super) fn transposed(name: &str, value: u64) -> Checked<bool> {
     match value {
         0 => Ok(false),
         // The conjugate of what is real is itself.

@@ -26,8 +26,12 @@ pub struct Settings {
     pub memory: u64,
     /// Calls of the driver that it does not support.
     pub refused: Vec<String>,
+    /// What cuBLASLt says that it is.
+    pub cublas: usize,
 }
 
+/// The version whose header products of groups are from.
+const CUBLAS: u64 = 131_000;
 /// Memory of an H200 as its driver says it.
 const H200: u64 = 150_109_880_320;
 
@@ -54,6 +58,7 @@ impl Settings {
             memory: number("FATHOM_REHEARSAL_MEMORY", H200),
             refused: variable("FATHOM_REHEARSAL_REFUSED")
                 .map_or_else(Vec::new, |names| names.split(',').map(str::to_string).collect()),
+            cublas: number("FATHOM_REHEARSAL_CUBLAS", CUBLAS) as usize,
         }
     }
 
@@ -81,6 +86,7 @@ mod tests {
         let none = Settings::from(|_| None);
         assert_eq!((none.schedule, none.dry, none.devices, none.memory), (Schedule::Late, false, 1, H200));
         assert!(none.refused.is_empty());
+        assert_eq!(none.cublas, 131_000);
         let some = Settings::from(|name| {
             let value = match name {
                 "FATHOM_REHEARSAL_SCHEDULE" => "7",
@@ -92,5 +98,6 @@ mod tests {
         });
         assert_eq!((some.schedule, some.dry, some.devices, some.memory), (Schedule::Seeded(7), true, 2, 2));
         assert_eq!(some.refused, ["cuMemCreate", "cuMemHostAlloc"]);
+        assert_eq!(some.cublas, 2);
     }
 }

@@ -18,11 +18,13 @@
 //!   ring and tree with the protocol for large messages).
 
 mod attention;
+mod experts;
 
 use crate::profile::{OpDesc, Portions, Profile, Rates};
 use crate::{Fabric, Line};
 
 pub use attention::{AttentionParts, AttentionScratch, attention_list};
+pub use experts::{GROUP_ROWS, GroupedScratch};
 
 /// The names that [`named`] knows.
 pub const NAMES: [&str; 7] = ["h100", "h200", "b200", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-h100-fp8"];
@@ -156,13 +158,14 @@ pub fn portions(memory_bytes: u64) -> Portions {
     Portions { logits_bytes: bytes, logit_grads_bytes: bytes, squares_at_once: true }
 }
 
-/// Scratch bytes of an operation: cuBLASLt's for products, lists of slots for grouped ones, and for attention what cuDNN's
-/// engines ask for ([`AttentionScratch`]). The kernels that take what libraries refuse need less.
-pub fn workspace(_: &Profile, op: &OpDesc) -> u64 {
+/// Scratch bytes of an operation: cuBLASLt's for products, lists of slots for grouped ones and on Hopper what cuBLASLt takes for
+/// them ([`GroupedScratch`]), and for attention what cuDNN's engines ask for ([`AttentionScratch`]). The kernels that take what
+/// libraries refuse need no more.
+pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
-        OpDesc::Grouped { tokens, slots, weight, .. } => lists(tokens, slots, weight),
+        OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
     }
 }
@@ -211,20 +214,6 @@ impl NarrowScratch {
 
 /// Sizes of parts of an operand, on the way to its largest element.
 const NARROW_SUMS: u64 = 8 << 10;
-
-/// Most experts that lists of slots are made for.
-const MOST_EXPERTS: usize = 1024;
-
-/// Lists of the slots of each expert, in i32: counts by block, beginnings, and the slots in order; for the gradient of the
-/// weights, what a chunk of 128 tokens has of an expert is filled up to 16.
-fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
-    let all = tokens * slots;
-    let (blocks, filled) = match weight {
-        false => (256, 0),
-        true => (tokens.div_ceil(128), 15 * tokens.div_ceil(128) * MOST_EXPERTS.min(128 * slots)),
-    };
-    4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
-}
 
 #[cfg(test)]
 mod tests {

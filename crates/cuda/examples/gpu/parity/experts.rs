@@ -1,8 +1,9 @@
 //! Mixture of experts.
 
+use fathom_tensor::gpu::GroupedScratch;
 use fathom_tensor::{
     Category, Combine, CombineBackward, DType, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
-    Route, RouteBackward, RouterLosses, Routing, Scores,
+    OpDesc, Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 
 use super::{Bed, Case, Made, ROUNDED};
@@ -15,6 +16,8 @@ pub const CASES: &[Case] = &[
     Case { name: "router", bounds: ROUNDED, run: router },
     Case { name: "slots to owners", bounds: ROUNDED, run: dispatch },
     Case { name: "grouped products", bounds: ROUNDED, run: products },
+    Case { name: "grouped products, uneven", bounds: ROUNDED, run: uneven },
+    Case { name: "grouped products in parts", bounds: ROUNDED, run: parts },
     Case { name: "combine", bounds: ROUNDED, run: combine },
 ];
 
@@ -108,6 +111,59 @@ fn products(bed: &Bed) -> Made {
     let op = GroupedWeight { a: &dy, b: &shared, index: &index, experts: EXPERTS, c: &gradient };
     bed.machine().grouped_weight(&op, &bed.scratch(&op.desc()));
     vec![("forward", result), ("backward", back), ("gradient", gradient)]
+}
+
+/// Operands with gaps between their rows, one of them at an odd place; experts that nobody chose, and one that all did.
+fn uneven(bed: &Bed) -> Made {
+    let (inner, out) = (64, 72);
+    let mut made = Vec::new();
+    for (name, expert) in [
+        ("some without", (|at| if at % 5 == 0 { -1 } else { (at % 3 * 3) as i32 }) as fn(usize) -> i32),
+        ("all to one", |_| 5),
+        ("nobody", |_| -1),
+    ] {
+        let index = bed.ints([TOKENS, SLOTS], expert);
+        let a = bed.data(1, [TOKENS, SLOTS * inner + 3]).view_cols(3..3 + SLOTS * inner);
+        let weights = bed.data(2, [EXPERTS * inner, out + 16]).view_cols(8..8 + out);
+        let wide = bed.data(3, [TOKENS, SLOTS * out + 5]);
+        let c = wide.view_cols(5..5 + SLOTS * out);
+        let index_ = &index;
+        let op =
+            GroupedMatMul { a: &a, weights: &weights, experts: EXPERTS, trans: false, index: index_, c: &c };
+        bed.machine().grouped_matmul(&op, &bed.scratch(&op.desc()));
+        let gradient = bed.wide(4, [EXPERTS * inner, out + 4]);
+        let b = bed.data(5, [TOKENS, out]);
+        let into = gradient.view_cols(4..4 + out);
+        let op = GroupedWeight { a: &a, b: &b, index: &index, experts: EXPERTS, c: &into };
+        bed.machine().grouped_weight(&op, &bed.scratch(&op.desc()));
+        made.extend([(name, wide), (name, gradient)]);
+    }
+    made
+}
+
+/// Little scratch, so that experts' rows are cut.
+fn parts(bed: &Bed) -> Made {
+    let (inner, out) = (48, 40);
+    let index =
+        bed.ints([TOKENS, SLOTS], |at| if at % 13 == 0 { -1 } else { (at * 7 % 11 % EXPERTS) as i32 });
+    let little = |op: &OpDesc| {
+        let all = bed.machine().profile().workspace(op).max(1);
+        let parted = GroupedScratch::of(op).map(|scratch| GroupedScratch { rows: 104, ..scratch }.bytes());
+        let bytes = parted.filter(|bytes| *bytes < all).unwrap_or(all);
+        bed.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
+    };
+    let (a, weights) = (bed.data(1, [TOKENS, inner]), bed.data(2, [EXPERTS * out, inner]));
+    let result = bed.empty([TOKENS, SLOTS * out], bed.dtype);
+    let (experts, index) = (EXPERTS, &index);
+    let op = GroupedMatMul { a: &a, weights: &weights, experts, trans: true, index, c: &result };
+    bed.machine().grouped_matmul(&op, &little(&op.desc()));
+    let wide = bed.zeros([TOKENS, SLOTS * out]);
+    let op = GroupedMatMul { c: &wide, ..op };
+    bed.machine().grouped_matmul(&op, &little(&op.desc()));
+    let (gradient, dy) = (bed.wide(3, [EXPERTS * out, inner]), bed.data(4, [TOKENS, SLOTS * out]));
+    let op = GroupedWeight { a: &dy, b: &a, index, experts, c: &gradient };
+    bed.machine().grouped_weight(&op, &little(&op.desc()));
+    vec![("forward", result), ("into f32", wide), ("gradient", gradient)]
 }
 
 fn combine(bed: &Bed) -> Made {

@@ -137,11 +137,15 @@ fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
 }
 
 /// Libraries that take calls, in the order of [`Watch::counts`].
-const LIBRARIES: [&str; 3] = ["cuBLASLt", "cuDNN", "FP8 units"];
+const LIBRARIES: [&str; 4] = ["cuBLASLt", "cuDNN", "FP8 units", "cuBLASLt's groups"];
 
-/// Cases that a library must have computed on Hopper, whatever their results; attention in bf16 alone.
-const BY: [(&str, &str); 21] = [
+/// Cases that a library must have computed on Hopper, whatever their results; attention and experts in bf16 alone, and experts where
+/// cuBLAS is new enough.
+const BY: [(&str, &str); 24] = [
     ("matmul", "cuBLASLt"),
+    ("grouped products", "cuBLASLt's groups"),
+    ("grouped products, uneven", "cuBLASLt's groups"),
+    ("grouped products in parts", "cuBLASLt's groups"),
     ("FP8 by tensor, current", "FP8 units"),
     ("FP8 by tensor, delayed", "FP8 units"),
     ("FP8 by blocks of 128", "FP8 units"),
@@ -167,13 +171,13 @@ const BY: [(&str, &str); 21] = [
 /// Who computed on a device, of those that are asked about.
 struct Watch {
     cuda: Arc<Cuda>,
-    before: [Calls; 3],
+    before: [Calls; 4],
 }
 
 impl Watch {
-    fn counts(cuda: &Cuda) -> [Calls; 3] {
+    fn counts(cuda: &Cuda) -> [Calls; 4] {
         let [products, attention] = cuda.calls();
-        [products, attention, cuda.narrow_calls()]
+        [products, attention, cuda.narrow_calls(), cuda.grouped_calls()]
     }
 
     fn begin(cuda: &Arc<Cuda>) -> Watch {
@@ -184,7 +188,11 @@ impl Watch {
     fn end(&self, bed: &Bed, case: &Case, lines: &mut Lines) {
         let Some((_, library)) = BY.iter().find(|(name, _)| *name == case.name) else { return };
         let Some(index) = LIBRARIES.iter().position(|name| name == library) else { return };
-        if *library == "cuDNN" && bed.dtype == DType::F32 {
+        let of_experts = *library == "cuBLASLt's groups";
+        if (*library == "cuDNN" || of_experts) && bed.dtype == DType::F32 {
+            return;
+        }
+        if of_experts && !self.cuda.has_groups() {
             return;
         }
         let by = Watch::counts(&self.cuda)[index].since(self.before[index], library);

@@ -1,6 +1,7 @@
 //! Through the library's own functions, in memory of the pretended device. The device is shared by all tests of a process, so what
 //! would make it fail is asked of the work itself.
 
+mod groups;
 mod products;
 mod refusals;
 mod values;

@@ -1,0 +1,301 @@
+//! Products of groups: many products of one kind in one call, whose sizes and addresses are in device memory and read when it
+//! runs (cuBLAS' manual, "cublasLtMatmul()", grouped matrices; experimental there).
+//!
+//! Factors are in device memory, too: with those of the host results are wrong on Hopper up to 13.7.0, and one of each kind is for
+//! all groups there (the same page; release notes of CUDA 13.4 update 1). A group without rows has no sizes at all, so that
+//! nothing depends on what a library does with a product that sums over nothing: up to cuBLAS 13.2 it was wrong
+//! (TransformerEngine, pull request 2765).
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::{MutexGuard, PoisonError};
+
+use super::Element;
+use super::lt::{Candidate, CublasLt, Desc, Matrix, at, data_type, name, operation, pointer};
+use super::recent::Recent;
+use crate::calls::blas::{
+    self as sys, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t, cublasLtMatrixLayout_t,
+    cublasStatus_t as Status, cudaDataType,
+};
+use crate::calls::groups as grouped;
+use crate::driver::Stream;
+use crate::{Error, Result};
+
+/// The least version that is asked for products of groups, as the library writes it. Hopper has them from 13.4.0 on, but up to
+/// 13.6.0 several that use one workspace may hang (release notes of CUDA 13.2 update 1 to 13.3 update 1, issue 6456362).
+const LEAST: usize = 130_700;
+/// `CUBLASLT_POINTER_MODE_DEVICE`.
+const ON_DEVICE: i32 = 1;
+/// Bytes that addresses of all matrices are multiples of.
+const ALIGN: u32 = 16;
+
+/// Products of one kind, a group each, as cuBLASLt sees them: `D = op(first) op(second)`, all by columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Groups {
+    /// How many.
+    pub count: u32,
+    /// Type of both operands.
+    pub input: Element,
+    /// Type of the result.
+    pub output: Element,
+    /// Transposes the first operand's bytes.
+    pub first_trans: bool,
+    /// Transposes the second operand's bytes.
+    pub second_trans: bool,
+    /// Rows and columns of a result and the summed size, about: hints.
+    pub likely: [u64; 3],
+}
+
+/// Where the tables of products of groups are, in device memory; one entry for each group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupOperands {
+    /// Addresses of the first operands, the second ones, and the results, which are added to: u64, at multiples of 16.
+    pub pointers: [u64; 3],
+    /// m, n, k: i32.
+    pub sizes: [u64; 3],
+    /// Elements from one column to the next of the operands and the results: i32.
+    pub strides: [u64; 3],
+    /// What multiplies products and what is there: an f32 each, for all.
+    pub factors: [u64; 2],
+    /// Scratch.
+    pub workspace: u64,
+    /// Its bytes.
+    pub workspace_bytes: u64,
+}
+
+/// Something that multiplies groups of matrices on a stream.
+///
+/// # Safety
+/// It reads and writes what the tables say, and the workspace.
+pub unsafe trait GroupedProducts: Send + Sync {
+    /// Whether the library has something for such groups that needs no more scratch than there is.
+    ///
+    /// # Errors
+    /// If the library fails.
+    fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool>;
+    /// Issues products that [`GroupedProducts::takes`].
+    ///
+    /// # Errors
+    /// If the library fails.
+    ///
+    /// # Safety
+    /// When the stream comes to it, the tables are of such groups; all that they name lives until it has passed.
+    unsafe fn product(&self, groups: &Groups, operands: &GroupOperands, stream: Stream) -> Result<()>;
+}
+
+/// By groups; none for those that the library refuses.
+pub(super) type GroupedPlans = Recent<Groups, Option<Candidate>>;
+
+/// Whether the library that is open is asked for products of groups on a chip of this capability.
+///
+/// # Errors
+/// Why not; without words on chips other than Hopper, where nothing is to be said.
+pub fn why_no_groups(capability: (u32, u32)) -> std::result::Result<(), String> {
+    if capability != (9, 0) {
+        return Err(String::new());
+    }
+    // SAFETY: it takes nothing and returns a number.
+    let version = unsafe { sys::cublasLtGetVersion() };
+    if version >= LEAST && grouped::are_there() {
+        return Ok(());
+    }
+    let said = |number: usize| format!("{}.{}", number / 10_000, number % 10_000 / 100);
+    let (found, wanted) = (said(version), said(LEAST));
+    Err(format!(
+        "products by expert are those of kernels of our own: cuBLAS is {found}, groups want {wanted}"
+    ))
+}
+
+fn check(call: &'static str, groups: &Groups, status: Status) -> Result<()> {
+    match status {
+        Status::CUBLAS_STATUS_SUCCESS => Ok(()),
+        _ => Err(Error::Blas { call, what: format!("{groups:?}"), status: name(status) }),
+    }
+}
+
+/// Descriptors of one call: layouts know addresses of tables.
+struct Call {
+    desc: Desc,
+    /// Of the operands and the result.
+    layouts: [Matrix; 3],
+}
+
+impl Call {
+    fn new(groups: &Groups, operands: &GroupOperands) -> Result<Call> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let mut desc: cublasLtMatmulDesc_t = std::ptr::null_mut();
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        // SAFETY: the library makes a descriptor.
+        let made = unsafe { sys::cublasLtMatmulDescCreate(&mut desc, compute, cudaDataType::CUDA_R_32F) };
+        check("cublasLtMatmulDescCreate", groups, made)?;
+        let desc = Desc(desc.expose_provenance());
+        for (attribute, value) in [
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(groups.first_trans)),
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(groups.second_trans)),
+            (Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, ON_DEVICE),
+        ] {
+            // SAFETY: a descriptor that lives; the value is copied, with its size.
+            let set = unsafe {
+                sys::cublasLtMatmulDescSetAttribute(at(desc.0), attribute, (&raw const value).cast(), 4)
+            };
+            check("cublasLtMatmulDescSetAttribute", groups, set)?;
+        }
+        let [m, n, k] = operands.sizes;
+        let turned = |trans: bool, [rows, cols]: [u64; 2]| if trans { [cols, rows] } else { [rows, cols] };
+        let first = turned(groups.first_trans, [m, k]);
+        let second = turned(groups.second_trans, [k, n]);
+        let [of_first, of_second, of_result] = operands.strides;
+        let layouts = [
+            layout(groups, groups.input, first, of_first)?,
+            layout(groups, groups.input, second, of_second)?,
+            layout(groups, groups.output, [m, n], of_result)?,
+        ];
+        Ok(Call { desc, layouts })
+    }
+
+    fn handles(&self) -> [cublasLtMatrixLayout_t; 3] {
+        self.layouts.each_ref().map(|layout| at(layout.0))
+    }
+}
+
+fn layout(groups: &Groups, element: Element, [rows, cols]: [u64; 2], stride: u64) -> Result<Matrix> {
+    let mut made: cublasLtMatrixLayout_t = std::ptr::null_mut();
+    let [rows, cols, stride] = [rows, cols, stride].map(|table| pointer(table).cast_const());
+    let (kind, count) = (data_type(element), groups.count as c_int);
+    // SAFETY: the library makes a descriptor, and keeps the addresses.
+    let status =
+        unsafe { grouped::cublasLtGroupedMatrixLayoutCreate(&mut made, kind, count, rows, cols, stride) };
+    check("cublasLtGroupedMatrixLayoutCreate", groups, status)?;
+    Ok(Matrix(made.expose_provenance()))
+}
+
+/// What products may use.
+struct Preference(cublasLtMatmulPreference_t);
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, and not used again.
+        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
+    }
+}
+
+impl Preference {
+    fn new(groups: &Groups, workspace_bytes: u64) -> Result<Preference> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let mut made: cublasLtMatmulPreference_t = std::ptr::null_mut();
+        // SAFETY: the library makes a preference.
+        let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut made) };
+        check("cublasLtMatmulPreferenceCreate", groups, status)?;
+        let preference = Preference(made);
+        let set = |attribute: u32, value: *const c_void, size: usize| {
+            // SAFETY: a preference that lives; the value is copied, with its size.
+            let status = unsafe {
+                grouped::cublasLtMatmulPreferenceSetAttribute(preference.0, attribute, value, size)
+            };
+            check("cublasLtMatmulPreferenceSetAttribute", groups, status)
+        };
+        let most = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32;
+        set(most, (&raw const workspace_bytes).cast(), 8)?;
+        // No split over the summed index.
+        let (none, align) = (0u32, ALIGN);
+        set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as u32, (&raw const none).cast(), 4)?;
+        for side in [
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            set(side as u32, (&raw const align).cast(), 4)?;
+        }
+        for (attribute, average) in grouped::AVERAGES.iter().zip(&groups.likely) {
+            set(*attribute, (&raw const *average).cast(), 8)?;
+        }
+        Ok(preference)
+    }
+}
+
+impl CublasLt {
+    fn grouped(&self) -> MutexGuard<'_, GroupedPlans> {
+        self.grouped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The heuristics' first choice, if they have one.
+    fn ask_groups(&self, groups: &Groups, operands: &GroupOperands) -> Result<Option<Candidate>> {
+        let call = Call::new(groups, operands)?;
+        let preference = Preference::new(groups, self.workspace_bytes)?;
+        let [first, second, result] = call.handles();
+        let mut count: c_int = 0;
+        // SAFETY: descriptors that live, and room for the one result that is asked for.
+        let (status, found) = unsafe {
+            let mut found: sys::cublasLtMatmulHeuristicResult_t = std::mem::zeroed();
+            let status = sys::cublasLtMatmulAlgoGetHeuristic(
+                at(self.handle),
+                at(call.desc.0),
+                first,
+                second,
+                result,
+                result,
+                preference.0,
+                1,
+                &mut found,
+                &mut count,
+            );
+            (status, found)
+        };
+        match status {
+            Status::CUBLAS_STATUS_NOT_SUPPORTED
+            | Status::CUBLAS_STATUS_INVALID_VALUE
+            | Status::CUBLAS_STATUS_ARCH_MISMATCH => return Ok(None),
+            status => check("cublasLtMatmulAlgoGetHeuristic", groups, status)?,
+        }
+        let is_good = count > 0 && found.state == Status::CUBLAS_STATUS_SUCCESS;
+        Ok(is_good.then_some((found.algo, found.workspaceSize)))
+    }
+
+    /// The choice for such groups, if it needs no more scratch than there is.
+    fn choice(&self, groups: &Groups, operands: &GroupOperands) -> Result<Option<Candidate>> {
+        let choice = self.grouped().get(*groups, || self.ask_groups(groups, operands))?;
+        Ok(choice.filter(|(_, bytes)| *bytes as u64 <= operands.workspace_bytes))
+    }
+}
+
+// SAFETY: layouts and addresses are those of the tables, and the workspace is no larger than what the operands say.
+unsafe impl GroupedProducts for CublasLt {
+    fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool> {
+        Ok(self.choice(groups, operands)?.is_some())
+    }
+
+    unsafe fn product(&self, groups: &Groups, operands: &GroupOperands, stream: Stream) -> Result<()> {
+        let (algo, workspace_bytes) = self.choice(groups, operands)?.ok_or_else(|| Error::Blas {
+            call: "cublasLtMatmul",
+            what: format!("{groups:?}"),
+            status: "no plan with so little scratch".into(),
+        })?;
+        let call = Call::new(groups, operands)?;
+        let [of_first, of_second, of_result] = call.handles();
+        let [first, second, result] = operands.pointers.map(pointer);
+        let [one, beta] = operands.factors.map(pointer);
+        // SAFETY: descriptors are read before the call returns; tables and factors are the caller's promise.
+        let status = unsafe {
+            sys::cublasLtMatmul(
+                at(self.handle),
+                at(call.desc.0),
+                one,
+                first,
+                of_first,
+                second,
+                of_second,
+                beta,
+                result,
+                of_result,
+                result,
+                of_result,
+                &raw const algo,
+                pointer(operands.workspace),
+                workspace_bytes,
+                pointer(stream.0).cast(),
+            )
+        };
+        check("cublasLtMatmul", groups, status)
+    }
+}
