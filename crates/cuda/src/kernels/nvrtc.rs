@@ -180,7 +180,7 @@ impl Nvrtc {
 }
 
 impl Compiled {
-    /// Of each entry point, in the order of the log.
+    /// Of each entry point with the functions that it calls, in the order of the log.
     pub fn usage(&self) -> Vec<Usage> {
         let mut found: Vec<Usage> = Vec::new();
         for line in self.log.lines() {
@@ -194,10 +194,10 @@ impl Compiled {
                 before.split_whitespace().last()?.parse().ok()
             };
             if let Some(bytes) = number(" bytes spill stores") {
-                usage.spill_stores = bytes;
+                usage.spill_stores += bytes;
             }
             if let Some(bytes) = number(" bytes spill loads") {
-                usage.spill_loads = bytes;
+                usage.spill_loads += bytes;
             }
             if let Some(registers) = number(" registers") {
                 usage.registers = registers;
@@ -230,6 +230,8 @@ mod tests {
         let log = "ptxas info    : Compiling entry function 'copy' for 'sm_90a'\n\
                    ptxas info    : Function properties for copy\n    \
                    0 bytes stack frame, 8 bytes spill stores, 16 bytes spill loads\n\
+                   ptxas info    : Function properties for called\n    \
+                   4 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads\n\
                    ptxas info    : Used 30 registers, used 0 barriers\n\
                    ptxas info    : Compiling entry function 'add' for 'sm_90a'\n\
                    ptxas info    : Used 12 registers";
@@ -240,6 +242,6 @@ mod tests {
             spill_stores,
             spill_loads,
         };
-        assert_eq!(compiled.usage(), [usage("copy", 30, 8, 16), usage("add", 12, 0, 0)]);
+        assert_eq!(compiled.usage(), [usage("copy", 30, 12, 16), usage("add", 12, 0, 0)]);
     }
 }

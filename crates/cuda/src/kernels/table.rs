@@ -33,8 +33,14 @@ pub static HEADERS: [(&str, &str); 5] = [
     ("flash.cuh", include_str!("../../kernels/flash.cuh")),
 ];
 
+const fn is_none(marks: &[&str]) -> bool {
+    marks.is_empty()
+}
+
+/// Registers that live across a call of a function are few. `may_spill` marks kernels that keep a word or two of them in memory for
+/// that, and are slow for other reasons.
 macro_rules! kernels {
-    ($($source:ident { $($entry:ident $threads:literal),* $(,)? })*) => {
+    ($($source:ident { $($entry:ident $threads:literal $($may_spill:ident)?),* $(,)? })*) => {
         /// All sources.
         pub static SOURCES: &[Source] = &[$(Source {
             name: stringify!($source),
@@ -50,7 +56,7 @@ macro_rules! kernels {
                     source: stringify!($source),
                     name: stringify!($entry),
                     threads: $threads,
-                    no_spill: true,
+                    no_spill: super::is_none(&[$(stringify!($may_spill))?]),
                 };)*
             }
         )*
@@ -87,7 +93,8 @@ kernels! {
     flash_f16_64 { flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128 }
     flash_f16_128 { flash_f16_128 128, flash_dq_f16_128 128, flash_dkv_f16_128 128 }
     attention {
-        attention 128, attention_join 256, attention_delta 256, attention_dq 128, attention_dkv 128, sink_chunks 256,
+        attention 128 may_spill, attention_join 256, attention_delta 256, attention_dq 128,
+        attention_dkv 128 may_spill, sink_chunks 256,
     }
 }
 
