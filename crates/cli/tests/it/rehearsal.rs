@@ -176,6 +176,26 @@ fn memory_that_leaves_the_pretended_gpu_comes_back() {
     }
 }
 
+/// As in a sandbox whose driver says that it has memory for reserved addresses.
+#[test]
+fn a_pool_takes_its_budget_at_once_where_the_driver_refuses_parts() {
+    let Some(bench) = Bench::new() else { return };
+    let keys = ["model.precision=bf16", "machine.kind=cuda"];
+    let expected = bench.train("parts", "late", &keys);
+    for refused in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
+        let mut command = bench.run(refused, "late", &keys);
+        command.env("FATHOM_REHEARSAL_REFUSED", refused).env("FATHOM_REHEARSAL_MEMORY", "1000000000");
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert!(
+            output.status.success() && said.contains("takes its whole budget at once"),
+            "{refused}: {said}"
+        );
+        assert!(!said.contains("rehearsal:"), "{refused}: {said}");
+        assert_eq!(bench.steps(refused), expected, "{refused}");
+    }
+}
+
 /// Ranks as streams of one device.
 #[test]
 fn meshes_on_the_pretended_gpu_are_meshes() {
