@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::Once;
 
 use crate::calls::driver::{
     self as sys, CUdevice, CUdevice_attribute as Attribute, CUmemAllocationProp, CUmemLocation, CUresult,
@@ -45,6 +46,9 @@ thread_local! {
     /// The context that is current on this thread.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
+
+/// That pools take their budgets at once is said, however many ranks open a device.
+static SAID: Once = Once::new();
 
 /// Memory of the device, as the driver wants it described.
 fn properties(device: CUdevice) -> CUmemAllocationProp {
@@ -109,9 +113,8 @@ impl Real {
             check("cuMemGetAllocationGranularity", status)?;
             real.chunk_bytes = (least as u64).max(1);
             if let Err(error) = real.try_backing() {
-                eprintln!(
-                    "the driver has no memory for reserved addresses ({error}): a pool takes its whole budget at once"
-                );
+                let why = format!("the driver has no memory for reserved addresses ({error})");
+                SAID.call_once(|| eprintln!("{why}: a pool takes its whole budget at once"));
                 real.facts.virtual_memory = false;
             }
         }
