@@ -202,10 +202,13 @@ FN Raw fetch8(Mat m, i64 row, i64 col, i64 left) {
   }
   return raw;
 }
+FN void widen_halves(float (&v)[8], int type, const Quad& q) {
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = wide16(type, i % 2 ? q.w[i / 2] >> 16 : q.w[i / 2] & 0xffffu);
+}
 FN void widen8(float (&v)[8], int type, const Raw& raw) {
   if (type == BF16 || type == F16) {
-    #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = wide16(type, i % 2 ? raw.low.w[i / 2] >> 16 : raw.low.w[i / 2] & 0xffffu);
+    widen_halves(v, type, raw.low);
   } else {
     #pragma unroll
     for (int i = 0; i < 4; i++) { v[i] = as_float(raw.low.w[i]); v[4 + i] = as_float(raw.high.w[i]); }

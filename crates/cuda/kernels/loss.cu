@@ -22,17 +22,22 @@ FN void capped8(float (&v)[8], float (&slope)[8], float scale, float cap) {
   }
 }
 
-// The logarithm of the sum of exponentials of a row; every thread gets it. The next logits are on their way meanwhile.
+// Those from `col` on, which have been asked for; asks for the thread's next of the row, to be on their way meanwhile.
+FN void pass8(float (&v)[8], float (&slope)[8], Raw& next, Mat logits, i64 row, i64 col, i64 vocab, float scale, float cap) {
+  const Raw raw = next;
+  if (col + 4096 < vocab) next = fetch8(logits, row, col + 4096, vocab - col - 4096);
+  widen8(v, logits.type, raw);
+  capped8(v, slope, scale, cap);
+}
+
+// The logarithm of the sum of exponentials of a row; every thread gets it.
 FN float log_sum_exp(Mat logits, i64 row, i64 vocab, float scale, float cap) {
   float top = -infinity(), sum = 0.f, v[8], slope[8];
   i64 col = (i64)threadIdx.x * 8;
-  Raw raw, next;
+  Raw next;
   if (col < vocab) next = fetch8(logits, row, col, vocab - col);
   for (; col < vocab; col += 4096) {
-    raw = next;
-    if (col + 4096 < vocab) next = fetch8(logits, row, col + 4096, vocab - col - 4096);
-    widen8(v, logits.type, raw);
-    capped8(v, slope, scale, cap);
+    pass8(v, slope, next, logits, row, col, vocab, scale, cap);
     if (col + 8 > vocab)
       #pragma unroll
       for (int i = 0; i < 8; i++) v[i] = col + i < vocab ? v[i] : -infinity();
@@ -95,13 +100,10 @@ ENTRY(512) cross_entropy(Mat logits, const i32* labels, const float* weights, fl
   __syncthreads();
   const float weight = (weights ? weights[row] : 1.f) * scale, softmax = weight * fmaf(2.f * z_loss, lse, 1.f);
   i64 col = (i64)threadIdx.x * 8;
-  Raw raw, next;
+  Raw next;
   if (col < vocab) next = fetch8(logits, row, col, vocab - col);
   for (; col < vocab; col += 4096) {
-    raw = next;
-    if (col + 4096 < vocab) next = fetch8(logits, row, col + 4096, vocab - col - 4096);
-    widen8(v, logits.type, raw);
-    capped8(v, slope, scale, cap);
+    pass8(v, slope, next, logits, row, col, vocab, scale, cap);
     #pragma unroll
     for (int i = 0; i < 8; i++) v[i] = softmax * exp_(v[i] - lse) * slope[i];
     if (here && at - col < 8 && at >= col)

@@ -110,8 +110,7 @@ SLOW Quad patch_edge(Mat x, i64 row, i64 col, i64 rows, i64 cols) {
 }
 FN void patch_cell(float (&v)[8], const Quad (&held)[8], Mat x, i64 row0, i64 col, i64 rows, i64 cols, int j) {
   if (x.type == BF16 || x.type == F16) {
-    #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = wide16(x.type, i % 2 ? held[j].w[i / 2] >> 16 : held[j].w[i / 2] & 0xffffu);
+    widen_halves(v, x.type, held[j]);
   } else {
     const Eight e = patch_again(x, row0 + patch_row(j), col, rows, cols);
     #pragma unroll

@@ -7,15 +7,15 @@
 //! (TransformerEngine, pull request 2765).
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::Element;
 use super::lt::{Candidate, CublasLt, Desc, Matrix, at, data_type, name, operation, pointer};
+use super::preference::Preference;
 use super::recent::Recent;
 use crate::calls::blas::{
-    self as sys, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t, cublasLtMatrixLayout_t,
-    cublasStatus_t as Status, cudaDataType,
+    self as sys, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
 };
 use crate::calls::groups as grouped;
 use crate::driver::Stream;
@@ -169,51 +169,6 @@ fn layout(groups: &Groups, element: Element, [rows, cols]: [u64; 2], stride: u64
     Ok(Matrix(made.expose_provenance()))
 }
 
-/// What products may use.
-struct Preference(cublasLtMatmulPreference_t);
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: made by the library, and not used again.
-        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
-    }
-}
-
-impl Preference {
-    fn new(groups: &Groups, workspace_bytes: u64) -> Result<Preference> {
-        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        let mut made: cublasLtMatmulPreference_t = std::ptr::null_mut();
-        // SAFETY: the library makes a preference.
-        let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut made) };
-        check("cublasLtMatmulPreferenceCreate", groups, status)?;
-        let preference = Preference(made);
-        let set = |attribute: u32, value: *const c_void, size: usize| {
-            // SAFETY: a preference that lives; the value is copied, with its size.
-            let status = unsafe {
-                grouped::cublasLtMatmulPreferenceSetAttribute(preference.0, attribute, value, size)
-            };
-            check("cublasLtMatmulPreferenceSetAttribute", groups, status)
-        };
-        let most = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32;
-        set(most, (&raw const workspace_bytes).cast(), 8)?;
-        // No split over the summed index.
-        let (none, align) = (0u32, ALIGN);
-        set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as u32, (&raw const none).cast(), 4)?;
-        for side in [
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-        ] {
-            set(side as u32, (&raw const align).cast(), 4)?;
-        }
-        for (attribute, average) in grouped::AVERAGES.iter().zip(&groups.likely) {
-            set(*attribute, (&raw const *average).cast(), 8)?;
-        }
-        Ok(preference)
-    }
-}
-
 impl CublasLt {
     fn grouped(&self) -> MutexGuard<'_, GroupedPlans> {
         self.grouped.lock().unwrap_or_else(PoisonError::into_inner)
@@ -222,7 +177,11 @@ impl CublasLt {
     /// The heuristics' first choice, if they have one.
     fn ask_groups(&self, groups: &Groups, operands: &GroupOperands) -> Result<Option<Candidate>> {
         let call = Call::new(groups, operands)?;
-        let preference = Preference::new(groups, self.workspace_bytes)?;
+        let about = |call: &'static str, status: Status| check(call, groups, status);
+        let preference = Preference::new(self.workspace_bytes, [ALIGN; 3], &about)?;
+        for (attribute, average) in grouped::AVERAGES.into_iter().zip(groups.likely) {
+            preference.set(attribute, average, &about)?;
+        }
         let [first, second, result] = call.handles();
         let mut count: c_int = 0;
         // SAFETY: descriptors that live, and room for the one result that is asked for.
@@ -235,7 +194,7 @@ impl CublasLt {
                 second,
                 result,
                 result,
-                preference.0,
+                preference.handle(),
                 1,
                 &mut found,
                 &mut count,

@@ -5,12 +5,13 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::calls::blas::{
-    self as sys, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatmulPreference_t,
-    cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
+    self as sys, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+    cublasStatus_t as Status, cudaDataType,
 };
 
 use super::fastest::{fastest, is_worth};
 use super::groups::GroupedPlans;
+use super::preference::Preference;
 use super::recent::Recent;
 use super::{Element, Layout, Operands, Products, Scales, Shape};
 use crate::driver::{Driver, Stream};
@@ -173,29 +174,12 @@ impl CublasLt {
 
     /// What the heuristics offer that needs no more scratch than there is, the best first; empty if they have nothing.
     fn ask(&self, shape: &Shape, desc: &Desc, matrices: [&Matrix; 3]) -> Result<Vec<Candidate>> {
-        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let [first, second, result] = matrices.map(|matrix| at(matrix.0));
-        let mut preference: cublasLtMatmulPreference_t = std::ptr::null_mut();
-        // SAFETY: the library makes a preference; numbers are copied, with their sizes; as many results fit as are asked for.
+        let aligns = [shape.first.align, shape.second.align, shape.result.align];
+        let about = |call: &'static str, status: Status| check(call, shape, status);
+        let preference = Preference::new(self.workspace_bytes, aligns, &about)?;
+        // SAFETY: descriptors that live; as many results fit as are asked for.
         unsafe {
-            check(
-                "cublasLtMatmulPreferenceCreate",
-                shape,
-                sys::cublasLtMatmulPreferenceCreate(&mut preference),
-            )?;
-            let set = |attribute: Attribute, value: *const c_void, size: usize| {
-                let status = sys::cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, size);
-                check("cublasLtMatmulPreferenceSetAttribute", shape, status)
-            };
-            let number = |attribute: Attribute, value: u32| set(attribute, (&raw const value).cast(), 4);
-            let bytes = self.workspace_bytes;
-            set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), 8)?;
-            // No split over the summed index.
-            number(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 0)?;
-            number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.first.align)?;
-            number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.second.align)?;
-            number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.result.align)?;
-            number(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.result.align)?;
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
             let mut count: c_int = 0;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
@@ -205,12 +189,11 @@ impl CublasLt {
                 second,
                 result,
                 result,
-                preference,
+                preference.handle(),
                 CANDIDATES as c_int,
                 found.as_mut_ptr(),
                 &mut count,
             );
-            sys::cublasLtMatmulPreferenceDestroy(preference);
             let refused = match status {
                 Status::CUBLAS_STATUS_NOT_SUPPORTED => true,
                 // What it answers to scales that it does not know is not written down.

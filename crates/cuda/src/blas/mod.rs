@@ -9,6 +9,7 @@ mod fastest;
 mod fp8;
 mod groups;
 mod lt;
+mod preference;
 mod recent;
 mod shape;
 

@@ -33,8 +33,7 @@ super::calls! { CublasLt:
     fn cublasLtMatmulPreferenceCreate(pref: *mut cublasLtMatmulPreference_t) -> cublasStatus_t;
     fn cublasLtMatmulPreferenceDestroy(pref: cublasLtMatmulPreference_t) -> cublasStatus_t;
     fn cublasLtMatmulPreferenceSetAttribute(
-        pref: cublasLtMatmulPreference_t, attr: cublasLtMatmulPreferenceAttributes_t, buf: *const c_void,
-        size_in_bytes: usize
+        pref: cublasLtMatmulPreference_t, attr: u32, buf: *const c_void, size_in_bytes: usize
     ) -> cublasStatus_t;
     fn cublasLtMatrixLayoutCreate(
         mat_layout: *mut cublasLtMatrixLayout_t, type_: cudaDataType, rows: u64, cols: u64, ld: i64

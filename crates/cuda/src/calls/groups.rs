@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::blas::{cublasLtMatmulPreference_t, cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType};
+use super::blas::{cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType};
 use crate::libs::{Library, symbol};
 
 /// `CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS`, `..._COLS`, and `CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM`: i64,
@@ -15,9 +15,6 @@ super::calls! { CublasLt:
     fn cublasLtGroupedMatrixLayoutCreate(
         mat_layout: *mut cublasLtMatrixLayout_t, type_: cudaDataType, group_count: c_int, rows_array: *const c_void,
         cols_array: *const c_void, ld_array: *const c_void
-    ) -> cublasStatus_t;
-    fn cublasLtMatmulPreferenceSetAttribute(
-        pref: cublasLtMatmulPreference_t, attr: u32, buf: *const c_void, size_in_bytes: usize
     ) -> cublasStatus_t;
 }
 
