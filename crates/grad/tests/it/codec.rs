@@ -34,9 +34,10 @@ fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64,
     let ids = device.from_i32(&[0; TOKENS], Category::Data);
     let batch =
         Batch { tokens: TOKENS, positions: ids.clone(), ids, masks: vec![], ropes: vec![], context: None };
-    let places = Places::none().offload(&["all".to_owned()], Place::Host).unwrap().with_codec(codec);
-    let host = Some(Spill::open(device, &Options::in_memory(16 << 20)).unwrap());
-    let (offload, counters) = (Offload { host, disk: None }, Counters::default());
+    let places = Places::none().offload(&["all".to_owned()], Place::Host);
+    let places = places.unwrap_or_else(|message| panic!("{message}")).with_codec(codec);
+    let host = Spill::open(device, &Options::in_memory(16 << 20)).unwrap_or_else(|error| panic!("{error}"));
+    let (offload, counters) = (Offload { host: Some(host), disk: None }, Counters::default());
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let mut tape = Tape::new(scope, &places).with_offload(Some(&offload)).with_input_gradient();
     let mut x = filled(device, [TOKENS, HIDDEN], dtype, 5.0);
@@ -56,7 +57,7 @@ fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64,
     drop(x);
     let dy = filled(device, [TOKENS, HIDDEN], dtype, 6.0);
     let dx = tape.backward(dy, &mut grads);
-    offload.check().unwrap();
+    assert!(offload.check().is_ok());
     let written = offload.engines().map(|spill| spill.stats().written_bytes).sum();
     (dx.map(|dx| device.to_f32(&dx)).unwrap_or_default(), written, device.pool.usage())
 }
