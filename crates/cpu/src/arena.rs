@@ -28,7 +28,11 @@ impl Mapping {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
         let error = std::io::Error::last_os_error();
-        assert!(start != libc::MAP_FAILED, "cannot reserve {bytes} bytes of address space: {error}");
+        assert!(
+            start != libc::MAP_FAILED,
+            "cannot reserve {bytes} bytes of address space: {error}; set machine.memory_bytes to less, or raise the limit \
+             of the process (ulimit -v)"
+        );
         #[cfg(target_os = "linux")]
         // SAFETY: the range is the mapping made above; the advice changes no contents.
         unsafe {
@@ -51,5 +55,16 @@ impl Drop for Mapping {
         unsafe {
             libc::munmap(self.start, self.bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "set machine.memory_bytes to less")]
+    fn a_range_that_nobody_has_is_refused_with_what_to_do() {
+        Mapping::reserve(1 << 60);
     }
 }

@@ -59,11 +59,14 @@ pub(crate) struct Leaving<'a> {
 
 impl<'a> Leaving<'a> {
     /// What the table says of a tensor, if it goes away and there is a place for it.
-    pub fn of(places: &Places, offload: &'a Offload, tensor: &Tensor, tag: Tag) -> Option<Leaving<'a>> {
+    pub fn of(
+        (places, codec): (&Places, Codec),
+        offload: &'a Offload,
+        tensor: &Tensor,
+        tag: Tag,
+    ) -> Option<Leaving<'a>> {
         let spill = offload.engine(places.place(tag.layer, tag.name))?;
         let (rows, part) = (tensor.rows() as f64, 1.0 - places.offload_fraction.clamp(0.0, 1.0));
-        // f32 beside narrower values is a statistic: few bytes, and the products hang on them.
-        let codec = if tensor.dtype() == DType::F32 { Codec::AsIs } else { places.codec };
         let rows_kept = ((rows * part) as usize).min(tensor.rows().saturating_sub(1));
         Some(Leaving { spill, codec, rows_kept, tag })
     }

@@ -1,6 +1,6 @@
 //! One tape per micro batch: segments run forward one after the other, and backward in reverse.
 
-use fathom_tensor::spill::Tag;
+use fathom_tensor::spill::{Codec, Tag};
 use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Tables;
@@ -333,9 +333,13 @@ impl<'a> Segments<'a> for Tape<'a> {
         drop(take_input(&mut store, &graph));
         let device = self.scope.device;
         let leave = |val: Val, tensor: Tensor| {
-            let tag = Tag { name: graph.values[val.index()].name, layer };
+            let info = &graph.values[val.index()];
+            let tag = Tag { name: info.name, layer };
+            // Statistics, indices and what is wider than the rest are few bytes, and the products hang on them.
+            let plain = !info.differentiable || info.dtype != graph.values[graph.output.index()].dtype;
+            let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
             let offload = self.offload.filter(|_| schedule.away.contains(&val));
-            match offload.and_then(|offload| Leaving::of(self.places, offload, &tensor, tag)) {
+            match offload.and_then(|offload| Leaving::of(how, offload, &tensor, tag)) {
                 Some(how) => (val, Held::leave(tensor, &how, device)),
                 None => (val, Held::here(tensor)),
             }

@@ -63,7 +63,7 @@ pub fn balance_bias(bias: &mut [f32], load: &[f32], rate: f32) {
 /// `out` is `index`, with -1 for the slots of an expert beyond its `capacity`: the lightest, or without weights the last.
 ///
 /// # Panics
-/// If an expert does not exist, or a weight is below zero.
+/// If an expert does not exist, or a weight is below zero. One that is no number counts as zero: such a step is skipped later.
 pub fn limit_experts(
     index: &[i32],
     weights: Option<&[f32]>,
@@ -76,8 +76,9 @@ pub fn limit_experts(
     // The bits of positive numbers are ordered as the numbers are.
     let bits = |slot: usize| {
         weights.map_or(0, |weights| {
-            assert!(weights[slot] >= 0.0, "limit experts: weight {}", weights[slot]);
-            weights[slot].to_bits()
+            let weight = weights[slot];
+            assert!(weight >= 0.0 || weight.is_nan(), "limit experts: weight {weight}");
+            weight.max(0.0).to_bits()
         })
     };
     // An expert takes what is heavier than its bound, and of what is as heavy the first slots that fit.
@@ -190,5 +191,8 @@ mod tests {
         assert_eq!(limit(Some(&weights), 4), [0, 1, 0, 0, 1, 0, -1, -1]);
         assert_eq!(limit(Some(&weights), 9), index);
         assert_eq!(limit(Some(&weights), 1), [-1, -1, -1, -1, 1, 0, -1, -1]);
+        // After a number that is none the step is skipped, and does not end the run.
+        let broken = [f32::NAN, 0.1, 0.25, 0.5, 0.2, 0.75, 0.9, 0.25];
+        assert_eq!(limit(Some(&broken), 2), [-1, 1, -1, 0, 1, 0, -1, -1]);
     }
 }

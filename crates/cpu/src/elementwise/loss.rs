@@ -125,11 +125,13 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
         for row in part {
             let label = op.labels[row];
             // SAFETY: one element of each, this row's.
-            let put = |to: &MatMut, x: f32| unsafe { *to.ptr.cast::<f32>().add(row) = x };
+            let put_in = |to: &MatMut, index: usize, x: f32| unsafe {
+                *to.ptr.cast::<f32>().add(index * to.stride + row) = x;
+            };
+            let put = |to: &MatMut, x: f32| put_in(to, 0, x);
             if label < 0 {
                 if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
-                    // SAFETY: this row's element of each of the two rows.
-                    (0..2).for_each(|index| unsafe { stats.row::<f32>(index, row + 1)[row] = 0.0 });
+                    (0..2).for_each(|index| put_in(&stats, index, 0.0));
                     continue;
                 }
                 put(&op.loss, 0.0);
@@ -152,11 +154,8 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
                 }
             };
             if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
-                // SAFETY: this row's element of each of the two rows.
-                unsafe {
-                    stats.row::<f32>(0, row + 1)[row] = lse;
-                    stats.row::<f32>(1, row + 1)[row] = target;
-                }
+                put_in(&stats, 0, lse);
+                put_in(&stats, 1, target);
                 continue;
             }
             put(&op.loss, lse - target + op.z_loss * lse * lse);

@@ -1,6 +1,7 @@
 //! Proofs of the executor on a miniature stack of blocks.
 
 mod chaos;
+mod codec;
 mod context;
 mod context_layout;
 mod frozen;

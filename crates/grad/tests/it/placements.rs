@@ -169,15 +169,21 @@ const NAMES: [&str; 24] = [
 ];
 
 fn any_places() -> impl Strategy<Value = Places> {
-    let recompute = proptest::collection::vec(any::<bool>(), LAYERS * NAMES.len());
-    (recompute, 0..TILES.len()).prop_map(|(recompute, tile)| {
-        let rule = |(at, recompute): (usize, &bool)| Rule {
-            layers: at / NAMES.len()..at / NAMES.len() + 1,
-            name: NAMES[at % NAMES.len()].to_string(),
-            place: if *recompute { Place::Recompute } else { Place::Keep },
-        };
-        Places::new(recompute.iter().enumerate().map(rule).collect(), TILES[tile])
-    })
+    let places = proptest::collection::vec(0..4usize, LAYERS * NAMES.len());
+    let fraction = prop_oneof![Just(1.0), Just(0.37)];
+    (places, 0..TILES.len(), fraction, 1usize..=4, 1usize..=3).prop_map(
+        |(places, tile, fraction, head_groups, segment_layers)| {
+            let rule = |(at, place): (usize, &usize)| Rule {
+                layers: at / NAMES.len()..at / NAMES.len() + 1,
+                name: NAMES[at % NAMES.len()].to_string(),
+                place: [Place::Recompute, Place::Keep, Place::Host, Place::Disk][*place],
+            };
+            Places::new(places.iter().enumerate().map(rule).collect(), TILES[tile])
+                .with_fraction(fraction)
+                .with_head_groups(head_groups)
+                .with_segment_layers(segment_layers)
+        },
+    )
 }
 
 proptest! {

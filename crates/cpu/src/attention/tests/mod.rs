@@ -147,9 +147,11 @@ impl Problem {
         let [k, v] = [&self.k, &self.v].map(|x| Strided::new(x, kw, elem));
         let mut out = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let mut lse = vec![7.0; shape.q_tokens * shape.heads];
-        // Garbage in the workspace must not matter: NaN everywhere.
+        // Garbage in the workspace must not matter: NaN everywhere. Behind its end nothing may be written.
         let (bytes_forward, bytes_backward) = bytes(threads, self.slices.len());
-        let mut work = vec![0xffu8; bytes_forward];
+        let workspace = |bytes: usize| [vec![0xffu8; bytes], vec![0xa5; 256]].concat();
+        let intact = |work: &[u8]| work[work.len() - 256..].iter().all(|byte| *byte == 0xa5);
+        let mut work = workspace(bytes_forward);
         let forward_pass = Forward {
             shape,
             elem,
@@ -164,10 +166,11 @@ impl Problem {
             resume: false,
         };
         forward(&pool, &forward_pass, work.as_mut_ptr());
+        assert!(intact(&work), "forward wrote behind its workspace: {shape:?}");
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let [mut dk, mut dv] = [&self.k, &self.v].map(|x| Strided::new(&vec![7.0; x.len()], kw, elem));
         let mut d_sinks = vec![0.0; shape.heads];
-        let mut work = vec![0xffu8; bytes_backward];
+        let mut work = workspace(bytes_backward);
         let backward_pass = Backward {
             shape,
             elem,
@@ -187,6 +190,7 @@ impl Problem {
             accumulate: false,
         };
         backward(&pool, &backward_pass, work.as_mut_ptr());
+        assert!(intact(&work), "backward wrote behind its workspace: {shape:?}");
         let [out, dq, dk, dv] = [out, dq, dk, dv].map(|x| x.values());
         Results { out, lse, dq, dk, dv, d_sinks }
     }
