@@ -115,8 +115,7 @@ impl Results {
         }
         for row in self.rows.iter().filter(|row| row["bench"] == LEAN) {
             let (tokens, rate) = (row["tokens"].as_u64().unwrap_or(0), row["model_tflops"].as_f64());
-            let theirs =
-                self.bench("step", tokens, true).and_then(|theirs| theirs["model_tflops"].as_f64());
+            let theirs = self.bench("step", tokens, true).and_then(|theirs| theirs["model_tflops"].as_f64());
             let ratio = rate.zip(theirs).map(|(ours, theirs)| ours / theirs);
             let ratio = bars.least(format!("{LEAN}, {tokens} tokens, against PyTorch"), ratio, STEP_BAR);
             out += &format!(
