@@ -1,15 +1,17 @@
 """Transformers on a GPU: training steps of the Llama-3.2-1B shape and causal attention alone, in bf16. Rows of JSON as
 `fathom bench step` prints them, with `"rival":"torch"`.
 
-Each length is tried in the fastest way first (torch.compile, layer by layer, and SDPA, then SDPA alone), with gradient
-checkpointing where it does not fit without; from 65 536 tokens on only with checkpointing, and once. A length that fits in no
-way, or for which no time is left, is a row that says so. FLOPs are the model's: attention counted once under the causal mask,
+Each length is tried in the fastest way first (torch.compile, layer by layer and of the loss, and SDPA, then SDPA alone), with
+gradient checkpointing where it does not fit without; from 65 536 tokens on only with checkpointing, and once. Weights, gradients and
+moments are bf16, its fastest form; gradients are clipped, as Transformers' Trainer does unless told otherwise. A length that fits
+in no way, or for which no time is left, is a row that says so. FLOPs are the model's: attention counted once under the causal mask,
 nothing that runs again. Times are the device's, medians of repeats. With `--longest` instead of lengths, the longest step that fits,
 with gradient checkpointing, by interval search: memory grows linearly, so two lengths say where to begin.
     python3 oracle/bench/gpu_step.py --tokens 8192,32768,131072 --seconds 140
     python3 oracle/bench/gpu_step.py --longest --attention 0 --seconds 590
 """
 import argparse
+import functools
 import gc
 import json
 import statistics
@@ -57,35 +59,35 @@ def build(torch, tokens):
         return LlamaForCausalLM(config).bfloat16().train()
 
 
-def loss_of(torch, model, ids, tile=8192):
-    """The loss in tiles of the sequence, so that the logits of all tokens never exist: the rival's best."""
+def loss_of(torch, model, ids, tile_loss, tile=8192):
+    """The loss in tiles of the sequence, so that the logits of all tokens need never exist: the rival's best."""
     hidden = model.model(input_ids=ids).last_hidden_state[0]
     labels = torch.cat([ids[0, 1:], ids.new_full((1,), -100)])
-
-    def tile_loss(h, l):
-        return torch.nn.functional.cross_entropy(model.lm_head(h).float(), l, ignore_index=-100, reduction="sum")
-
-    total = 0
-    for at in range(0, hidden.shape[0], tile):
-        total = total + torch.utils.checkpoint.checkpoint(
-            tile_loss, hidden[at:at + tile], labels[at:at + tile], use_reentrant=False)
-    return total / (ids.shape[1] - 1)
+    tiles = [tile_loss(hidden[at:at + tile], labels[at:at + tile]) for at in range(0, hidden.shape[0], tile)]
+    return sum(tiles) / (ids.shape[1] - 1)
 
 
 def prepared(torch, tokens, compiled, checkpointed):
     """One training step, to be called: of all tokens, or of the first `count`."""
     model = build(torch, tokens)
-    if checkpointed:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def tile_loss(h, l):
+        return torch.nn.functional.cross_entropy(model.lm_head(h).float(), l, ignore_index=-100, reduction="sum")
+
     if compiled:
         # All layers share one program, so that it is compiled once and in seconds.
         for layer in model.model.layers:
             layer.compile()
+        tile_loss = torch.compile(tile_loss)
+    if checkpointed:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        tile_loss = functools.partial(torch.utils.checkpoint.checkpoint, tile_loss, use_reentrant=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, SHAPE["vocab"], (1, tokens), device="cuda")
 
     def run(count=tokens):
-        loss_of(torch, model, ids[:, :count]).backward()
+        loss_of(torch, model, ids[:, :count], tile_loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

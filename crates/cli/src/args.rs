@@ -523,6 +523,9 @@ pub struct Bench {
     /// step: tokens of a tile, a multiple of 128; no tiles if not given.
     #[arg(long)]
     pub tile_rows: Option<usize>,
+    /// step: keys of a recipe's `optimizer`, as `moments=bf16,master_weights=false`.
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub optimizer: Vec<String>,
     /// step: what the operands of linear layers' products become when they meet, as a recipe's `precision.gemm`.
     #[arg(long, default_value = "bf16")]
     pub gemm: String,

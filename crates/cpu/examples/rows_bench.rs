@@ -201,6 +201,7 @@ fn updates(memory: &mut Memory<'_>) {
         moments: Elem::F32,
         coded: None,
         keys: [1, 2],
+        weight_key: 3,
         first: 0,
         m: m.as_mut_ptr().cast(),
         v: v.as_mut_ptr().cast(),

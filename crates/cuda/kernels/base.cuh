@@ -106,7 +106,6 @@ FN u32 narrow_pair(int type, float a, float b) {
 #endif
 FN float wide8(int type, u32 bits) { return type == E4M3 ? e4m3_wide(bits) : e5m2_wide(bits); }
 FN u32 narrow8(int type, float x) { return type == E4M3 ? e4m3_narrow(x) : e5m2_narrow(x); }
-FN int type_bytes(int type) { return type == F32 ? 4 : type <= F16 ? 2 : 1; }
 
 FN float load(Mat m, i64 row, i64 col) {
   const i64 at = row * m.stride + col;

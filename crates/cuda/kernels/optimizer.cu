@@ -1,6 +1,6 @@
 // AdamW (Loshchilov and Hutter, 2019) in PyTorch's order of operations, eight elements a thread, 2048 a block. Moments are
-// f32; or bf16, or e4m3 by blocks of 128 elements with a power of two as scale each, of the second moment its root. The narrow ones
-// are rounded up or down at random, so that small changes are not lost (crate tensor, `moments`).
+// f32; or bf16, or e4m3 by blocks of 128 elements with a power of two as scale each, of the second moment its root. The narrow ones,
+// and bf16 weights without masters, are rounded up or down at random, so that small changes are not lost (crate tensor, `moments`).
 #include "base.cuh"
 
 FN double power(double base, i32 exponent) {
@@ -29,14 +29,19 @@ FN float to_e4m3(float x, u32 noise) {
   return copysignf(floorf(size * 512.f + (float)noise / 1048576.f) / 512.f, x);
 }
 
+// Up or down to bf16; what is not finite stays.
+FN void jitter8(float (&x)[8], u32 key, u32 first) {
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const u32 noise = noise_of(key, first + i) >> 4;
+    if (fabsf(x[i]) < infinity()) x[i] = as_float((as_bits(x[i]) + noise) & 0xffff0000u);
+  }
+}
+
 // Eight moments to storage. `key` is a number for the weight, this moment and the update, `first + at` the element.
 FN void put_moments(Mat to, float* scales, i64 at, i64 left, float (&x)[8], u32 key, i64 first, bool root) {
   if (to.type == BF16) {
-    #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const u32 noise = noise_of(key, (u32)(first + at + i)) >> 4;
-      if (fabsf(x[i]) < infinity()) x[i] = as_float((as_bits(x[i]) + noise) & 0xffff0000u);
-    }
+    jitter8(x, key, (u32)(first + at));
   } else if (to.type == E4M3) {
     float most = 0.f;
     #pragma unroll
@@ -71,7 +76,7 @@ FN void get_moments(float (&x)[8], Mat from, const Raw& raw, const float* scales
   }
 }
 
-// Vectors of n elements, the weight's from first_element on; key is a number for the weight; v is null for SGD with momentum, master is null where param itself is updated, m_scales and v_scales where moments have none.
+// Vectors of n elements, the weight's from first_element on; key is a number for the weight; v is null for SGD with momentum, master is null where param itself is updated (in bf16 by chance), m_scales and v_scales where moments have none.
 ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* scale, const float* skip, const i32* updates, float* m_scales, float* v_scales, i32 key, i64 first_element, i64 n, float lr, float beta1, float beta2, float eps, float weight_decay) {
   __shared__ float correction[2];
   const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * 8, left = n - at;
@@ -107,9 +112,10 @@ ENTRY(256) adamw(Mat param, Mat master, Mat m, Mat v, Mat grad, const float* sca
     const float along = (none ? 1.f : first[i]) / below;
     w[i] = w[i] * keep - step * (none ? first[i] : along);
   }
+  const u32 noisy = 2u * ((u32)key ^ (u32)count * 0x85ebca77u);
+  if (weight.type == BF16) jitter8(w, noisy ^ 2u * 0x9e3779b9u, (u32)(first_element + at));
   store8(weight, 0, at, left, w);
   if (master.ptr) store8(param, 0, at, left, w);
-  const u32 noisy = 2u * ((u32)key ^ (u32)count * 0x85ebca77u);
   put_moments(m, m_scales, at, left, first, noisy, first_element, false);
   if (v.ptr) put_moments(v, v_scales, at, left, second, noisy + 1u, first_element, true);
 }

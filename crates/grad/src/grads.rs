@@ -1,6 +1,9 @@
 //! Main gradients: f32, of the *sum* of the loss over tokens, added to in place, and summed over the ranks that have the same
 //! weights.
 //!
+//! A step does not begin with zeros: the first product of a weight writes its gradient, the later ones add to it, and what no product
+//! makes is cleared before it is added to.
+//!
 //! Sums begin when a segment's last contribution is there and end when those of the next begin, so they travel behind the
 //! backward pass of one segment, and no more than one bucket of them needs room. Where gradients are shared (ZeRO-2), a
 //! segment's are there from its backward pass until its sums have been made, micro batch by micro batch; what lasts is this
@@ -22,6 +25,17 @@ struct Main {
     full: Option<Tensor>,
     /// Of shared gradients this rank's elements, [1, n].
     own: Option<Tensor>,
+    /// Nothing was added to `full` yet: what it holds has no meaning.
+    blank: bool,
+}
+
+impl Main {
+    /// Makes zeros of what nothing was added to.
+    fn settle(&mut self, device: &Device) {
+        if let (true, Some(full)) = (std::mem::take(&mut self.blank), &self.full) {
+            device.machine.zero(full);
+        }
+    }
 }
 
 /// Sums of one bucket under way.
@@ -60,8 +74,8 @@ impl Grads {
         let make = |(id, shape): (ParamId, [usize; 2])| {
             let zeros = |rows, cols| Some(device.zeros(rows, cols, DType::F32, Category::Grads));
             match parted {
-                Some(shares) => Main { shape, full: None, own: zeros(1, shares.own(id).len()) },
-                None => Main { shape, full: zeros(shape[0], shape[1]), own: None },
+                Some(shares) => Main { shape, full: None, own: zeros(1, shares.own(id).len()), blank: true },
+                None => Main { shape, full: zeros(shape[0], shape[1]), own: None, blank: false },
             }
         };
         let trained = |(id, param): (ParamId, &crate::params::Param)| {
@@ -78,17 +92,30 @@ impl Grads {
         }
     }
 
-    /// Starts the next step from zero.
+    /// Starts the next step. Until [`Grads::settle`] gradients are those of weights that have had one.
     pub fn clear(&mut self, device: &Device) {
         self.retire(device);
         for main in self.list.iter_mut().flatten() {
-            if main.own.is_some() {
+            if let Some(own) = &main.own {
                 main.full = None;
+                device.machine.zero(own);
             }
-            main.own.iter().chain(&main.full).for_each(|grad| device.machine.zero(grad));
+            main.blank = true;
         }
         self.begun.fill(false);
         self.last = false;
+    }
+
+    /// Makes zeros of what this step had nothing to add to.
+    pub fn settle(&mut self, device: &Device) {
+        self.list.iter_mut().flatten().for_each(|main| main.settle(device));
+    }
+
+    /// Where a weight's gradient goes, and whether that holds any: else it has to be written whole, or cleared first.
+    pub(crate) fn receive(&mut self, id: ParamId) -> Option<(Tensor, bool)> {
+        let main = self.list[id.index()].as_mut()?;
+        let full = main.full.clone()?;
+        Some((full, !std::mem::take(&mut main.blank)))
     }
 
     /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.
@@ -148,7 +175,8 @@ impl Grads {
         for id in ids {
             if let Some(main) = self.list[id.index()].as_mut().filter(|main| main.full.is_none()) {
                 let [rows, cols] = main.shape;
-                main.full = Some(device.zeros(rows, cols, DType::F32, Category::Grads));
+                main.full = Some(device.empty(rows, cols, DType::F32, Category::Grads));
+                main.blank = true;
             }
         }
     }
@@ -174,7 +202,7 @@ impl Grads {
         for (group, ids) in shares.by_group(&shares.buckets[bucket]) {
             let mut of = Vec::new();
             for id in ids {
-                let Some(full) = self.hand_over(id) else { continue };
+                let Some(full) = self.hand_over(device, id) else { continue };
                 if shares.params[id.index()].partial {
                     shares.other_parts(id).all_reduce(device, &full);
                 }
@@ -188,9 +216,10 @@ impl Grads {
     }
 
     /// A gradient whose contributions are all there; a shared one stays with who sums it.
-    fn hand_over(&mut self, id: ParamId) -> Option<Tensor> {
+    fn hand_over(&mut self, device: &Device, id: ParamId) -> Option<Tensor> {
         let parted = self.are_parted();
         let main = self.list[id.index()].as_mut()?;
+        main.settle(device);
         if parted { main.full.take() } else { main.full.clone() }
     }
 
@@ -229,6 +258,7 @@ impl Grads {
     /// Completes the gradients of a step's micro batches over all ranks: ends what is under way, and sums what no segment has
     /// left.
     pub fn complete(&mut self, device: &Device) {
+        self.settle(device);
         let Some(shares) = self.shares.clone() else { return };
         for bucket in (0..shares.buckets.len()).rev() {
             let open = shares.buckets[bucket].iter().any(|id| self.get(*id).is_some());

@@ -215,6 +215,7 @@ impl Head {
         let share = scope.spread().share();
         let rows =
             (Head::gradient_rows(scope.device.machine.as_ref(), weight.rows(), x.dtype()) / share).max(1);
+        let mut received = grads.receive(self.weight);
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
             let x = self.collect(scope, &x.view_rows(rows.clone()));
@@ -222,10 +223,11 @@ impl Head {
             let flops = 2 * (x.len() * weight.rows()) as u64;
             self.input_gradient(scope, &dlogits, weight, &dx.view_rows(rows));
             scope.counters.add(flops, flops);
-            if let Some(dw) = grads.get(self.weight) {
+            if let Some((c, holds)) = &mut received {
+                let accumulate = std::mem::replace(holds, true);
                 self.matmul(
                     scope,
-                    MatMul { a: &dlogits, a_trans: true, b: &x, b_trans: false, c: dw, accumulate: true },
+                    MatMul { a: &dlogits, a_trans: true, b: &x, b_trans: false, c, accumulate },
                 );
                 scope.counters.add(flops, flops);
             }

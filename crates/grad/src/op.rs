@@ -150,6 +150,8 @@ pub struct Exec<'a> {
     pub layer: i32,
     /// Groups of heads that attention runs over, one after the other.
     pub head_groups: usize,
+    /// The gradient of the first weight is added to; else an operation that [`Op::writes_weight`] writes it.
+    pub adds: bool,
     /// What an operation's weight gradient leaves for its input gradient, which follows it.
     pub carry: Option<Tensor>,
     /// f32 [layers, experts], in a forward pass that trains: routers count what they choose.
@@ -173,7 +175,7 @@ impl Exec<'_> {
 }
 
 /// A fused operation. `forward` writes `outs`; `backward_input` writes (or adds to) each `dx` that is there;
-/// `backward_weight` adds to each main gradient that is there (f32).
+/// `backward_weight` adds to each main gradient that is there (f32), or writes the first.
 pub trait Op {
     /// For messages and profiles.
     fn name(&self) -> &'static str;
@@ -188,6 +190,10 @@ pub trait Op {
     fn passes(&self) -> &'static [usize];
     /// True if `backward_input` can add to `dx`.
     fn accumulates(&self) -> bool;
+    /// True if `backward_weight` can write the first weight's gradient instead of adding to it.
+    fn writes_weight(&self) -> bool {
+        false
+    }
     /// Work for `rows` tokens.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], batch: &Batch) -> Flops;
     /// Computes the outputs.

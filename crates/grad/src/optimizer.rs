@@ -1,4 +1,4 @@
-//! AdamW (Loshchilov and Hutter, 2019), or SGD with momentum, with f32 masters and clipping by the global norm.
+//! AdamW (Loshchilov and Hutter, 2019), or SGD with momentum, with f32 masters or without, and clipping by the global norm.
 //!
 //! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
 //! over micro batches equals one big batch.
@@ -38,7 +38,7 @@ pub struct AdamWSettings {
     pub weight_decay: f32,
     /// Clip the global norm to this; 0 for no clipping.
     pub max_norm: f32,
-    /// What is kept of earlier gradients.
+    /// What is kept of earlier gradients and beside narrow weights.
     pub moments: Moments,
 }
 
@@ -144,7 +144,7 @@ pub struct StepReport {
 }
 
 impl AdamW {
-    /// Zero moments for every trainable weight; masters copied from the weights.
+    /// Zero moments for every trainable weight; masters copied from narrow weights.
     pub fn new(device: &Device, params: &Params) -> AdamW {
         AdamW::shared(device, params, Rc::new(Shares::alone(device, params)), Moments::default())
     }
@@ -184,7 +184,7 @@ impl AdamW {
                 scales: (0..coded).map(|_| scales()).collect(),
                 m: room(id, Role::Moment1, weight, &range, moments.dtype),
                 v: moments.second.then(|| room(id, Role::Moment2, weight, &range, moments.dtype)),
-                master: (weight.dtype() != DType::F32)
+                master: (weight.dtype() != DType::F32 && moments.masters)
                     .then(|| room(id, Role::Master, weight, &range, DType::F32)),
                 range,
             }

@@ -368,12 +368,22 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// Adds to the gradients of a node's weights.
+    /// Adds to the gradients of a node's weights; what holds nothing yet is written, or cleared first.
     fn backward_weight(&mut self, index: usize, saved: &Saved, dy: &[Option<Tensor>]) {
         let node = &self.graph.nodes[index];
-        let grads = self.grads.as_deref();
-        let dw: Vec<Option<Tensor>> =
-            node.params.iter().map(|id| grads.and_then(|grads| grads.get(*id)).cloned()).collect();
+        let Some(grads) = self.grads.as_deref_mut() else { return };
+        self.exec.adds = true;
+        let mut dw: Vec<Option<Tensor>> = Vec::new();
+        for id in &node.params {
+            let received = grads.receive(*id);
+            if let Some((grad, false)) = &received {
+                match dw.is_empty() && dy[0].is_some() && node.op.writes_weight() {
+                    true => self.exec.adds = false,
+                    false => self.exec.device.machine.zero(grad),
+                }
+            }
+            dw.push(received.map(|(grad, _)| grad));
+        }
         if dw.iter().all(Option::is_none) {
             return;
         }

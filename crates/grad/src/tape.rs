@@ -148,8 +148,8 @@ fn weights<'a>(
 
 fn exec<'a>(scope: &'a Scope<'_>, layer: i32, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
-    let (rows, kv, carry, loads, trains) = (0..batch.tokens, None, None, None, true);
-    Exec { device, params, batch, kv, rows, layer, head_groups, carry, loads, trains }
+    let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);
+    Exec { device, params, batch, kv, rows, layer, head_groups, adds, carry, loads, trains }
 }
 
 /// Tells the machine where a block's operations begin and end.

@@ -315,9 +315,9 @@ pub struct Spread<'a> {
 /// (SGDW, in the same paper): `m = beta1 m + g`, `param -= lr (m + weight_decay param)`.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW<'a> {
-    /// Updated weights.
+    /// Updated weights. In bf16 without a master they are rounded up or down at random ([`crate::moments`]).
     pub param: &'a Tensor,
-    /// f32 master of `param` if that is narrower.
+    /// f32 master of `param` if that is narrower and has one.
     pub master: Option<&'a Tensor>,
     /// First moment: f32; or bf16, to which it is rounded once it has been used; or e4m3 codes with `scales`.
     pub m: &'a Tensor,
@@ -325,7 +325,7 @@ pub struct AdamW<'a> {
     pub v: Option<&'a Tensor>,
     /// Of moments that are e4m3 codes ([`crate::moments`]).
     pub scales: Option<MomentScales<'a>>,
-    /// A number for the weight. With the next one and `updates` it decides how narrow moments are rounded.
+    /// A number for the weight. With the next one and `updates` it decides how narrow moments, and weights without masters, are rounded.
     pub key: u32,
     /// Which of the weight's elements the first one is; a multiple of the block's where there are scales.
     pub first: usize,

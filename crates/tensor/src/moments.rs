@@ -1,7 +1,7 @@
-//! Moments of an optimizer in fewer bits than f32: how they are rounded.
+//! Moments of an optimizer, and weights without masters, in fewer bits than f32: how they are rounded.
 //!
 //! An average that moves by a twentieth never leaves a code if it is rounded to the nearest one, of which eight lie between
-//! powers of two; one that moves by a thousandth never leaves a bf16 number. So an update rounds up or down as a hash of the
+//! powers of two; one that moves by a thousandth never leaves a bf16 number, and neither does a weight whose step is less than its 512th. So an update rounds up or down as a hash of the
 //! weight, the element and the count of updates says: right on average, and the same whichever rank or machine does it.
 //!
 //! In eight bits they are e4m3 codes in blocks of [`BLOCK`] elements with a scale each; of second moments their
@@ -73,6 +73,11 @@ pub fn noise(key: u32, element: u32) -> u32 {
 /// The key of one update's noise, from that of the weight: of its first moments or of its second ones.
 pub fn key(weight: u32, updates: i32, second: bool) -> u32 {
     (weight ^ (updates as u32).wrapping_mul(0x85eb_ca77)).wrapping_mul(2).wrapping_add(u32::from(second))
+}
+
+/// The key of one update's noise that rounds a narrow weight which has no master (stochastic rounding, Zamirai et al., 2020).
+pub fn weight_key(weight: u32, updates: i32) -> u32 {
+    key(weight ^ 0x9e37_79b9, updates, false)
 }
 
 /// The bf16 number below or above `x`: above if the sixteen bits of `x` that go and the upper sixteen of `noise` add up to 2^16 or

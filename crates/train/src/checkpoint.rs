@@ -66,13 +66,14 @@ const PARTS: [Part; 4] = [
     ("master", Some(|state| state.master.as_ref())),
 ];
 
-/// The parts that a trainer of this type needs: without narrow weights there are no masters, without squares no second moments.
+/// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
+/// squares no second moments.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
-    let second = trainer.optimizer().moments().second;
+    let moments = trainer.optimizer().moments();
     let wanted = move |name: &str| match name {
-        "master" => narrow,
-        "moment2" => second,
+        "master" => narrow && moments.masters,
+        "moment2" => moments.second,
         _ => true,
     };
     PARTS.into_iter().filter(move |(name, _)| wanted(name))
@@ -93,12 +94,13 @@ fn slots(trainer: &Trainer, (name, pick): Part) -> Vec<Slot> {
     trainer.params.iter().filter_map(slot).collect()
 }
 
-/// Reads this rank's part of everything.
+/// Reads this rank's part of everything. Masters that the checkpoint's run did not have begin as the weights.
 fn load_parts(trainer: &Trainer, folder: &Path) -> Result<()> {
     let device = &trainer.device;
     for part in parts(trainer) {
         device.pool.enter("load", -1);
-        let source = SafeTensors::open_folder(&folder.join(part.0))?;
+        let none = part.0 == "master" && !folder.join(part.0).is_dir();
+        let source = SafeTensors::open_folder(&folder.join(if none { "model" } else { part.0 }))?;
         load_slots(device, &trainer.model, &slots(trainer, part), &source)?;
     }
     Ok(trainer.params.disk().map_or(Ok(()), |disk| disk.check())?)

@@ -62,7 +62,7 @@ choice! {
 choice! {
     /// Type of weights and activations.
     pub enum Precision {
-        /// bfloat16 with f32 accumulation, f32 master weights and moments.
+        /// bfloat16 with f32 accumulation; f32 master weights and moments unless `optimizer` says otherwise.
         Bf16 = "bf16",
         /// f32 throughout.
         F32 = "f32",
@@ -407,8 +407,11 @@ recipe! {
     pub struct Optimizer {
         /// AdamW, or SGD with momentum.
         pub kind: OptimizerKind = OptimizerKind::Adamw,
-        /// Type of the moments; masters are f32.
+        /// Type of the moments.
         pub moments: MomentType = MomentType::F32,
+        /// bf16 weights have f32 masters. Without, 4 bytes less for each, an update rounds the weight itself up or down at random, right on
+        /// average (stochastic rounding; torchao's `bf16_stochastic_round`).
+        pub master_weights: bool = true,
         /// Highest learning rate.
         pub lr: f64 = 1e-3,
         /// Decay of the first moment; the momentum of `sgd`.

@@ -119,14 +119,29 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
     }
 }
 
-/// What the optimizer keeps of earlier gradients.
+/// What the optimizer keeps of earlier gradients and beside narrow weights.
 pub fn moments(recipe: &Recipe) -> Moments {
     let dtype = match recipe.optimizer.moments {
         MomentType::Bf16 => DType::Bf16,
         MomentType::F32 => DType::F32,
         MomentType::Fp8 => DType::F8E4M3,
     };
-    Moments { dtype, second: recipe.optimizer.kind == OptimizerKind::Adamw }
+    let second = recipe.optimizer.kind == OptimizerKind::Adamw;
+    Moments { dtype, second, masters: recipe.optimizer.master_weights }
+}
+
+/// The update, at the highest learning rate.
+pub fn adamw(recipe: &Recipe) -> AdamWSettings {
+    let optimizer = &recipe.optimizer;
+    AdamWSettings {
+        lr: optimizer.lr as f32,
+        beta1: optimizer.beta1 as f32,
+        beta2: optimizer.beta2 as f32,
+        eps: optimizer.eps as f32,
+        weight_decay: optimizer.weight_decay as f32,
+        max_norm: optimizer.clip.unwrap_or(0.0) as f32,
+        moments: moments(recipe),
+    }
 }
 
 /// What a stage's steps run with; the learning rate is set step by step.
@@ -134,25 +149,15 @@ pub fn moments(recipe: &Recipe) -> Moments {
 /// # Errors
 /// As [`places`].
 pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
-    let (stage, optimizer) = (&recipe.stage[index], &recipe.optimizer);
-    let adamw = AdamWSettings {
-        lr: 0.0,
-        beta1: optimizer.beta1 as f32,
-        beta2: optimizer.beta2 as f32,
-        eps: optimizer.eps as f32,
-        weight_decay: optimizer.weight_decay as f32,
-        max_norm: optimizer.clip.unwrap_or(0.0) as f32,
-        moments: moments(recipe),
-    };
-    let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: stage.seq_tokens };
+    let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: recipe.stage[index].seq_tokens };
     Ok(InStep {
         places: places(recipe, index)?,
         on_disk: on_disk(recipe),
         caps,
         ranks: ranks(recipe, index)?,
         narrow: narrow(recipe, index)?,
-        z_loss: optimizer.z_loss as f32,
-        adamw,
+        z_loss: recipe.optimizer.z_loss as f32,
+        adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })
 }
 

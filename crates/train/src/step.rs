@@ -214,6 +214,7 @@ impl Trainer {
             self.poison();
         }
         self.run(micro_batches, how);
+        self.grads.settle(&self.device);
         let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum::<u64>();
         let cp = self.device.mesh.size(Axis::Cp) as u64;
         // A stream that several ranks share is counted by the first of them.
@@ -310,7 +311,8 @@ impl Trainer {
     }
 
     /// Makes an element of the gradient that is about to be added up something that is not a number.
-    fn poison(&self) {
+    fn poison(&mut self) {
+        self.grads.settle(&self.device);
         let whole = self.grads.iter().map(|(_, grad)| grad.reshape(1, grad.len()));
         let own = self.grads.ids().filter_map(|id| self.grads.own(id));
         if let Some(grad) = whole.chain(own).find(|grad| !grad.is_empty()) {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub use asked::Asked;
 use stage::Ran;
 use stages::{ALL_S, DEVICE_S, LARGE_SHAPE, SHAPE, STAGES, Stage, Step};
-use table::{GRAPHS, Results};
+use table::{GRAPHS, LEAN, Results};
 
 /// Where the two programs are: a folder that was brought here, or what cargo builds.
 struct Programs {
@@ -102,8 +102,10 @@ impl Session {
         if repeat == "1" {
             command.arg("--once");
         }
-        if name == Some(GRAPHS) {
-            command.arg("--graphs");
+        match name {
+            Some(GRAPHS) => drop(command.arg("--graphs")),
+            Some(LEAN) => drop(command.args(["--optimizer", "moments=bf16,master_weights=false"])),
+            _ => {}
         }
         let what = format!("step of {tokens} tokens, {}", name.unwrap_or("Llama-3.2-1B shape"));
         let ran = self.stage(&what, limit_s, &mut command);

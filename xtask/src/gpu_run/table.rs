@@ -4,6 +4,8 @@ use serde_json::Value;
 
 /// What rows of the larger shape are called.
 pub const LARGE: &str = "Llama-3-8B shape";
+/// What rows of steps are called whose optimizer keeps what PyTorch's does: narrow weights and moments, no masters.
+pub const LEAN: &str = "step with bf16 moments and no masters";
 /// What rows of steps whose blocks are graphs are called.
 pub const GRAPHS: &str = "step with blocks as graphs";
 /// Largest difference between the device's memory and the plan's, as a share.
@@ -110,6 +112,16 @@ impl Results {
         out += "| step, Llama-3.2-1B shape, bf16 | TFLOP/s | PyTorch | ratio | of the product rate | device / plan |\n|---|---|---|---|---|---|\n";
         for tokens in self.lengths() {
             out += &self.step(tokens, &mut bars);
+        }
+        for row in self.rows.iter().filter(|row| row["bench"] == LEAN) {
+            let (tokens, rate) = (row["tokens"].as_u64().unwrap_or(0), row["model_tflops"].as_f64());
+            let theirs = self.bench("step", tokens, true).and_then(|theirs| theirs["model_tflops"].as_f64());
+            let ratio = rate.zip(theirs).map(|(ours, theirs)| ours / theirs);
+            let ratio = bars.least(format!("{LEAN}, {tokens} tokens, against PyTorch"), ratio, STEP_BAR);
+            out += &format!(
+                "\nWith bf16 moments and no masters, as PyTorch's: {tokens} tokens at {rate:.0} TFLOP/s, ratio {ratio}.\n",
+                rate = rate.unwrap_or(0.0)
+            );
         }
         out += &format!("\n{}\n", self.attention(&mut bars));
         for row in self.rows.iter().filter(|row| row["bench"] == LARGE) {
@@ -223,6 +235,8 @@ mod tests {
         results.add(&[large.to_string()], Some(LARGE));
         let graphs = r#"{"bench":"step","tokens":8192,"model_tflops":310.0,"graphs":{"captured":3}}"#;
         results.add(&[graphs.to_string()], Some(GRAPHS));
+        let lean = r#"{"bench":"step","tokens":8192,"model_tflops":319.0}"#;
+        results.add(&[lean.to_string()], Some(LEAN));
         let rows = [
             r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
             r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
@@ -242,6 +256,7 @@ mod tests {
             table.contains("| 8192 tokens | 300 | 290 | **1.03** (bar 1.1) | 0.43 | 1.0130 |"),
             "{table}"
         );
+        assert!(table.contains("8192 tokens at 319 TFLOP/s, ratio 1.10 (bar 1.1)"), "{table}");
         assert!(table.contains("| 131072 tokens | 420 | - | - | 0.60 (bar 0.55) | - |"), "{table}");
         assert!(
             table.contains("8B shape, 262144 tokens: 400.0 TFLOP/s, device / plan **1.0500**"),

@@ -19,7 +19,7 @@ pub struct AdamW {
     pub elem: Elem,
     /// The weights, updated.
     pub param: *mut u8,
-    /// Their f32 master copy, updated first; null if `param` itself is updated.
+    /// Their f32 master copy, updated first; null if `param` itself is updated and, if narrow, rounded by noise.
     pub master: *mut f32,
     /// Storage of the moments, unless they are coded.
     pub moments: Elem,
@@ -27,6 +27,8 @@ pub struct AdamW {
     pub coded: Option<Coded>,
     /// Keys of the noise that rounds narrow first and second moments.
     pub keys: [u32; 2],
+    /// Key of the noise that rounds narrow weights without a master.
+    pub weight_key: u32,
     /// Which element of the weight the first one is.
     pub first: usize,
     /// First moment.
@@ -152,7 +154,8 @@ impl<T: Float, M: Float> Update<'_, T, M> {
         let param = unsafe { std::slice::from_raw_parts_mut(op.param.cast::<T>().add(from), count) };
         if op.master.is_null() {
             for (i, param) in param.iter_mut().enumerate() {
-                *param = T::narrow(next(i, param.wide()));
+                let noise = noise(op.weight_key, (op.first + from + i) as u32);
+                *param = T::settle(next(i, param.wide()), noise);
             }
         } else {
             // SAFETY: as above.

@@ -528,6 +528,7 @@ impl Machine for Cpu {
             moments: coded.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
             coded,
             keys: [false, true].map(|second| moments::key(op.key, updates, second)),
+            weight_key: moments::weight_key(op.key, updates),
             first: op.first,
             m: operands::start_mut(op.m),
             v: op.v.map_or(std::ptr::null_mut(), operands::start_mut),

@@ -22,7 +22,6 @@ mod norm;
 pub mod nvrtc;
 mod optimizer;
 mod plain;
-mod quantise;
 mod rope;
 mod sample;
 mod sums;
@@ -43,10 +42,6 @@ pub use narrow::{Coded, coded, largest, narrow, narrow_matmul, narrowed};
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
-pub use quantise::{
-    MICRO_BLOCK, Micro, dequantise, micro_round, micro_scale, quantise, quantise_rows, quantise_tiles,
-    scale_of,
-};
 pub use rope::{rope, rope_table};
 pub use sample::{choose, random_uniform};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};

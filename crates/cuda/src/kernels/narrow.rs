@@ -4,7 +4,7 @@
 use fathom_tensor::{Blocks, DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
 
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
-use super::table::quantise as entries;
+use super::table::narrow as entries;
 
 /// Rows and columns of a patch that a block of threads takes: whole blocks of every shape.
 const PATCH: usize = 128;

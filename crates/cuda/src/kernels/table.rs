@@ -84,9 +84,7 @@ kernels! {
     gemm_f32 { gemm_f32 256, grouped_f32 256, grouped_weight_f32 256 }
     gemm_bf16 { gemm_bf16 256, grouped_bf16 256, grouped_weight_bf16 256 }
     gemm_f16 { gemm_f16 256, grouped_f16 256, grouped_weight_f16 256 }
-    quantise {
-        narrow 256, encode 256, largest_of_sizes 32, largest_by_column 256, sizes 256, scale_of_sizes 32, quantise 256, quantise_rows 256, quantise_tiles 256, dequantise 256, micro_scale 256,
-    }
+    narrow { narrow 256, encode 256, largest_of_sizes 32, largest_by_column 256, sizes 256 }
     sample { random_uniform 256, argmax 512, draw 512 }
     flash_bf16_64 { flash_bf16_64 128, flash_dq_bf16_64 128, flash_dkv_bf16_64 128 }
     flash_bf16_128 { flash_bf16_128 128, flash_dq_bf16_128 128, flash_dkv_bf16_128 128 }

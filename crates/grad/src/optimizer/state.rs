@@ -12,7 +12,7 @@ use crate::value::Value;
 // Ranks and chunks have whole blocks, so that the codes do not depend on who keeps them where.
 const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
 
-/// What an optimizer keeps of earlier gradients.
+/// What an optimizer keeps of earlier gradients, and beside narrow weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's precision-aware
@@ -20,11 +20,13 @@ pub struct Moments {
     pub dtype: DType,
     /// Of their squares too; without, the update is SGD with momentum.
     pub second: bool,
+    /// Weights narrower than f32 have f32 masters; without, an update rounds them up or down at random, right on average.
+    pub masters: bool,
 }
 
 impl Default for Moments {
     fn default() -> Moments {
-        Moments { dtype: DType::F32, second: true }
+        Moments { dtype: DType::F32, second: true, masters: true }
     }
 }
 
@@ -40,7 +42,7 @@ impl Moments {
     }
 }
 
-/// Moments of one weight, and its f32 master if the weight itself is narrower: of the elements whose state this rank keeps,
+/// Moments of one weight, and its f32 master if the weight itself is narrower and masters are wanted: of the elements whose state this rank keeps,
 /// shaped like the weight where that is all of them.
 pub struct State {
     /// Its elements.

@@ -263,6 +263,37 @@ fn without_a_second_moment_it_is_sgd() {
     }
 }
 
+/// Steps of a thirtieth of what lies between two bf16 numbers, all in one direction: weights without masters move as far on average
+/// as those with them do, and nothing else moves them.
+#[test]
+fn weights_without_masters_move_on_average() {
+    let settings = AdamWSettings { lr: 1e-4, max_norm: 0.0, weight_decay: 0.0, ..AdamWSettings::default() };
+    for isa in levels() {
+        let run = |masters| {
+            let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
+            let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
+            let moments = Moments { masters, ..Moments::default() };
+            let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
+            let weights = |setup: &Setup| download(&setup.device, &setup.params.tensor(ParamId(0))).data;
+            let before = weights(&setup);
+            assert_eq!(optimizer.state(ParamId(0)).unwrap().master.is_some(), masters);
+            setup.set(1, 1.0, 1.0);
+            for (_, grad) in setup.grads.iter() {
+                let [rows, cols] = [grad.rows(), grad.cols()];
+                setup.write(grad, &Matrix::new(rows, cols, |_, _| 1.0));
+            }
+            for _ in 0..200 {
+                assert_eq!(setup.update(&mut optimizer, &settings).1, 0.0);
+            }
+            let moved: Vec<f64> = before.iter().zip(weights(&setup)).map(|(a, b)| a - b).collect();
+            moved.iter().sum::<f64>() / moved.len() as f64
+        };
+        let [with, without] = [true, false].map(run);
+        assert!((with / 0.02 - 1.0).abs() < 0.05, "{}: {with}", isa.name());
+        assert!((without / 0.02 - 1.0).abs() < 0.05, "{}: {without}", isa.name());
+    }
+}
+
 /// bf16 moments take half the memory, and codes a little more than a quarter; they stay within their rounding of those in f32.
 #[test]
 fn narrow_moments_follow_wide_ones() {
@@ -271,7 +302,7 @@ fn narrow_moments_follow_wide_ones() {
         let run = |dtype| {
             let mut setup = Setup::new(Arc::new(Cpu::new(2, Some(isa))), DType::Bf16);
             let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
-            let moments = Moments { dtype, second: true };
+            let moments = Moments { dtype, ..Moments::default() };
             let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
             for step in 1..=5 {
                 setup.set(step, 5.0, 64.0);
@@ -303,7 +334,7 @@ fn codes_of_moments_fade() {
     let run = |dtype| {
         let mut setup = Setup::new(Arc::new(Cpu::new(1, None)), DType::F32);
         let shares = Rc::new(Shares::alone(&setup.device, &setup.params));
-        let moments = Moments { dtype, second: true };
+        let moments = Moments { dtype, ..Moments::default() };
         let mut optimizer = AdamW::shared(&setup.device, &setup.params, shares, moments);
         for step in 1..=60 {
             setup.set(step, 5.0, 64.0);

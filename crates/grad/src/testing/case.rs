@@ -191,6 +191,11 @@ fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: b
     let (params, ids) = weights(device, &numbers.params, wide);
     let batch = case.stream.upload(device);
     let mut grads = Grads::zeros(device, &params);
+    // What they hold when a step begins has no meaning.
+    for (_, grad) in grads.iter() {
+        device.machine.write(grad, &vec![0xff; grad.bytes() as usize]);
+    }
+    grads.clear(device);
     let counters = Counters::default();
     let places = Places::none();
     let x = (case.cols > 0).then(|| upload(device, &numbers.x, dtype, Category::Data, strided));
@@ -201,6 +206,7 @@ fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: b
     let found = download(device, &y);
     drop(y);
     let dx = tape.backward(dy, &mut grads).map(|dx| download(device, &dx));
+    grads.settle(device);
     let dw = grads.iter().map(|(_, grad)| download(device, grad)).collect();
     let usage = device.pool.usage();
     assert_eq!(usage.by_category[Category::Activations as usize], 0, "{}: activations are left", case.what);

@@ -204,11 +204,11 @@ struct Rehearsal {
 
 impl Workload<'_> {
     /// All micro batches have the same shape, so what a rank does repeats after a while: without a pipeline with every micro
-    /// batch, in a pipeline with every micro batch once all stages are at work, in an interleaved one with every group of `pp`.
+    /// batch but the first, whose products write gradients, and the last, whose gradients are summed over ranks; in a pipeline with every micro batch once all stages are at work, in an interleaved one with every group of `pp`.
     fn rehearsal(&self, micro_batches: usize) -> Rehearsal {
         let (pp, chunks) = (self.how.ranks.grid.pp, self.how.ranks.virtual_stages);
         let (period, second) = match (pp, chunks) {
-            (1, _) => (1, 2),
+            (1, _) => (1, 3),
             // Before the first backward pass come pp - 1 micro batches, after the last forward pass as many; ...
             (_, 1) => (1, pp + 2),
             // ... 2 (pp - 1) + (chunks - 1) pp passes of single stages, which are less than one and a half times pp micro batches.
@@ -237,8 +237,7 @@ fn waited(first: &Waits, both: &Waits, repeats: f64) -> Waits {
     waits
 }
 
-/// What a step sends: as much as the second step, and for each micro batch that was not run what the second step's second one
-/// sent.
+/// What a step sends: as much as the second step, and for each period that was not run what that sent more than the first.
 fn sent(first: &Wires, both: &Wires, repeats: u64) -> Wires {
     let mut wires = both.clone();
     for (key, wire) in &mut wires {

@@ -1,5 +1,6 @@
 //! Checkpoints: written while steps go on, they hold what was there when they began.
 
+use fathom_grad::Moments;
 use fathom_tensor::DType;
 use fathom_train::{Checkpoints, Progress, Trainer};
 
@@ -59,7 +60,7 @@ fn a_checkpoint_is_of_the_moment_it_began() {
 #[test]
 fn codes_of_moments_resume() {
     let how = how(fathom_grad::Places::none(), 256);
-    let moments = fathom_grad::Moments { dtype: DType::F8E4M3, second: true };
+    let moments = Moments { dtype: DType::F8E4M3, ..Moments::default() };
     for dtype in [DType::F32, DType::Bf16] {
         let (one_folder, other_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let trainer = || crate::step::trainer_with(2, dtype, moments);
@@ -88,6 +89,40 @@ fn codes_of_moments_resume() {
         save(&one, one_folder.path(), 8);
         save(&other, other_folder.path(), 8);
         same();
+    }
+}
+
+/// A run without masters goes on as if it had never been interrupted; one that wants masters begins them as the weights, and one that
+/// has no use for them leaves them.
+#[test]
+fn weights_without_masters_resume() {
+    let how = how(fathom_grad::Places::none(), 256);
+    let moments = |masters| Moments { masters, ..Moments::default() };
+    let trainer = |masters| crate::step::trainer_with(2, DType::Bf16, moments(masters));
+    let step = |trainer: &mut Trainer| trainer.step(&[micro(256)], &how).unwrap().loss.wait_f32().to_bits();
+    let saved = |trainer: &Trainer, folder: &std::path::Path| {
+        let checkpoints = Checkpoints::new(folder, 1);
+        checkpoints.begin(trainer, &Progress::default()).unwrap().finish(&trainer.device).unwrap();
+        checkpoints
+    };
+    for (before, after) in [(false, false), (false, true), (true, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = trainer(before);
+        for _ in 0..3 {
+            step(&mut one);
+        }
+        let checkpoints = saved(&one, folder.path());
+        let mut other = trainer(after);
+        checkpoints.load_latest(&mut other).unwrap();
+        for (id, param) in other.params.iter() {
+            let master = other.optimizer().state(id).unwrap().master.as_ref();
+            assert_eq!(master.is_some(), after);
+            let weight = other.device.to_f32(&param.value.tensor());
+            assert!(master.is_none_or(|master| other.device.to_f32(&master.tensor()) == weight));
+        }
+        let (of_one, of_other) = (step(&mut one), step(&mut other));
+        assert_eq!(of_one, of_other, "the loss is that of the same weights: {before} {after}");
+        assert_eq!(bits(&one) == bits(&other), before == after);
     }
 }
 

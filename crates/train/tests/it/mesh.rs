@@ -110,8 +110,8 @@ pub const ONE: Case = Case {
     narrow: None,
 };
 
-const ADAMW: Moments = Moments { dtype: DType::F32, second: true };
-const CODED: Moments = Moments { dtype: DType::F8E4M3, second: true };
+const ADAMW: Moments = Moments { dtype: DType::F32, second: true, masters: true };
+const CODED: Moments = Moments { dtype: DType::F8E4M3, ..ADAMW };
 
 fn ranks(case: &Case, rank: usize) -> Ranks {
     let Case { grid, chunks: virtual_stages, sharding, cp_comm, cp_dynamic, .. } = *case;
@@ -432,6 +432,9 @@ fn other_optimizers_compute_the_same_step() {
     let coded = Case { moments: CODED, ..ONE };
     check(Case { grid, ..coded }, true);
     check(Case { grid, on_disk: true, dtype: DType::Bf16, ..coded }, true);
+    let bare = Case { moments: Moments { masters: false, ..ADAMW }, dtype: DType::Bf16, ..ONE };
+    check(Case { grid, on_disk: true, ..bare }, true);
+    check(Case { grid: Grid { dp: 2, ..Grid::default() }, ..bare }, false);
 }
 
 /// Moments as e4m3 codes: the losses are near those with f32 moments, and more like them than those of another learning rate.

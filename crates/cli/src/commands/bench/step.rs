@@ -12,7 +12,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
 use fathom_cuda::{Cuda, Graphs};
-use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
+use fathom_grad::{OnDisk, Place, Places};
 use fathom_model::{Caps, Init, Model, NarrowLayers, Spec, initialise};
 use fathom_tensor::spill::{Codec, free_bytes};
 use fathom_tensor::{DType, Device, Profile};
@@ -33,7 +33,7 @@ use crate::{choices, device, gpu, profiles};
 
 /// Runs the benchmark.
 pub fn run(args: &Bench) -> Result<()> {
-    let places = places(args)?;
+    let (places, optimizer) = (places(args)?, optimizer(args)?);
     for tokens in tokens(args)? {
         let spec = llama(args, tokens)?;
         if args.docs == 0 || args.docs > tokens {
@@ -51,8 +51,8 @@ pub fn run(args: &Bench) -> Result<()> {
             caps,
             ranks: mesh::mesh(args, tokens)?,
             narrow: narrow(args, tokens)?,
-            z_loss: 0.0,
-            adamw: AdamWSettings::default(),
+            z_loss: optimizer.optimizer.z_loss as f32,
+            adamw: stage::adamw(&optimizer),
         };
         if args.places == "auto" {
             how.places = solved(args, &spec, &how, tokens)?;
@@ -92,6 +92,13 @@ fn places(args: &Bench) -> Result<Places> {
     };
     let places = places.with_codec(codec).with_fraction(args.fraction);
     Ok(places.with_tiles(args.tile_rows).with_head_groups(args.head_groups))
+}
+
+/// A recipe that has the keys of `--optimizer` and no other.
+fn optimizer(args: &Bench) -> Result<Recipe> {
+    let sets: Vec<String> = args.optimizer.iter().map(|set| format!("optimizer.{set}")).collect();
+    let loaded: Loaded<Recipe> = Loaded::load(Layers::new().sets(&sets)).context("--optimizer")?;
+    Ok(loaded.value)
 }
 
 /// The number formats of products.
@@ -181,6 +188,7 @@ fn row(args: &Bench, tokens: usize) -> Row {
         .with("tokens", tokens)
         .with("docs", args.docs)
         .with("places", args.places.as_str())
+        .with("optimizer", args.optimizer.join(","))
         .with("gemm", args.gemm.as_str())
         .with("machine", args.machine.as_str())
 }
@@ -221,7 +229,7 @@ fn trainer(
         open_state_disk(device, spec, bed.dtype, how.on_disk, (&how.ranks, how.adamw.moments), folder)?;
     let (model, mut params) = Model::declare_on(device, spec, bed.dtype, state);
     initialise(device, &model, &mut params, Init::new(1));
-    let mut trainer = Trainer::new(device, model, params);
+    let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     trainer.narrow(how.narrow.as_ref())?;
     if how.places.uses(Place::Disk) || how.places.uses(Place::Host) {
         trainer.offload = offload::open(device, &how.places, Room::of(planned, folder, None))?;

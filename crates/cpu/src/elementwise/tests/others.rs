@@ -322,6 +322,7 @@ fn adamw_follows_its_definition() {
                     moments: Elem::F32,
                     coded: None,
                     keys: [1, 2],
+                    weight_key: 3,
                     first: 0,
                     m: m.mat_mut(0).ptr,
                     v: v.mat_mut(0).ptr,
@@ -353,7 +354,9 @@ fn adamw_follows_its_definition() {
                     old.get(0, i) * (1.0 - 0.01)
                         - 0.1 * (want_m(i) / 0.19) / ((want_v(i) / 0.0975).sqrt() + 1e-3)
                 };
-                param.check("param", &param0, 3e-6, |_, i| want(i));
+                // Without a master it is one of its two neighbours, not the nearer.
+                let apart = if elem == Elem::Bf16 && !with_master { 4e-3 } else { 3e-6 };
+                param.check("param", &param0, apart, |_, i| want(i));
                 if with_master {
                     master.check("master", &master0, 3e-6, |_, i| want(i));
                 }

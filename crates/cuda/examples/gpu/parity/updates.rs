@@ -12,17 +12,22 @@ pub const CASES: &[Case] = &[
     Case {
         name: "momentum",
         bounds: ROUNDED,
-        run: |bed| updated(bed, Moments { storage: DType::F32, second: false }),
+        run: |bed| updated(bed, Moments { storage: DType::F32, second: false, masters: true }),
     },
     Case {
         name: "AdamW, bf16 moments",
         bounds: ROUNDED,
-        run: |bed| updated(bed, Moments { storage: DType::Bf16, second: true }),
+        run: |bed| updated(bed, Moments { storage: DType::Bf16, second: true, masters: true }),
+    },
+    Case {
+        name: "AdamW without masters",
+        bounds: ROUNDED,
+        run: |bed| updated(bed, Moments { storage: DType::Bf16, second: true, masters: false }),
     },
     Case {
         name: "AdamW, FP8 moments",
         bounds: ROUNDED,
-        run: |bed| updated(bed, Moments { storage: DType::F8E4M3, second: true }),
+        run: |bed| updated(bed, Moments { storage: DType::F8E4M3, second: true, masters: true }),
     },
     Case { name: "tokens", bounds: EXACT, run: tokens },
     Case { name: "biases of experts", bounds: EXACT, run: balance },
@@ -62,10 +67,11 @@ fn filled(bed: &Bed) -> Made {
 struct Moments {
     storage: DType,
     second: bool,
+    masters: bool,
 }
 
 /// Three updates, each of which reads what the one before has rounded.
-fn updated(bed: &Bed, Moments { storage, second }: Moments) -> Made {
+fn updated(bed: &Bed, Moments { storage, second, masters }: Moments) -> Made {
     let size = 20 * moments::BLOCK;
     let (param, master) = (bed.data(1, [1, size]), bed.wide(1, [1, size]));
     let (m, v) = (zeros(bed, size, storage), zeros(bed, size, storage));
@@ -76,7 +82,7 @@ fn updated(bed: &Bed, Moments { storage, second }: Moments) -> Made {
         let (grad, updates) = (bed.wide(10 + update, [1, size]), bed.ints([1, 1], |_| update as i32));
         bed.machine().adamw(&AdamW {
             param: &param,
-            master: (bed.dtype != DType::F32).then_some(&master),
+            master: (masters && bed.dtype != DType::F32).then_some(&master),
             m: &m,
             v: second.then_some(&v),
             scales: (storage == DType::F8E4M3).then_some(scales),

@@ -11,7 +11,6 @@ mod machine;
 mod norms;
 mod optimizer;
 mod products;
-mod quantise;
 mod sample;
 mod types;
 

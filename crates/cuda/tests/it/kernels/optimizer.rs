@@ -72,6 +72,22 @@ fn momentum_alone() {
     });
 }
 
+/// Weights that are rounded up or down by the same noise on both machines; f32 ones are not.
+#[test]
+fn weights_without_masters() {
+    for types in [[DType::Bf16, DType::F32], [DType::Bf16; 2], [DType::F32; 2]] {
+        same("adamw", |device| {
+            let weights = Weights { master: None, ..Weights::new(device, 2500, types) };
+            let (scale, skip) = (scalar(device, 0.5), scalar(device, 0.0));
+            for step in 1..4 {
+                let updates = device.from_i32(&[step], Category::Data);
+                device.machine.adamw(&weights.op([&scale, &skip, &updates]));
+            }
+            vec![weights.param, weights.m, weights.v]
+        });
+    }
+}
+
 #[test]
 fn updates() {
     for types in [[DType::F32; 2], [DType::Bf16, DType::F32], [DType::F32, DType::Bf16], [DType::Bf16; 2]] {

@@ -82,6 +82,10 @@ impl Op for Linear {
         false
     }
 
+    fn writes_weight(&self) -> bool {
+        true
+    }
+
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let product = 2 * rows as u64 * params[0][0] as u64 * params[0][1] as u64;
         Flops { forward: product, input: product, weight: product, extra: 0 }
@@ -110,7 +114,7 @@ impl Op for Linear {
         if let Some(dw) = &dw[0] {
             let b = saved.input(0);
             let dy = &like(x, dy, b);
-            let op = MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: true };
+            let op = MatMul { a: dy, a_trans: true, b, b_trans: false, c: dw, accumulate: x.adds };
             x.product(self.narrow.as_ref(), Pass::Weight, op);
         }
         if let Some(Some(dbias)) = dw.get(1) {

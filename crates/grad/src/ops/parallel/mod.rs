@@ -139,9 +139,9 @@ impl Parallel {
         x.product(self.narrow.as_ref(), Pass::Input, op);
     }
 
-    /// `dw += dy^T a`.
+    /// `dw += dy^T a`, or `dw = dy^T a`.
     fn gradient(&self, x: &Exec<'_>, dy: &Tensor, a: &Tensor, dw: &Tensor) {
-        let op = MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: true };
+        let op = MatMul { a: dy, a_trans: true, b: a, b_trans: false, c: dw, accumulate: x.adds };
         x.product(self.narrow.as_ref(), Pass::Weight, op);
     }
 }
@@ -172,6 +172,10 @@ impl Op for Parallel {
 
     fn accumulates(&self) -> bool {
         false
+    }
+
+    fn writes_weight(&self) -> bool {
+        true
     }
 
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {

@@ -1,5 +1,5 @@
-// Narrow storage with scales: 8-bit floats by tensor, by rows of 128 and by tiles of 128 x 128, and the micro-scaling formats
-// (OCP MX 1.0: 32 neighbours with a power of two). A stored number times its scale is the value.
+// Operands of products in fewer bits: 8-bit floats with a scale a tensor or a block, and the micro-scaling formats (OCP MX 1.0: 32
+// neighbours with a power of two). An element times its scale is the value.
 #include "base.cuh"
 
 // The bits of a size; 0 of what is not finite.
@@ -249,98 +249,4 @@ ENTRY(256) sizes(Mat x, float* most, i64 rows, i64 cols, i64 part) {
     }
   const float all = block_max(as_float(top));
   if (threadIdx.x == 0) most[blockIdx.x] = all;
-}
-
-// From parts' sizes to the scale that makes the largest element `most`; 1 for a tensor of zeros. One thread.
-ENTRY(32) scale_of_sizes(const float* sizes, float* scale, i32 count, float most) {
-  if (threadIdx.x) return;
-  float top = 0.f;
-  for (int i = 0; i < count; i++) top = fmaxf(top, sizes[i]);
-  *scale = top > 0.f ? top / most : 1.f;
-}
-
-// out = x / scale.
-ENTRY(256) quantise(Mat x, Mat out, const float* scale, i64 rows, i64 cols, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] /= *scale;
-  store8(out, c.row, c.col, cols - c.col, v);
-}
-
-// Rows of 128: sixteen neighbours have a block. scales f32 [rows, cols / 128].
-ENTRY(256) quantise_rows(Mat x, Mat out, Mat scales, i64 rows, i64 cols, i32 shift, i32 pieces, float most) {
-  const Cell c = cell(shift, pieces);
-  const bool inside = c.row < rows && c.col < cols;
-  float v[8], top = 0.f;
-  if (inside) load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) top = inside ? fmaxf(top, fabsf(v[i])) : 0.f;
-  #pragma unroll
-  for (int o = 8; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
-  if (!inside) return;
-  const float scale = top > 0.f ? top / most : 1.f;
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] /= scale;
-  store8(out, c.row, c.col, cols - c.col, v);
-  if (c.col % 128 == 0) store(scales, c.row, c.col / 128, scale);
-}
-
-// Tiles of 128 x 128, a block each, `across` of them in a row. scales f32 [rows / 128, cols / 128].
-ENTRY(256) quantise_tiles(Mat x, Mat out, Mat scales, i64 rows, i64 cols, i32 across, float most) {
-  const i64 down = blockIdx.x / across, beside = blockIdx.x % across, col = beside * 128 + threadIdx.x % 16 * 8;
-  float v[8], top = 0.f;
-  for (i64 row = down * 128 + threadIdx.x / 16; row < min(down * 128 + 128, rows); row += 16) {
-    load8(v, x, row, col, cols - col);
-    #pragma unroll
-    for (int i = 0; i < 8; i++) top = fmaxf(top, fabsf(v[i]));
-  }
-  top = block_max(top);
-  const float scale = top > 0.f ? top / most : 1.f;
-  if (threadIdx.x == 0) store(scales, down, beside, scale);
-  for (i64 row = down * 128 + threadIdx.x / 16; row < min(down * 128 + 128, rows); row += 16) {
-    load8(v, x, row, col, cols - col);
-    #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] /= scale;
-    store8(out, row, col, cols - col, v);
-  }
-}
-
-// out = x scales, a scale for each `high` rows by `wide` columns (wide a multiple of eight).
-ENTRY(256) dequantise(Mat x, Mat scales, Mat out, i64 rows, i64 cols, i32 high, i32 wide, i32 shift, i32 pieces) {
-  const Cell c = cell(shift, pieces);
-  if (c.row >= rows || c.col >= cols) return;
-  const float scale = load(scales, c.row / high, c.col / wide);
-  float v[8];
-  load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) v[i] *= scale;
-  store8(out, c.row, c.col, cols - c.col, v);
-}
-
-// Micro-scaling: elements of `mant` bits of mantissa, 2^low the least normal number, `most` the largest number, 2^high its
-// power of two. Four neighbours have a block of 32. With `scales` u8 [rows, cols / 32] (E8M0) given, out holds the elements;
-// without, their values times the scale, which is what a product would see.
-ENTRY(256) micro_scale(Mat x, Mat out, u8* scales, i64 scales_stride, i64 rows, i64 cols, i32 shift, i32 pieces, i32 mant, i32 low, i32 high, float most) {
-  const Cell c = cell(shift, pieces);
-  const bool inside = c.row < rows && c.col < cols;
-  float v[8], top = 0.f;
-  if (inside) load8(v, x, c.row, c.col, cols - c.col);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) top = inside ? fmaxf(top, fabsf(v[i])) : 0.f;
-  #pragma unroll
-  for (int o = 2; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
-  if (!inside) return;
-  // The largest power of two in the block over the largest in the format, in E8M0's range.
-  const int e = min(max((int)(as_bits(top) >> 23) - 127 - high, -127), 127);
-  const double scale = __longlong_as_double((i64)(e + 1023) << 52);
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const float near = small_round(fminf(fmaxf((float)(v[i] / scale), -most), most), mant, low);
-    v[i] = v[i] != v[i] ? v[i] : scales ? near : (float)(near * scale);
-  }
-  store8(out, c.row, c.col, cols - c.col, v);
-  if (scales && c.col % 32 == 0) scales[c.row * scales_stride + c.col / 32] = (u8)(e + 127);
 }
