@@ -55,6 +55,29 @@ fn a_checkpoint_is_of_the_moment_it_began() {
     }
 }
 
+/// A refusal names the checkpoint before the damaged one, and how to go on from there.
+#[test]
+fn a_damaged_checkpoint_names_the_one_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path(), 2);
+    let mut one = trainer(1, DType::F32);
+    let steps = [3, 5].map(|step| Progress { step, ..Progress::default() });
+    for progress in &steps {
+        checkpoints.begin(&one, progress).unwrap().finish(&one.device).unwrap();
+    }
+    for (damage, file) in [("moment1/model.safetensors", "moment1"), ("state.json", "state.json")] {
+        let file_of_it = folder.path().join("step-00000005").join(damage);
+        std::fs::write(&file_of_it, "{").unwrap();
+        std::fs::write(folder.path().join("LATEST"), "step-00000005").unwrap();
+        let error = checkpoints.load_latest(&mut one).unwrap_err().to_string();
+        for text in [file, "LATEST", "go on from step-00000003"] {
+            assert!(error.contains(text), "{text}: {error}");
+        }
+        std::fs::write(folder.path().join("LATEST"), "step-00000003\n").unwrap();
+        assert_eq!(checkpoints.load_latest(&mut one).unwrap().as_ref(), Some(&steps[0]));
+    }
+}
+
 /// Moments that are codes are stored as what they stand for, and go on as if they had never been.
 #[test]
 fn codes_of_moments_resume() {
