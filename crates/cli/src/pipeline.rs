@@ -67,10 +67,11 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
     let _claimed = folder::claim(&job.folder, &job.live)?;
     folder::same_recipe(&job.folder, loaded)?;
     if job.is_done() {
+        job.page_if_missing()?;
         job.live.say(&format!(
             "{} is finished already; its report is {}",
             job.folder.display(),
-            job.folder.join("report.html").display()
+            job.page().display()
         ));
         crew.nothing_to_do();
         return Ok(Outcome::Finished);
@@ -91,6 +92,18 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
 impl Job<'_> {
     fn log(&self) -> PathBuf {
         self.folder.join("metrics.jsonl")
+    }
+
+    fn page(&self) -> PathBuf {
+        self.folder.join("report.html")
+    }
+
+    /// The report of a run that was killed between its last event and its page.
+    fn page_if_missing(&self) -> Result<()> {
+        match self.page().exists() {
+            true => Ok(()),
+            false => Ok(fathom_report::html::write_page(&self.log(), &self.page())?),
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -212,7 +225,6 @@ impl Job<'_> {
             stores,
             measures: alone && self.recipe.eval.enabled,
             measure_s,
-            stage_start: begun.step - begun.stage_step,
             tensorboard: match self.recipe.run.tensorboard {
                 true => {
                     Some(EventFile::resume(&self.folder.join("tensorboard"), unix_s() as u64, begun.step)?)
@@ -256,9 +268,8 @@ impl Job<'_> {
             trainer = Trainer::new(&device, model, params);
             let measure_s = self.measure_s();
             let (recipe, live, measures) = (self.recipe, &mut self.live, self.recipe.eval.enabled);
-            let (stage_start, tensorboard) = (0, None);
-            let mut watch =
-                Watch { recipe, live, tokenizer, stores, measures, measure_s, stage_start, tensorboard };
+            let tensorboard = None;
+            let mut watch = Watch { recipe, live, tokenizer, stores, measures, measure_s, tensorboard };
             watch.measure(&trainer, describe::after(self.recipe), progress.step, &mut metrics)?;
         }
         let subject = Subject { trainer: &trainer, tokenizer, stores };
@@ -297,16 +308,14 @@ impl Job<'_> {
     fn export(&self, device: &Device, model: &Model, params: &Params, tokenizer: &Tokenizer) -> Result<()> {
         let special = &self.special(tokenizer)?;
         let folder = self.folder.join("model");
-        let files = self.folder.join("data/tokenizer");
-        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| files.join(name));
-        let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
+        let copy = device::tokenizer_files(&device::tokenizer_folder(self.recipe, &self.folder)?);
         let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
         save_hf(device, model, params, &folder, options)?;
         Ok(())
     }
 
     fn report(&self) -> Result<()> {
-        let page = self.folder.join("report.html");
+        let page = self.page();
         fathom_report::html::write_page(&self.log(), &page)?;
         let log = fathom_report::RunLog::read(self.log())?;
         for verdict in fathom_report::verdict::verdicts(&log) {
@@ -340,7 +349,6 @@ struct Watch<'a> {
     /// Measures between stages: not while the model is spread over ranks.
     measures: bool,
     measure_s: Option<f64>,
-    stage_start: u64,
     /// Shows the run while it goes on.
     tensorboard: Option<EventFile>,
 }
@@ -381,7 +389,6 @@ impl Hooks for Watch<'_> {
     }
 
     fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
-        self.stage_start = stage.start_step;
         self.live.later_s = self.measure_s.unwrap_or(0.0);
         self.live.say(&format!(
             "stage {}: {} tokens, {}; planned peak {}",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::Layers;
 use fathom_model::{
     FolderOptions, Model, SafeTensors, SaveOptions, Source, Spec, SpecialIds, load, open_config, save_hf,
 };
@@ -15,20 +15,8 @@ use fathom_train::recipe::{Machine, Recipe};
 use fathom_train::{Progress, stage};
 
 use crate::args::Convert;
+use crate::library::resolve;
 use crate::{device, pipeline};
-
-/// Files of a tokenizer that go with a model.
-const TOKENIZER_FILES: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-];
 
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
@@ -76,10 +64,10 @@ fn checkpoint(from: &Path) -> Result<Found> {
     if !path.is_file() {
         bail!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
     }
-    let loaded: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
+    let loaded = resolve(Layers::new().file(&path))?;
     let weights = SafeTensors::open_folder(&folder.join("model"))?;
     let spec = spec_of(&loaded.value, stage_of(&folder)?, &weights)?;
-    let tokenizer = run.join("data/tokenizer");
+    let tokenizer = device::tokenizer_folder(&loaded.value, &run)?;
     let special = match &loaded.value.model.from {
         Some(from) => open_config(&device::model_folder(from)?)?.1,
         None => special(&tokenizer)?,
@@ -141,8 +129,7 @@ fn convert(args: &Convert, found: Found) -> Result<()> {
     let held = if dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
     let (model, mut params) = Model::declare(&device, &spec, held);
     load(&device, &model, &mut params, &weights)?;
-    let files = TOKENIZER_FILES.map(|name| tokenizer.join(name));
-    let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
+    let copy = device::tokenizer_files(&tokenizer);
     let weights = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };
     save_hf(&device, &model, &params, &args.to, FolderOptions { weights, special: &special, copy: &copy })?;
     let count = params.num_elements();
