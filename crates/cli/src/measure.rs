@@ -9,6 +9,9 @@ use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, Windows, bits_per_byte, find_needles};
 use fathom_eval::{loss_by_position, loss_by_position_same_documents};
+use fathom_grad::Params;
+use fathom_model::Model;
+use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Stores, Trainer};
@@ -20,10 +23,27 @@ const SHORTEST_NEEDLE: usize = 256;
 /// Texts that needles lie in.
 const FILLER_TEXTS: usize = 8;
 
+/// A model on its device.
+#[derive(Clone, Copy)]
+pub struct OnDevice<'a> {
+    /// Where it computes.
+    pub device: &'a Device,
+    /// The architecture.
+    pub model: &'a Model,
+    /// Its weights.
+    pub params: &'a Params,
+}
+
+impl<'a> From<&'a Trainer> for OnDevice<'a> {
+    fn from(trainer: &'a Trainer) -> OnDevice<'a> {
+        OnDevice { device: &trainer.device, model: &trainer.model, params: &trainer.params }
+    }
+}
+
 /// What is measured on.
 pub struct Subject<'a> {
     /// The model.
-    pub trainer: &'a Trainer,
+    pub of: OnDevice<'a>,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// The stores with the held-out documents.
@@ -60,9 +80,9 @@ pub fn measure(
     extent: &Extent,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
-    let trainer = subject.trainer;
+    let OnDevice { device, model, params } = subject.of;
     let limits = EngineLimits { context_tokens: extent.tokens + ANSWER_TOKENS, chunk_tokens: 1024 };
-    let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let mut documents = real_ids(subject);
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
@@ -160,9 +180,9 @@ pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
 /// A greedy continuation of the beginning of a held-out document, for the report.
 pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
     let Some(ids) = real_ids(subject).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
-    let trainer = subject.trainer;
+    let OnDevice { device, model, params } = subject.of;
     let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
-    let engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let prompt = ids[..64].to_vec();
     let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
     let (prompt, text) = (subject.tokenizer.decode(&prompt), subject.tokenizer.decode(&answer));
