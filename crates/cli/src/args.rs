@@ -6,6 +6,7 @@ mod quality;
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "ballista")]
@@ -119,6 +120,11 @@ pub enum Recipes {
         /// The file; `NAME.toml` if not given.
         file: Option<PathBuf>,
     },
+}
+
+/// As many threads as a recipe may have.
+fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=4096)
 }
 
 /// What computes, where no recipe says it.
@@ -329,7 +335,7 @@ pub struct Generate {
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
     /// Threads; 0 for all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
 }
 
@@ -455,7 +461,7 @@ pub struct Bench {
     #[arg(long, default_value = "bf16")]
     pub dtype: String,
     /// Threads; 0 for all cores.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
     /// Repeats; the median counts.
     #[arg(long, default_value_t = 5)]

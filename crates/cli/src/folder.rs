@@ -13,12 +13,13 @@ use serde_json::Value;
 
 use crate::live::Live;
 
-/// Keys that may differ between a run and its resumption: they change no number; the mesh, none but by rounding. `*` stands for
-/// any index, a dot at the end for everything below.
-const FREE: [&str; 8] = [
+/// Keys that may differ between a run and its resumption: they change no number of the training; the mesh, none but by rounding.
+/// `*` stands for any index, a dot at the end for everything below.
+const FREE: [&str; 9] = [
     "machine.",
     "mesh.",
     "checkpoint.",
+    "eval.",
     "data.ahead",
     "run.out",
     "run.profile",
@@ -64,22 +65,16 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     if before.as_deref() == Some(loaded.text()) {
         return Ok(());
     }
-    if before.is_some() && !is_begun(folder)? {
+    if before.is_some()
+        && let Some(said) = untrained(folder)?
+    {
         // Such as a path that was misspelt: nothing came of it, and its first line would name the old keys.
-        let log = folder.join("metrics.jsonl");
-        match fs::remove_file(&log) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", log.display()));
-            }
-            _ => {}
-        }
-        // Nothing was made of what it curated either.
-        let curated = folder.join("data/curated");
-        match fs::remove_dir_all(&curated) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", curated.display()));
-            }
-            _ => {}
+        remove(folder, "metrics.jsonl")?;
+        remove(folder, "steps.json")?;
+        let has_text = said.iter().any(|event| matches!(Event::from_value(event), Some(Event::Data(_))));
+        if !has_text {
+            // Nothing was made of what it curated either.
+            remove(folder, "data/curated")?;
         }
     } else if before.is_some() {
         let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
@@ -96,15 +91,28 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(write_file(&path, loaded.text().as_bytes())?)
 }
 
-/// Whether a run has done more than to say what it would do: it has text, or a checkpoint.
-fn is_begun(folder: &Path) -> Result<bool> {
+/// Removes what another recipe left, if it is there.
+fn remove(folder: &Path, name: &str) -> Result<()> {
+    let path = folder.join(name);
+    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The log of a run that has trained nothing: no step, no checkpoint. Text that it made is made again where that has to be.
+fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
     let log = folder.join("metrics.jsonl");
     // A recipe without a log is nobody's run, so not ours to replace.
     if !log.exists() || folder.join("checkpoints").exists() {
-        return Ok(true);
+        return Ok(None);
     }
-    let only_said = |event: &Value| matches!(Event::from_value(event), Some(Event::Run(_)));
-    Ok(!read_events(log)?.iter().all(only_said))
+    let said = read_events(log)?;
+    let is_step = |event: &Value| matches!(Event::from_value(event), Some(Event::Step(_)));
+    Ok((!said.iter().any(is_step)).then_some(said))
 }
 
 /// Whether a key may change; `exact`: every place of activations gives back the bits that it was given.

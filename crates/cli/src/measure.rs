@@ -3,19 +3,47 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use fathom_base::Score;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, Windows, bits_per_byte, find_needles};
 use fathom_eval::{loss_by_position, loss_by_position_same_documents};
+use fathom_grad::Params;
+use fathom_model::Model;
+use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Stores, Trainer};
 
+/// Tokens that a prompt leaves for its answer.
+pub const ANSWER_TOKENS: usize = 64;
+/// Shortest needle prompt.
+const SHORTEST_NEEDLE: usize = 256;
+/// Texts that needles lie in.
+const FILLER_TEXTS: usize = 8;
+
+/// A model on its device.
+#[derive(Clone, Copy)]
+pub struct OnDevice<'a> {
+    /// Where it computes.
+    pub device: &'a Device,
+    /// The architecture.
+    pub model: &'a Model,
+    /// Its weights.
+    pub params: &'a Params,
+}
+
+impl<'a> From<&'a Trainer> for OnDevice<'a> {
+    fn from(trainer: &'a Trainer) -> OnDevice<'a> {
+        OnDevice { device: &trainer.device, model: &trainer.model, params: &trainer.params }
+    }
+}
+
 /// What is measured on.
 pub struct Subject<'a> {
     /// The model.
-    pub trainer: &'a Trainer,
+    pub of: OnDevice<'a>,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// The stores with the held-out documents.
@@ -52,9 +80,9 @@ pub fn measure(
     extent: &Extent,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
-    let trainer = subject.trainer;
-    let limits = EngineLimits { context_tokens: extent.tokens + 64, chunk_tokens: 1024 };
-    let mut engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let OnDevice { device, model, params } = subject.of;
+    let limits = EngineLimits { context_tokens: extent.tokens + ANSWER_TOKENS, chunk_tokens: 1024 };
+    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let mut documents = real_ids(subject);
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
@@ -126,31 +154,51 @@ fn needles(
     budget: Option<Duration>,
 ) -> Result<Option<fathom_eval::Needles>> {
     let (trials, depths) = (recipe.eval.needle_trials, recipe.eval.needle_depths);
-    let lengths_tokens: Vec<usize> = std::iter::successors(Some(256), |tokens| Some(tokens * 2))
-        .take_while(|tokens| *tokens <= extent.tokens)
-        .collect();
+    let lengths_tokens = needle_lengths(extent.tokens, engine.max_tokens());
     if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
         return Ok(None);
     }
-    let filler: Vec<String> = documents
-        .iter()
-        .take(8)
-        .flat_map(|ids| subject.tokenizer.decode(ids).lines().map(str::to_string).collect::<Vec<_>>())
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let filler = needle_filler(documents.iter().map(|ids| subject.tokenizer.decode(ids)));
     let depths = (0..depths).map(|index| index as f64 / (depths.max(2) - 1) as f64).collect();
     let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, budget };
     Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
 }
 
+/// Lengths of needle prompts, each twice the one before, up to `tokens`, for a model that takes `room` tokens with the answer.
+pub fn needle_lengths(tokens: usize, room: usize) -> Vec<usize> {
+    let most = tokens.min(room.saturating_sub(ANSWER_TOKENS));
+    let lengths = std::iter::successors(Some(SHORTEST_NEEDLE), |length| length.checked_mul(2));
+    lengths.take_while(|length| *length <= most).collect()
+}
+
+/// Lines of the first of these texts, for needles to lie between.
+pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let lines = |text: String| text.lines().map(str::to_string).collect::<Vec<_>>();
+    texts.take(FILLER_TEXTS).flat_map(lines).filter(|line| !line.trim().is_empty()).collect()
+}
+
 /// A greedy continuation of the beginning of a held-out document, for the report.
 pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
     let Some(ids) = real_ids(subject).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
-    let trainer = subject.trainer;
+    let OnDevice { device, model, params } = subject.of;
     let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
-    let engine = Engine::new(&trainer.device, &trainer.model, &trainer.params, subject.tokenizer, limits);
+    let engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let prompt = ids[..64].to_vec();
     let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
     let (prompt, text) = (subject.tokenizer.decode(&prompt), subject.tokenizer.decode(&answer));
     Ok(Some(events::Sample { step, prompt, text }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Positions that are learned end, and the answer comes behind the prompt.
+    #[test]
+    fn needles_leave_room_for_the_answer() {
+        assert_eq!(needle_lengths(1024, 1024 + ANSWER_TOKENS), [256, 512, 1024]);
+        assert_eq!(needle_lengths(1024, 1024), [256, 512]);
+        assert_eq!(needle_lengths(255, 4096), []);
+        assert_eq!(needle_lengths(usize::MAX, 64), []);
+    }
 }

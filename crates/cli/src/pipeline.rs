@@ -3,12 +3,13 @@
 
 mod corpus;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;
@@ -20,15 +21,14 @@ use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
-use fathom_train::parallel::whole;
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, new_model, stage, train_experts,
+    Checkpoints, Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, new_model, stage, train_experts,
 };
 
 use crate::crew::Crew;
 use crate::live::Live;
-use crate::measure::{Extent, Subject, measure, sample};
+use crate::measure::{Extent, OnDevice, Subject, measure, sample};
 use crate::{choices, commands, describe, device, folder, gpu, ranks};
 
 /// The specification that a recipe starts from.
@@ -67,10 +67,11 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
     let _claimed = folder::claim(&job.folder, &job.live)?;
     folder::same_recipe(&job.folder, loaded)?;
     if job.is_done() {
+        job.page_if_missing()?;
         job.live.say(&format!(
             "{} is finished already; its report is {}",
             job.folder.display(),
-            job.folder.join("report.html").display()
+            job.page().display()
         ));
         crew.nothing_to_do();
         return Ok(Outcome::Finished);
@@ -91,6 +92,18 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
 impl Job<'_> {
     fn log(&self) -> PathBuf {
         self.folder.join("metrics.jsonl")
+    }
+
+    fn page(&self) -> PathBuf {
+        self.folder.join("report.html")
+    }
+
+    /// The report of a run that was killed between its last event and its page.
+    fn page_if_missing(&self) -> Result<()> {
+        match self.page().exists() {
+            true => Ok(()),
+            false => Ok(fathom_report::html::write_page(&self.log(), &self.page())?),
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -212,7 +225,6 @@ impl Job<'_> {
             stores,
             measures: alone && self.recipe.eval.enabled,
             measure_s,
-            stage_start: begun.step - begun.stage_step,
             tensorboard: match self.recipe.run.tensorboard {
                 true => {
                     Some(EventFile::resume(&self.folder.join("tensorboard"), unix_s() as u64, begun.step)?)
@@ -221,7 +233,9 @@ impl Job<'_> {
             },
         };
         if begun.step == 0 && self.recipe.model.from.is_some() && alone {
-            run.before(&mut |trainer, metrics| hooks.measure(trainer, "before_extension", 0, metrics))?;
+            run.before(&mut |trainer, metrics| {
+                hooks.measure(trainer.into(), "before_extension", 0, metrics)
+            })?;
         }
         let outcome = run.train(&mut hooks)?;
         let progress = run.progress().clone();
@@ -238,33 +252,55 @@ impl Job<'_> {
     /// The model and the report of a run whose stages are done.
     fn finish(
         mut self,
-        mut trainer: Trainer,
+        trainer: Trainer,
         mut metrics: MetricsWriter,
         tokenizer: &Tokenizer,
         shared: &ranks::Shared<'_>,
         progress: &fathom_train::Progress,
     ) -> Result<()> {
         let stores = shared.stores;
-        if trainer.device.mesh.grid().ranks() == 1 {
-            self.export(&trainer.device, &trainer.model, &trainer.params, tokenizer)?;
-        } else if let Some((model, params)) = whole(&trainer) {
-            self.export(&trainer.device, &model, &params, tokenizer)?;
-            // The parts of all ranks are one model now, which this rank measures.
-            drop((model, params, trainer));
-            let device = device::open(&self.recipe.machine)?;
-            let device::Loaded { model, params } = device::load(&device, &self.folder.join("model"), None)?;
-            trainer = Trainer::new(&device, model, params);
+        let alone = trainer.device.mesh.grid().ranks() == 1;
+        // Without what training keeps beside the weights: of all ranks together one of them may have no room for it.
+        let (mut device, mut model, mut params) = trainer.into_model();
+        if alone {
+            self.export(&device, &model, &params, tokenizer)?;
+        } else {
+            drop((device, model, params));
+            self.export_of_ranks(progress.step)?;
+            device = device::open(&self.recipe.machine)?;
+            let folder = self.folder.join("model");
+            let Some(whole) = if_there_is_room(&self.live, || device::load(&device, &folder, None))? else {
+                return self.end(metrics, progress);
+            };
+            device::Loaded { model, params } = whole;
             let measure_s = self.measure_s();
             let (recipe, live, measures) = (self.recipe, &mut self.live, self.recipe.eval.enabled);
-            let (stage_start, tensorboard) = (0, None);
-            let mut watch =
-                Watch { recipe, live, tokenizer, stores, measures, measure_s, stage_start, tensorboard };
-            watch.measure(&trainer, describe::after(self.recipe), progress.step, &mut metrics)?;
+            let mut watch = Watch { recipe, live, tokenizer, stores, measures, measure_s, tensorboard: None };
+            let of = OnDevice { device: &device, model: &model, params: &params };
+            watch.measure(of, describe::after(self.recipe), progress.step, &mut metrics)?;
         }
-        let subject = Subject { trainer: &trainer, tokenizer, stores };
-        if let Some(sample) = sample(&subject, progress.step)? {
+        let of = OnDevice { device: &device, model: &model, params: &params };
+        let subject = Subject { of, tokenizer, stores };
+        let sample = if_there_is_room(&self.live, || sample(&subject, progress.step))?;
+        if let Some(sample) = sample.flatten() {
             metrics.write(&Event::Sample(sample))?;
         }
+        self.end(metrics, progress)
+    }
+
+    /// The model of a run over ranks: from its last checkpoint.
+    fn export_of_ranks(&self, step: u64) -> Result<()> {
+        let saved = Checkpoints::new(&self.folder.join("checkpoints"), 1).latest();
+        if saved != Some(step) {
+            bail!(
+                "step {step} could not be saved, and the model is made of what is; run the same command again"
+            );
+        }
+        commands::convert::write_model(&self.folder)
+    }
+
+    /// The last event and the report.
+    fn end(&self, mut metrics: MetricsWriter, progress: &fathom_train::Progress) -> Result<()> {
         metrics.write(&Event::Done(events::Done {
             step: progress.step,
             time_s: self.begun.elapsed().as_secs_f64(),
@@ -297,16 +333,14 @@ impl Job<'_> {
     fn export(&self, device: &Device, model: &Model, params: &Params, tokenizer: &Tokenizer) -> Result<()> {
         let special = &self.special(tokenizer)?;
         let folder = self.folder.join("model");
-        let files = self.folder.join("data/tokenizer");
-        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| files.join(name));
-        let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
+        let copy = device::tokenizer_files(&device::tokenizer_folder(self.recipe, &self.folder)?);
         let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
         save_hf(device, model, params, &folder, options)?;
         Ok(())
     }
 
     fn report(&self) -> Result<()> {
-        let page = self.folder.join("report.html");
+        let page = self.page();
         fathom_report::html::write_page(&self.log(), &page)?;
         let log = fathom_report::RunLog::read(self.log())?;
         for verdict in fathom_report::verdict::verdicts(&log) {
@@ -331,6 +365,22 @@ const MEASURE_SHARE: f64 = 0.09;
 /// Share of a timed run left for export, report and what takes longer than thought.
 const MARGIN_SHARE: f64 = 0.06;
 
+/// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
+/// prompt. Then it is left out, and the run goes on.
+fn if_there_is_room<T>(live: &Live, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    // Weights are only looked at, and what work took is given back when it unwinds.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map(Some),
+        Err(panic) => match panic.downcast_ref::<String>() {
+            Some(text) if text.starts_with("out of memory: ") => {
+                live.say("warning: not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
+                Ok(None)
+            }
+            _ => resume_unwind(panic),
+        },
+    }
+}
+
 /// Shows steps and measures after stages.
 struct Watch<'a> {
     recipe: &'a Recipe,
@@ -340,7 +390,6 @@ struct Watch<'a> {
     /// Measures between stages: not while the model is spread over ranks.
     measures: bool,
     measure_s: Option<f64>,
-    stage_start: u64,
     /// Shows the run while it goes on.
     tensorboard: Option<EventFile>,
 }
@@ -349,7 +398,7 @@ impl Watch<'_> {
     /// Measures up to the run's longest sequence.
     fn measure(
         &mut self,
-        trainer: &Trainer,
+        of: OnDevice<'_>,
         when: &str,
         step: u64,
         metrics: &mut MetricsWriter,
@@ -360,13 +409,13 @@ impl Watch<'_> {
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
         let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
-        let moment =
-            Moment { when: when.into(), step, trained_tokens: trainer.model.spec.max_positions as u64 };
+        let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.measure_s };
-        let subject = Subject { trainer, tokenizer: self.tokenizer, stores: self.stores };
+        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
         self.live.note(&format!("measuring {}", when.replace('_', " ")));
-        let figures = measure(&subject, self.recipe, &extent, metrics)
+        let measured = if_there_is_room(self.live, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        let Some(figures) = measured else { return Ok(()) };
         if let (Some(file), Some(bits)) = (&mut self.tensorboard, &figures.bits) {
             file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
         }
@@ -381,7 +430,6 @@ impl Hooks for Watch<'_> {
     }
 
     fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
-        self.stage_start = stage.start_step;
         self.live.later_s = self.measure_s.unwrap_or(0.0);
         self.live.say(&format!(
             "stage {}: {} tokens, {}; planned peak {}",
@@ -419,8 +467,8 @@ impl Hooks for Watch<'_> {
         let last = index + 1 == self.recipe.stage.len();
         let before = index + 2 == self.recipe.stage.len() && self.recipe.model.from.is_none();
         match (before, last) {
-            (true, _) => self.measure(trainer, "before_extension", step, metrics),
-            (_, true) => self.measure(trainer, describe::after(self.recipe), step, metrics),
+            (true, _) => self.measure(trainer.into(), "before_extension", step, metrics),
+            (_, true) => self.measure(trainer.into(), describe::after(self.recipe), step, metrics),
             _ => Ok(()),
         }
     }

@@ -173,7 +173,7 @@ impl<'a> Engine<'a> {
             return Err(Error::Vocabulary { id: *id, vocab });
         }
         let room = self.room();
-        if prompt.len() + new > room {
+        if prompt.len().saturating_add(new) > room {
             return Err(Error::TooLong { prompt: prompt.len(), new, room });
         }
         Ok(())

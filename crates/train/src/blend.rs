@@ -44,10 +44,11 @@ pub struct Stores {
 
 impl Stores {
     /// The run's own corpus, if it has one, and every store that a blend of the recipe names. Each is looked through
-    /// for ids that the model does not have.
+    /// for ids that the model does not have, and every stage for documents to draw: a run does not come to its last stage to
+    /// find none.
     ///
     /// # Errors
-    /// A store is missing or broken, or holds ids of `vocab` and above.
+    /// A store is missing or broken, or holds ids of `vocab` and above; a stage that no document qualifies for.
     pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
         let mut named = BTreeMap::new();
         for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
@@ -60,7 +61,22 @@ impl Stores {
         }
         let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share };
         stores.hold_one_out();
+        (0..recipe.stage.len()).try_for_each(|index| stores.check_stage(recipe, index))?;
         Ok(stores)
+    }
+
+    fn check_stage(&self, recipe: &Recipe, index: usize) -> Result<()> {
+        let refuse =
+            |key: &str, message: String| Error::Recipe { key: format!("stage.{index}{key}"), message };
+        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let sources = self.sources(recipe, index, &spec)?;
+        if sources.is_empty() {
+            let message = "there are no synthetic documents for it to draw; raise data.recall_share";
+            return Err(refuse(".blend", message.to_owned()));
+        }
+        let has_documents = |source: &Source| choose(&source.store, &source.part, &spec).map(drop);
+        let checked = sources.iter().try_for_each(has_documents);
+        checked.map_err(|error| refuse("", error.to_string()))
     }
 
     /// Checks that each named store was written with this tokenizer.

@@ -19,7 +19,7 @@ use fathom_model::{Coded, Export, Patch, SafeTensors, Slot, load_slots, patches}
 use fathom_tensor::{DType, Device, Share};
 
 use crate::agree::{gather, outcome};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::run::Progress;
 use crate::step::Trainer;
 
@@ -94,13 +94,12 @@ fn slots(trainer: &Trainer, (name, pick): Part) -> Vec<Slot> {
     trainer.params.iter().filter_map(slot).collect()
 }
 
-/// Reads this rank's part of everything. Masters that the checkpoint's run did not have begin as the weights.
+/// Reads this rank's part of everything.
 fn load_parts(trainer: &Trainer, folder: &Path) -> Result<()> {
     let device = &trainer.device;
     for part in parts(trainer) {
         device.pool.enter("load", -1);
-        let none = part.0 == "master" && !folder.join(part.0).is_dir();
-        let source = SafeTensors::open_folder(&folder.join(if none { "model" } else { part.0 }))?;
+        let source = SafeTensors::open_folder(&folder.join(part.0))?;
         load_slots(device, &trainer.model, &slots(trainer, part), &source)?;
     }
     Ok(trainer.params.disk().map_or(Ok(()), |disk| disk.check())?)
@@ -216,14 +215,35 @@ impl Checkpoints {
             let folder = name.map(|name| self.place(&name));
             folder.map(|folder| Ok((read_state(&folder)?, folder))).transpose()
         });
-        let found = outcome(&device, found)?;
+        let found = outcome(&device, found.map_err(|error| self.with_way_out(error)))?;
         self.same_everywhere(&device, found.as_ref().map(|(state, _)| &state.progress))?;
         let Some((state, folder)) = found else { return Ok(None) };
-        outcome(&device, verify(&folder, &state.files, rank, ranks))?;
+        let verified = verify(&folder, &state.files, rank, ranks);
+        outcome(&device, verified.map_err(|error| self.with_way_out(error)))?;
         outcome(&device, load_parts(trainer, &folder))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         trainer.set_amax(state.progress.amax.as_ref());
         Ok(Some(Progress { amax: None, ..state.progress }))
+    }
+
+    /// Why the newest checkpoint cannot be used, and which one a run could go on from instead.
+    fn with_way_out(&self, error: Error) -> Error {
+        let newest = self.newest().ok().flatten();
+        let mut others: Vec<String> = fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| step_of(name).is_some() && newest.as_ref() != Some(name))
+            .filter(|name| read_state(&self.folder.join(name)).is_ok())
+            .collect();
+        others.sort();
+        match others.pop() {
+            Some(other) => refuse(
+                &self.folder.join(LATEST),
+                format!("{error}; to go on from {other} instead, write that name into this file"),
+            ),
+            None => error,
+        }
     }
 
     /// Refuses ranks that have not found the checkpoint of the first, or none like the first. All ranks call this together.

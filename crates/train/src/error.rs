@@ -10,14 +10,16 @@ use fathom_base::human;
 pub enum Error {
     /// The plan says that a stage does not fit.
     #[error(
-        "stage `{stage}` needs {} and the budget is {}; its peak is in {peak_op}. {remedy}",
+        "stage `{stage}` needs {} of {of} and the budget is {}; its memory peaks in {peak_op}. {remedy}",
         human::bytes(*needed_bytes),
         human::bytes(*budget_bytes)
     )]
     DoesNotFit {
         /// Name of the stage.
         stage: String,
-        /// Planned peak.
+        /// Of what it needs too much: memory, the host's, or disk.
+        of: &'static str,
+        /// Planned peak of it.
         needed_bytes: u64,
         /// What there is.
         budget_bytes: u64,

@@ -436,7 +436,7 @@ recipe! {
         pub warmup_steps: u64 = 20,
         /// Last rate as a share of the highest.
         pub final_share: f64 = 0.1,
-        /// Share of a stage's steps over which `wsd` decays.
+        /// Share of a stage's steps after warm-up over which `wsd` decays.
         pub decay_share: f64 = 0.2,
     }
 
@@ -504,7 +504,7 @@ recipe! {
         pub blend: Vec<Blend>,
         /// Shortest document drawn.
         pub min_doc_tokens: usize = 0,
-        /// Most documents of a micro batch, for masks.
+        /// Most documents of a sample, for masks; a micro batch has room for those of all its samples.
         pub max_docs: usize = 64,
         /// New base of the rotary frequencies; none keeps it.
         pub rope_theta: Option<f64>,
@@ -529,7 +529,7 @@ recipe! {
         /// Folder on each machine's own disk that those copies are written to as well; a run goes on from them if they are newer
         /// than its last checkpoint. Of the same mesh only.
         pub local: Option<PathBuf>,
-        /// Saves kept besides the last of each stage.
+        /// Newest saves that are kept; the last of each stage is kept whatever this says.
         pub keep: usize = 2,
     }
 

@@ -76,7 +76,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("model.layers", Whole(1, 4096)),
     ("model.heads", Whole(1, MANY)),
     ("model.kv_heads", Whole(1, MANY)),
-    ("model.head_dim", Whole(2, MANY)),
+    ("model.head_dim", Whole(8, 512)),
     ("model.ffn", Whole(1, COLUMNS)),
     ("model.vocab", Whole(2, 1 << 24)),
     ("model.rope_theta", Above0(NO_END)),
@@ -97,7 +97,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("data.held_out_share", Below1),
     ("data.document_bytes", Whole(1024, BYTES)),
     ("data.tokenizer_bytes", Whole(1, BYTES)),
-    ("data.blend.*.weight", Real(0.0, NO_END)),
+    ("data.blend.*.weight", Above0(NO_END)),
     ("data.ahead", Whole(0, MANY)),
     ("optimizer.lr", Real(0.0, NO_END)),
     ("optimizer.beta1", Below1),
@@ -115,20 +115,20 @@ const RANGES: &[(&str, Allowed)] = &[
     ("activations.head_groups", Whole(1, MANY)),
     // Multiples of 128, which a stage's places tell.
     ("activations.tile_rows", Any),
-    ("stage.*.seq_tokens", Whole(1, MOST_TOKENS)),
+    ("stage.*.seq_tokens", Whole(2, MOST_TOKENS)),
     ("stage.*.samples_per_micro_batch", Whole(1, MANY)),
     ("stage.*.micro_batches", Whole(1, COLUMNS)),
     ("stage.*.steps", Whole(1, u64::MAX)),
     ("stage.*.minutes_share", Real(0.0, NO_END)),
     ("stage.*.lr_scale", Real(0.0, NO_END)),
     ("stage.*.warmup_steps", Any),
-    ("stage.*.blend.*.weight", Real(0.0, NO_END)),
+    ("stage.*.blend.*.weight", Above0(NO_END)),
     ("stage.*.min_doc_tokens", Any),
     ("stage.*.max_docs", Whole(1, MOST_DOCS)),
     ("stage.*.rope_theta", Above0(NO_END)),
     ("stage.*.rope_factor", Real(1.0, NO_END)),
     ("stage.*.tile_rows", Any),
-    ("stages", Whole(1, MOST_TOKENS)),
+    ("stages", Whole(2, MOST_TOKENS)),
     ("checkpoint.every_s", Real(0.0, SECONDS)),
     ("checkpoint.every_steps", Whole(1, u64::MAX)),
     ("checkpoint.memory_every_steps", Whole(1, u64::MAX)),
@@ -187,6 +187,11 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         None => sizes(loaded)?,
     }
     batches(loaded)?;
+    let saves = &loaded.value.checkpoint;
+    if saves.local.is_some() && saves.memory_every_steps.is_none() {
+        let message = "is where copies go, and none are made: give checkpoint.memory_every_steps as well";
+        return refuse(loaded, "checkpoint.local", message);
+    }
     ranks(loaded)
 }
 
@@ -234,11 +239,9 @@ fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
         let message = format!("is {kv_heads}; it must divide the {} heads of model.heads", model.heads);
         return refuse("model.kv_heads", message);
     }
-    // Rotations turn pairs of columns; Nemotron's those of half a head.
-    let pairs = if model.family == FamilyName::Nemotron { 4 } else { 2 };
-    if !model.head_dim.is_multiple_of(pairs) {
+    if !model.head_dim.is_multiple_of(8) {
         let message =
-            format!("is {}; it must be a multiple of {pairs}: columns are rotated in pairs", model.head_dim);
+            format!("is {}; it must be a multiple of 8, as attention's kernels take them", model.head_dim);
         return refuse("model.head_dim", message);
     }
     if !kv_heads.is_multiple_of(activations.head_groups) {
@@ -344,8 +347,8 @@ mod tests {
     fn what_cannot_be_is_refused_by_its_key() {
         let cases = "optimizer.lr=-1 optimizer.lr=nan optimizer.lr=inf optimizer.clip=-1 optimizer.clip=0 optimizer.beta2=1 \
             stage.0.micro_batches=0 stage.0.steps=0 stage.0.rope_factor=0 stage.0.rope_factor=-1 stage.0.rope_theta=0 \
-            stage.0.samples_per_micro_batch=0 stage.0.max_docs=0 stage.0.max_docs=1000000000 stage.0.seq_tokens=0 \
-            stage.0.seq_tokens=1000000000 stage.0.blend.0.weight=-1 stages=0 stages=100000000000000 stages=1k,0 \
+            stage.0.samples_per_micro_batch=0 stage.0.max_docs=0 stage.0.max_docs=1000000000 stage.0.seq_tokens=1 \
+            stage.0.seq_tokens=1000000000 stage.0.blend.0.weight=0 stages=0 stages=100000000000000 stages=1k,0 \
             activations.head_groups=0 activations.head_groups=7 activations.offload_fraction=0 \
             run.minutes=0 run.minutes=-1 run.minutes=nan checkpoint.every_steps=0 checkpoint.every_s=-1 \
             model.init_std=nan model.rope_theta=0 model.rope_theta=-1 model.layers=0 model.layers=1000000000 \
@@ -364,11 +367,12 @@ mod tests {
     fn relations_name_the_key_that_does_not_fit() {
         for (settings, key) in [
             ("model.heads=3", "model.kv_heads"),
-            ("model.family=nemotron model.head_dim=6", "model.head_dim"),
+            ("model.head_dim=12", "model.head_dim"),
             ("stage.0.seq_tokens=1m stage.0.samples_per_micro_batch=64", "stage.0.samples_per_micro_batch"),
             ("stage.0.seq_tokens=16m model.heads=512", "stage.0.seq_tokens"),
             ("mesh.pp=65536 mesh.tp=65536", "mesh.dp"),
             ("run.minutes=1 stage.0.minutes_share=0", "stage.0.minutes_share"),
+            ("checkpoint.local=/tmp", "checkpoint.local"),
         ] {
             let error = check(&load(settings)).expect_err(settings).to_string();
             assert!(error.contains(&format!("`{key}`")), "{settings}: {error}");

@@ -27,7 +27,7 @@ pub struct Schedule {
     pub final_share: f64,
     /// Steps of linear warm-up.
     pub warmup_steps: u64,
-    /// Share of all steps over which `wsd` decays.
+    /// Share of the steps after warm-up over which `wsd` decays.
     pub decay_share: f64,
     /// All steps.
     pub total_steps: u64,

@@ -225,6 +225,10 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         return Err(Error::Recipe { key, message });
     }
     let virtual_stages = table.virtual_stages.max(1);
+    if virtual_stages > 1 && pp == 1 {
+        let message = format!("is {virtual_stages}: stages of a pipeline, which mesh.pp=1 does not make");
+        return Err(say("virtual_stages", message));
+    }
     let order = match table.schedule {
         PipelineSchedule::OneByOne => Order::OneByOne,
         PipelineSchedule::ZeroBubble => Order::ZeroBubble,

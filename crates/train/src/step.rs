@@ -188,6 +188,11 @@ impl Trainer {
         narrowing.resume(&self.device, amax.row);
     }
 
+    /// What is left of it without gradients and optimizer state.
+    pub fn into_model(self) -> (Device, Model, Params) {
+        (self.device, self.model, self.params)
+    }
+
     /// The optimizer's state.
     pub fn optimizer(&self) -> &AdamW {
         &self.optimizer

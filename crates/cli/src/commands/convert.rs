@@ -2,33 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::Layers;
 use fathom_model::{
     FolderOptions, Model, SafeTensors, SaveOptions, Source, Spec, SpecialIds, load, open_config, save_hf,
 };
-use fathom_tensor::{DType, Device};
+use fathom_tensor::{DType, Device, Meta};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{Machine, Recipe};
 use fathom_train::{Progress, stage};
 
 use crate::args::Convert;
+use crate::library::resolve;
 use crate::{device, pipeline};
-
-/// Files of a tokenizer that go with a model.
-const TOKENIZER_FILES: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-];
 
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
@@ -76,10 +65,10 @@ fn checkpoint(from: &Path) -> Result<Found> {
     if !path.is_file() {
         bail!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
     }
-    let loaded: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
+    let loaded = resolve(Layers::new().file(&path))?;
     let weights = SafeTensors::open_folder(&folder.join("model"))?;
     let spec = spec_of(&loaded.value, stage_of(&folder)?, &weights)?;
-    let tokenizer = run.join("data/tokenizer");
+    let tokenizer = device::tokenizer_folder(&loaded.value, &run)?;
     let special = match &loaded.value.model.from {
         Some(from) => open_config(&device::model_folder(from)?)?.1,
         None => special(&tokenizer)?,
@@ -133,27 +122,57 @@ fn special(tokenizer: &Path) -> Result<SpecialIds> {
 
 fn convert(args: &Convert, found: Found) -> Result<()> {
     refuse_filled(&args.to)?;
-    let Found { spec, special, weights, tokenizer } = found;
-    let stored = stored_type(&weights);
-    let dtype = args.precision.as_deref().map(device::dtype).transpose()?.unwrap_or(stored);
-    let device: Device = device::cpu(&Machine::default())?;
-    // Half-precision files are widened in memory, since kernels have no such type.
-    let held = if dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
-    let (model, mut params) = Model::declare(&device, &spec, held);
-    load(&device, &model, &mut params, &weights)?;
-    let files = TOKENIZER_FILES.map(|name| tokenizer.join(name));
-    let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
-    let weights = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };
-    save_hf(&device, &model, &params, &args.to, FolderOptions { weights, special: &special, copy: &copy })?;
-    let count = params.num_elements();
+    let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
+    let dtype = dtype.unwrap_or_else(|| stored_type(&found.weights));
+    let family = found.spec.family;
+    let options = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };
+    let count = write(found, &args.to, options)?;
     println!(
-        "{}: {} with {} weights as {}",
+        "{}: {family} with {} weights as {}",
         args.to.display(),
-        model.spec.family,
         human::count(count),
         dtype.safetensors_name().to_lowercase()
     );
     Ok(())
+}
+
+/// Writes the model of a run's newest checkpoint to its folder `model`: from the files, through the memory of the host, for no
+/// rank of the run need have room for a whole model.
+///
+/// # Errors
+/// No such checkpoint; a model that this machine has no memory for.
+pub fn write_model(run: &Path) -> Result<()> {
+    let found = checkpoint(run)?;
+    let options = SaveOptions::new(stored_type(&found.weights));
+    write(found, &run.join("model"), options).map(drop)
+}
+
+/// Writes a model as a Hugging Face folder; how many weights it has.
+fn write(found: Found, to: &Path, options: SaveOptions) -> Result<u64> {
+    let Found { spec, special, weights, tokenizer } = found;
+    let device: Device = device::cpu(&Machine::default())?;
+    // Half-precision files are widened in memory, since kernels have no such type.
+    let held = if options.dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let needed = Model::declare(&nowhere, &spec, held).1.num_elements() * held.bytes() as u64;
+    if needed > device.pool.budget() {
+        bail!(
+            "the model's weights are {} and this machine has {} free; `fathom export` writes them where there is more memory",
+            human::bytes(needed),
+            human::bytes(device.pool.budget())
+        );
+    }
+    let (model, mut params) = Model::declare(&device, &spec, held);
+    load(&device, &model, &mut params, &weights)?;
+    let copy = device::tokenizer_files(&tokenizer);
+    save_hf(
+        &device,
+        &model,
+        &params,
+        to,
+        FolderOptions { weights: options, special: &special, copy: &copy },
+    )?;
+    Ok(params.num_elements())
 }
 
 /// # Errors

@@ -5,24 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fathom_base::human;
 use fathom_base::metrics::Event;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::Layers;
+use fathom_base::{Score, human};
 use fathom_curate::{ReadOptions, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles, Windows};
 use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
-use fathom_train::recipe::Recipe;
 use fathom_train::{Stores, needs_corpus};
 
 use crate::args::Eval;
 use crate::device;
-use crate::measure::held_out;
+use crate::library::resolve;
+use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
 
 /// Longest sequence unless told otherwise: a model's own may be a million.
 const LONGEST: usize = 32 << 10;
+/// No sequence is longer, as in training.
+const MOST: usize = 1 << 24;
 /// Context of bits per byte unless `--tokens` says otherwise.
 const CONTEXT: usize = 2048;
 /// Text of the user's own is read up to this size.
@@ -31,8 +33,6 @@ const MOST_BYTES: usize = 16 << 20;
 const BYTES_PER_TOKEN: usize = 5;
 /// Shares of the time: bits per byte, loss by position, needles.
 const SHARES: [f64; 3] = [0.2, 0.3, 0.5];
-/// Shortest needle prompt.
-const SHORTEST_NEEDLE: usize = 256;
 /// Depths of the needle.
 const DEPTHS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
@@ -54,12 +54,15 @@ pub fn run(args: &Eval) -> Result<()> {
     if tokens < 2 {
         bail!("--tokens {tokens}: at least 2 are needed, one to predict the other from");
     }
+    if tokens > MOST {
+        bail!("--tokens {tokens}: at most {}", human::grouped(MOST as u64));
+    }
     if let Some(rows) = loaded.model.spec.learned_positions.filter(|rows| *rows < tokens) {
         bail!("--tokens {tokens}: the model has learned positions for {rows}");
     }
     let documents = documents(args, &folder, &tokenizer, tokens)?;
     let context = args.tokens.unwrap_or(CONTEXT).min(tokens);
-    let limits = EngineLimits { context_tokens: tokens + 64, ..EngineLimits::default() };
+    let limits = EngineLimits { context_tokens: tokens + ANSWER_TOKENS, ..EngineLimits::default() };
     let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
     let figures = measure(args, &mut engine, &tokenizer, &documents, [tokens, context])?;
     match args.json {
@@ -79,7 +82,7 @@ fn measure(
     [tokens, context]: [usize; 2],
 ) -> Result<Figures> {
     let [bits_s, position_s, needle_s] =
-        SHARES.map(|share| args.seconds.map(|seconds| Duration::from_secs_f64((seconds * share).max(0.0))));
+        SHARES.map(|share| Duration::try_from_secs_f64((args.seconds? * share).max(0.0)).ok());
     let limits = |budget| Limits { documents: usize::MAX, budget };
     let bits = match documents.is_empty() {
         true => None,
@@ -117,14 +120,11 @@ fn needles(
     [tokens, trials]: [usize; 2],
     budget: Option<Duration>,
 ) -> Result<Option<Needles>> {
-    let double = |length: &usize| Some(length * 2);
-    let lengths_tokens: Vec<usize> =
-        std::iter::successors(Some(SHORTEST_NEEDLE), double).take_while(|length| *length <= tokens).collect();
+    let lengths_tokens = needle_lengths(tokens, engine.max_tokens());
     if lengths_tokens.is_empty() {
         return Ok(None);
     }
-    let lines = documents.iter().take(8).flat_map(|document| document.text.lines());
-    let filler = lines.filter(|line| !line.trim().is_empty()).map(str::to_string).collect();
+    let filler = needle_filler(documents.iter().map(|document| document.text.clone()));
     let spec = NeedleSpec { lengths_tokens, depths: DEPTHS.to_vec(), trials, seed: 0, filler, budget };
     Ok(Some(find_needles(engine, tokenizer, &spec)?))
 }
@@ -145,7 +145,7 @@ fn documents(args: &Eval, folder: &Path, tokenizer: &Tokenizer, tokens: usize) -
             args.model.display()
         );
     };
-    let recipe: Loaded<Recipe> = Loaded::load(Layers::new().file(run.join("recipe.toml")))?;
+    let recipe = resolve(Layers::new().file(run.join("recipe.toml")))?;
     let own =
         needs_corpus(&recipe.value).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
     let stores = Stores::open(&recipe.value, own.map(Arc::new), tokenizer.vocab_size())?;

@@ -3,7 +3,7 @@
 mod bench;
 mod check;
 mod cluster;
-mod convert;
+pub(crate) mod convert;
 pub mod curate;
 mod diff;
 mod dist;

@@ -200,10 +200,11 @@ impl Planned<'_> {
             let note = format!("bytes a token at the peak: {}", by_name(growth));
             line("B", &human::number(growth.bytes), &note);
         }
-        let fits = self.draft.budgets.hold(plan);
         let budget = human::bytes(self.draft.budgets.memory);
-        let verdict =
-            if fits { format!("fits into {budget}") } else { format!("does NOT fit into {budget}") };
+        let verdict = match self.draft.budgets.lack(plan) {
+            None => format!("fits into {budget}"),
+            Some((of, _, there)) => format!("does NOT fit into {} of {of}", human::bytes(there)),
+        };
         size("reserved", plan.usage.peak_reserved, &verdict);
         if let Some(beside) = self.draft.profile.beside_bytes {
             size("beside", beside, "what libraries take of the device, as measured");

@@ -110,8 +110,10 @@ fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGUSR1, SIGINT] {
-        // A second signal of the kind ends the process at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+        // A second signal of the kind ends the process at once; one of another kind asks for what was asked already.
+        let came = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, came.clone())
+            .and_then(|_| signal_hook::flag::register(signal, came))
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .context("cannot watch for signals")?;
     }

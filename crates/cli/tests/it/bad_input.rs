@@ -18,6 +18,7 @@ fn unknown_verbs_and_flags() {
     refused(["bench", "gem"], &["gem", "gemm"]);
     refused(["plan", "quickstart", "--jsn"], &["--jsn"]);
     refused(["generate", "out/x", "a", "--machine", "gpu"], &["--machine", "cuda"]);
+    refused(["generate", "out/x", "a", "--threads", "18446744073709551615"], &["--threads", "4096"]);
 }
 
 #[test]
@@ -39,7 +40,8 @@ fn unknown_recipe_keys_and_values() {
 fn numbers_are_refused_before_anything_runs() {
     for (setting, key) in [
         ("model.kv_heads=3", "`model.kv_heads`"),
-        ("model.head_dim=7", "`model.head_dim`"),
+        ("model.head_dim=2", "`model.head_dim`"),
+        ("model.head_dim=1000", "`model.head_dim`"),
         ("stage.0.seq_tokens=1000000000", "`stage.0.seq_tokens`"),
         ("stages=100000000000000", "`stages`"),
         ("stage.0.max_docs=0", "`stage.0.max_docs`"),

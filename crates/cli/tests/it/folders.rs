@@ -53,12 +53,43 @@ fn a_run_has_its_folder_to_itself() {
     refused(run.iter().copied().chain(["data.paths=[\"nowhere\"]"]), &["nowhere"]);
     good(run.iter().copied());
     let written = fs::read_to_string(out.join("recipe.toml")).unwrap();
-    let free = ["stage.1.max_docs=32", "stage.0.tile_rows=128", "activations.head_groups=1", "data.ahead=2"];
+    let free = [
+        "eval.tokens=1k",
+        "stage.1.max_docs=32",
+        "stage.0.tile_rows=128",
+        "activations.head_groups=1",
+        "data.ahead=2",
+    ];
     good(run.iter().copied().chain(free));
     assert_ne!(fs::read_to_string(out.join("recipe.toml")).unwrap(), written);
     refused(run.iter().copied().chain(["stage.1.masked=true"]), &["another recipe", "stage.1.masked"]);
     let lossy = ["activations.offload_codec=fp8"];
     refused(run.iter().copied().chain(lossy), &["another recipe", "activations.offload_codec"]);
+}
+
+/// Found out before the first stage, and mended in the same folder.
+#[test]
+fn a_stage_without_documents_is_refused_before_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let (text, out) = (at("text"), at("out"));
+    let run = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out)];
+    let run: Vec<&str> = run.into_iter().chain(TINY).chain(["eval.enabled=false"]).collect();
+    let err = refused(
+        run.iter().copied().chain(["stage.2.min_doc_tokens=100000"]),
+        &["stage.2", "at least 100000 tokens"],
+    );
+    assert!(!err.contains("loss"), "{err}");
+    let store = || fs::metadata(out.join("data/store/train.bin")).unwrap().modified().unwrap();
+    let made = store();
+    good(run.iter().copied());
+    assert_eq!(store(), made, "the text is not read again");
+    refused(run.iter().copied().chain(["stage.2.min_doc_tokens=1"]), &["another recipe"]);
+    refused(
+        run.iter().copied().chain(["stage.0.blend=[{source=\"text\",weight=0}]"]),
+        &["stage.0.blend.0.weight"],
+    );
 }
 
 #[test]

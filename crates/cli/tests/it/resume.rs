@@ -122,3 +122,17 @@ fn a_run_that_is_asked_to_stop_saves_and_says_so() {
     good(args(&at("text"), &at("run")));
     assert_eq!(losses(&at("run")).len(), 3 * STEPS);
 }
+
+/// Slurm says USR1 some time before the end, and TERM at it: both ask for the same.
+#[cfg(unix)]
+#[test]
+fn a_signal_of_another_kind_does_not_end_a_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let mut child = start_with(&at("text"), &at("run"), &["stage.0.steps=100000"]);
+    wait_for(&mut child, &at("run"), 3);
+    let kill = format!("kill -USR1 {0} && kill -TERM {0}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+}

@@ -152,3 +152,61 @@ fn from_text_to_a_model_that_verbs_understand() {
         ["quickstart", "--steps", "2", "--data", arg(&at("text")), "--out", arg(&at("b"))].map(String::from);
     refused(fixed.into_iter().chain(TINY.map(String::from)).chain(changed), &["optimizer.lr"]);
 }
+
+/// Lengths alone, one of them twice: what verbs find afterwards is what was trained.
+#[test]
+fn stages_in_their_short_form_are_what_verbs_find() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let out = at("out");
+    let stages = "stages = [64, 128, 128]\n[[stage]]\nsteps = 2\nmicro_batches = 1\nrope_type = \"yarn\"\n";
+    fs::write(at("short.toml"), stages).unwrap();
+    let (data, run_out) = (format!("data.paths={}", arg(&at("text"))), format!("run.out={}", arg(&out)));
+    let sizes = TINY.iter().filter(|key| !key.starts_with("stage."));
+    let keys = [data, run_out, "eval.enabled=false".into(), "run.profile=true".into()];
+    let run: Vec<String> = ["train".into(), arg(&at("short.toml")).to_string()]
+        .into_iter()
+        .chain(sizes.map(ToString::to_string))
+        .chain(keys)
+        .collect();
+    good(run.iter());
+    for trace in ["trace-64.json", "trace-128.json", "trace-128-2.json"] {
+        assert!(out.join(trace).is_file(), "{trace}");
+    }
+    // As after a kill between the last event and the page.
+    fs::remove_file(out.join("report.html")).unwrap();
+    good(run.iter());
+    assert!(out.join("report.html").is_file());
+    good(["eval", arg(&out), "--needle-trials", "0", "--seconds", "inf"]);
+    fs::rename(out.join("model"), at("taken")).unwrap();
+    good(["export", arg(&out), arg(&at("again"))]);
+    let config = |name: &str| fs::read_to_string(at(name).join("config.json")).unwrap();
+    assert_eq!(config("again"), config("taken"));
+}
+
+/// A model that goes on from another keeps the files of its tokenizer as they are, a chat template among them.
+#[test]
+fn a_chat_template_stays_with_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let train = |out: &Path, more: &[&str]| {
+        let run =
+            ["quickstart", "--steps", "1", "--data", arg(&at("text")), "--out", arg(out)].map(String::from);
+        let keys = TINY.iter().chain(["eval.enabled=false"].iter()).chain(more).map(ToString::to_string);
+        good(run.into_iter().chain(keys));
+    };
+    train(&at("a"), &[]);
+    let from = at("a").join("model");
+    fs::write(from.join("chat_template.jinja"), "{{ messages[0] }}").unwrap();
+    fs::write(from.join("tokenizer_config.json"), "{\"eos_token\": \"<|endoftext|>\", \"pad_token\": \"x\"}")
+        .unwrap();
+    train(&at("b"), &[&format!("model.from={}", arg(&from))]);
+    fs::rename(at("b").join("model"), at("taken")).unwrap();
+    good(["export", arg(&at("b")), arg(&at("again"))]);
+    for name in ["chat_template.jinja", "tokenizer_config.json", "tokenizer.json"] {
+        let before = fs::read(from.join(name)).unwrap();
+        assert!(["taken", "again"].iter().all(|to| fs::read(at(to).join(name)).unwrap() == before), "{name}");
+    }
+}

@@ -65,4 +65,6 @@ fn a_learned_position_table_limits_the_length() {
     assert_eq!(engine.greedy(&[vec![1; 60]], 4).unwrap()[0].len(), 4);
     let error = engine.greedy(&[vec![1; 60]], 5).unwrap_err().to_string();
     assert!(error.contains("64"), "{error}");
+    let error = engine.greedy(&[vec![1; 60]], usize::MAX).unwrap_err().to_string();
+    assert!(error.contains("context holds 64"), "{error}");
 }

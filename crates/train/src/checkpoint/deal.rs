@@ -7,7 +7,7 @@ use std::ops::Range;
 use fathom_grad::ParamId;
 use fathom_model::{Area, Patch, patches};
 
-use crate::parallel::collect::{Layout, layouts};
+use crate::parallel::layouts::{Layout, layouts};
 use crate::step::Trainer;
 
 /// Elements of a piece of what several ranks hold, about.

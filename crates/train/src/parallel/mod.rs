@@ -1,7 +1,7 @@
 //! A step over a mesh: what each rank keeps of the optimizer's state, and what ranks owe each other between the backward
 //! pass and the update. Tensor and context parallel live inside the operations; here are data and pipeline parallel.
 
-pub(crate) mod collect;
+pub(crate) mod layouts;
 pub(crate) mod pipeline;
 pub mod stages;
 
@@ -14,7 +14,6 @@ use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Device, Tensor};
 
 use self::stages::Order;
-use crate::step::Trainer;
 
 /// The ranks of a step, and which of them is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,22 +95,6 @@ fn local_len(weight: &Weight) -> usize {
         1 => rows * cols,
         _ => (rows * cols).div_ceil(parts).max(rows.div_ceil(parts) * cols),
     }
-}
-
-/// The whole model with its weights on the first rank, nothing on the others: for an export. All ranks call this together.
-pub fn whole(trainer: &Trainer) -> Option<(Model, Params)> {
-    let pick = |trainer: &Trainer, id: ParamId| {
-        let value = trainer.params.get(id).value.clone();
-        let own = value.own();
-        (value, own)
-    };
-    let values = collect::collect(trainer, trainer.model.dtype(&trainer.params), false, &pick)?;
-    let model = collect::whole_model(trainer);
-    let mut params = Params::default();
-    for (number, value) in values.into_iter().enumerate() {
-        params.push(Param { name: format!("weight {number}"), value, decays: true, trainable: false });
-    }
-    Some((model, params))
 }
 
 /// Who keeps the optimizer's state of what.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fathom_base::human;
 use fathom_model::Spec;
-use fathom_tensor::{DType, Label, Profile, Usage, live_at_peak, spill};
+use fathom_tensor::{DType, Label, Profile, live_at_peak, spill};
 
 use super::mesh::fullest;
 use super::{Change, Plan, Solution, Workload};
@@ -44,12 +44,21 @@ impl Budgets {
 
     /// Bytes that a step takes too much, of what it takes most too much of.
     pub fn excess(&self, plan: &Plan) -> u64 {
-        let over = [
-            plan.usage.peak_reserved.saturating_sub(self.memory),
-            plan.host_peak_bytes.saturating_sub(self.host),
-            plan.disk_peak_bytes.saturating_sub(self.disk),
-        ];
+        let over = self.uses(plan).map(|(_, used, budget)| used.saturating_sub(budget));
         over.into_iter().max().unwrap_or(0)
+    }
+
+    /// What a step takes more of than there is: its name, the bytes taken and those that there are.
+    pub fn lack(&self, plan: &Plan) -> Option<(&'static str, u64, u64)> {
+        self.uses(plan).into_iter().find(|(_, used, budget)| used > budget)
+    }
+
+    fn uses(&self, plan: &Plan) -> [(&'static str, u64, u64); 3] {
+        [
+            ("memory", plan.usage.peak_reserved, self.memory),
+            ("the host's memory", plan.host_peak_bytes, self.host),
+            ("disk", plan.disk_peak_bytes, self.disk),
+        ]
     }
 }
 
@@ -158,15 +167,15 @@ impl Draft<'_> {
     /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
     pub fn check(&self) -> Result<Settled> {
         let settled = self.settle()?;
-        if self.budgets.hold(&settled.plan) {
+        let Some((of, needed_bytes, budget_bytes)) = self.budgets.lack(&settled.plan) else {
             return Ok(settled);
-        }
-        let Usage { peak_reserved, peak_op, .. } = settled.plan.usage;
+        };
         Err(Error::DoesNotFit {
             stage: self.recipe.stage[self.index].name.clone(),
-            needed_bytes: peak_reserved,
-            budget_bytes: self.budgets.memory,
-            peak_op,
+            of,
+            needed_bytes,
+            budget_bytes,
+            peak_op: settled.plan.usage.peak_op,
             remedy: remedy(&self.rescues(RESCUES)?),
         })
     }
@@ -184,8 +193,8 @@ const RESCUES: usize = 3;
 
 fn remedy(changes: &[Change]) -> String {
     if changes.is_empty() {
-        return "No change of places, tiles, precision or length makes it fit; raise machine.memory_bytes or take a \
-                smaller model"
+        return "No change of places, tiles, precision or length makes it fit; raise machine.memory_bytes (of disk, \
+                machine.disk_bytes) or take a smaller model"
             .into();
     }
     let line = |change: &Change| {

@@ -5,7 +5,7 @@ use std::fmt;
 use fathom_tensor::Label;
 
 use super::{Draft, Plan, Settled};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::recipe::{Granularity, Memory, Precision, Recipe};
 
 /// One change, in the recipe's own keys.
@@ -101,9 +101,11 @@ impl Edit {
     }
 }
 
-/// Groups of edits of which at most one is made at a time.
-fn groups(recipe: &Recipe, index: usize) -> Vec<Vec<Edit>> {
+/// Groups of edits of which at most one is made at a time, for so many heads of keys and values.
+fn groups(recipe: &Recipe, index: usize, kv_heads: usize) -> Vec<Vec<Edit>> {
     let table = &recipe.stage[index];
+    // A recipe has groups of equally many heads.
+    let heads = [8, 4, 2].into_iter().find(|groups| kv_heads.is_multiple_of(*groups));
     let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
     let tiles = [8192, 4096, 2048, 1024, 512].into_iter().filter(|rows| *rows < tokens);
     let narrow = recipe.model.precision == Precision::F32;
@@ -111,7 +113,7 @@ fn groups(recipe: &Recipe, index: usize) -> Vec<Vec<Edit>> {
         vec![Edit::Granularity(Granularity::Linear), Edit::Granularity(Granularity::Full)],
         tiles.map(Edit::TileRows).collect(),
         ["core_attn", "block", "all"].map(Edit::Offload).to_vec(),
-        vec![Edit::HeadGroups(8)],
+        heads.into_iter().map(Edit::HeadGroups).collect(),
         vec![Edit::OffloadOptimizer],
         vec![Edit::OffloadWeights],
         if table.samples_per_micro_batch > 1 { vec![Edit::Halve] } else { Vec::new() },
@@ -120,10 +122,10 @@ fn groups(recipe: &Recipe, index: usize) -> Vec<Vec<Edit>> {
 }
 
 impl Draft<'_> {
-    /// The stage with some edits; `None` if it has them already.
+    /// The stage with some edits; `None` if it has them already, or cannot have them: weights that ranks share on disk, say.
     ///
     /// # Errors
-    /// A stage that cannot be planned.
+    /// A model that cannot be planned.
     pub fn change(&self, edits: &[Edit]) -> Result<Option<Change>> {
         let mut draft = self.clone();
         let mut settings = Vec::new();
@@ -135,7 +137,10 @@ impl Draft<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Change { edits: edits.to_vec(), settings, plan: draft.plan()? }))
+        match draft.plan() {
+            Err(Error::Recipe { .. }) => Ok(None),
+            plan => Ok(Some(Change { edits: edits.to_vec(), settings, plan: plan? })),
+        }
     }
 
     /// What the peak is made of, and the single edit that lowers it most, each planned.
@@ -146,7 +151,7 @@ impl Draft<'_> {
         let Settled { how, plan, .. } = self.settle()?;
         let largest = self.at_peak(&how)?;
         let mut best: Option<Change> = None;
-        for edit in groups(&self.recipe, self.index).into_iter().flatten() {
+        for edit in groups(&self.recipe, self.index, self.spec.kv_heads).into_iter().flatten() {
             let lowest = best.as_ref().map_or(plan.usage.peak_live, |change| change.plan.usage.peak_live);
             let change = self.change(&[edit])?;
             if let Some(change) = change.filter(|change| change.plan.usage.peak_live < lowest) {
@@ -164,7 +169,7 @@ impl Draft<'_> {
     pub fn rescues(&self, most: usize) -> Result<Vec<Change>> {
         let mut fitting: Vec<Change> = Vec::new();
         let mut sets: Vec<Vec<Edit>> = vec![Vec::new()];
-        for group in groups(&self.recipe, self.index) {
+        for group in groups(&self.recipe, self.index, self.spec.kv_heads) {
             // Of the tiles only a high and a low one, and everything or nothing to disk: between them little changes.
             let group: Vec<Edit> = match group.len() {
                 0..=2 => group,

@@ -98,8 +98,8 @@ pub trait Hooks {
     /// # Errors
     /// Ends the run.
     fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
-    /// A stage ended after `step` updates; the model is as it is now, and being saved. Called again if the run is killed
-    /// before it returns.
+    /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
+    /// returns.
     ///
     /// # Errors
     /// Ends the run.
@@ -326,6 +326,8 @@ impl<'a> Run<'a> {
             self.unspent_s += given - self.progress.stage_time_s;
             drop(running);
             self.save(hooks)?;
+            // Published before anybody measures, which may take longer than what asks the run to end waits.
+            self.end_save(hooks)?;
             hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
             self.progress = Progress {
                 stage: index + 1,

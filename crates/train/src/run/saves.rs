@@ -39,20 +39,19 @@ impl Run<'_> {
             self.unsaved = None;
         } else {
             let saving = self.checkpoints.begin(&self.trainer, &self.progress);
-            self.saving = self.tolerate(saving, hooks)?;
+            self.saving = self.tolerate(self.progress.step, saving, hooks)?;
             self.saving.iter_mut().for_each(|saving| saving.add_stall(begun.elapsed().as_secs_f64()));
         }
         self.last_save = Instant::now();
         Ok(())
     }
 
-    /// A save that fails is a warning: the checkpoint before it stays, and the run goes on. A link that fails is not.
-    fn tolerate<T>(&mut self, saved: Result<T>, hooks: &mut dyn Hooks) -> Result<Option<T>> {
+    /// A save of a step that fails is a warning: the checkpoint before it stays, and the run goes on. A link that fails is not.
+    fn tolerate<T>(&mut self, step: u64, saved: Result<T>, hooks: &mut dyn Hooks) -> Result<Option<T>> {
         match saved {
             Ok(saved) => Ok(Some(saved)),
             Err(Error::Link(error)) => Err(Error::Link(error)),
             Err(error) => {
-                let step = self.progress.step;
                 hooks.warn(&format!("no checkpoint of step {step}, the one before it stays: {error}"));
                 self.unsaved = Some(error.to_string());
                 Ok(None)
@@ -82,8 +81,8 @@ impl Run<'_> {
     /// Waits until all ranks have written; they agree about that once.
     fn settle_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(saving) = &mut self.saving else { return Ok(()) };
-        let settled = saving.settle(&self.trainer.device);
-        if self.tolerate(settled, hooks)?.is_none() {
+        let (step, settled) = (saving.step(), saving.settle(&self.trainer.device));
+        if self.tolerate(step, settled, hooks)?.is_none() {
             self.saving = None;
         }
         Ok(())
@@ -92,10 +91,10 @@ impl Run<'_> {
     /// Says what was saved. Each rank does this when its part is over.
     fn conclude_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(mut saving) = self.saving.take() else { return Ok(()) };
-        let saved = saving.finish(&self.trainer.device);
-        let Some(saved) = self.tolerate(saved, hooks)? else { return Ok(()) };
+        let (step, saved) = (saving.step(), saving.finish(&self.trainer.device));
+        let Some(saved) = self.tolerate(step, saved, hooks)? else { return Ok(()) };
         self.unsaved = None;
-        let (step, stall_s) = (saving.step(), saving.stall_s());
+        let stall_s = saving.stall_s();
         let event = events::Checkpoint { step, seconds: saved.seconds, stall_s, bytes: saved.bytes };
         Ok(self.metrics.write(&Event::Checkpoint(event))?)
     }

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fathom_base::metrics::MetricsWriter;
+use fathom_base::metrics::{MetricsWriter, events};
 use fathom_cpu::Cpu;
 use fathom_model::{Biases, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
-use fathom_train::{Checkpoints, Outcome, Parts, Progress, Run, Stores, Trainer};
+use fathom_train::{Checkpoints, Hooks, Outcome, Parts, Progress, Run, Settled, Stores, Trainer};
 
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
@@ -20,14 +20,18 @@ const EVERY_STEP: Checkpoint =
 
 /// Runs a recipe on one rank; the trainer at its end.
 fn alone(folder: &Path, recipe: &Recipe) -> Trainer {
-    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
     let stop = AtomicBool::new(false);
+    alone_with(folder, recipe, &stop, &mut Watch { warnings: Vec::new(), stop_at: None, stop: &stop })
+}
+
+fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn Hooks) -> Trainer {
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
     let metrics = MetricsWriter::open(folder.join("metrics.jsonl")).unwrap();
     let trainer = trainer(recipe, &device).unwrap();
     let (stores, seconds) = (Stores::open(recipe, None, VOCAB).unwrap(), vec![60.0; recipe.stage.len()]);
-    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, stop: &stop, anew: None };
+    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, stop, anew: None };
     let mut run = Run::open(parts).unwrap();
-    let outcome = run.train(&mut Watch { warnings: Vec::new(), stop_at: None, stop: &stop }).unwrap();
+    let outcome = run.train(hooks).unwrap();
     assert_eq!(outcome, Outcome::Finished);
     run.finish().0
 }
@@ -62,6 +66,42 @@ fn the_last_checkpoint_of_each_stage_stays() {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     assert_eq!(names, ["LATEST", "step-00000002", "step-00000005"]);
+}
+
+/// Looks for the newest checkpoint where a run would measure.
+struct Measuring {
+    checkpoints: Checkpoints,
+    found: Vec<Option<u64>>,
+}
+
+impl Hooks for Measuring {
+    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
+    fn warn(&mut self, _: &str) {}
+    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        Ok(())
+    }
+    fn stage_done(
+        &mut self,
+        _: &Trainer,
+        _: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        self.found.push(self.checkpoints.latest());
+        Ok(())
+    }
+}
+
+/// A run that is killed while it measures has not lost the stage.
+#[test]
+fn a_stage_is_saved_before_it_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = two_stages(folder.path());
+    recipe.checkpoint.every_steps = None;
+    let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
+    let mut hooks = Measuring { checkpoints, found: Vec::new() };
+    alone_with(folder.path(), &recipe, &AtomicBool::new(false), &mut hooks);
+    assert_eq!(hooks.found, [Some(2), Some(5)]);
 }
 
 /// One checkpoint, of step 1.

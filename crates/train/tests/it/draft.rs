@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_model::{LlamaSizes, Spec};
 use fathom_tensor::gpu;
-use fathom_train::recipe::{Memory, PipelineSchedule, Precision, Recipe, Stage};
+use fathom_train::recipe::{GemmName, Memory, PipelineSchedule, Precision, Recipe, Stage};
 use fathom_train::{Budgets, Draft, Edit, Error};
 
 fn spec() -> Spec {
@@ -101,6 +101,41 @@ fn a_stage_that_does_not_fit_names_changes_that_do() {
     assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there")).disk > 0);
 }
 
+/// Changes that a recipe refuses are not proposed, and do not end the search for others.
+#[test]
+fn changes_that_a_recipe_cannot_have_are_passed_over() {
+    let (profile, spec) = (gpu::named("h200").unwrap(), spec());
+    let open = Budgets { memory: u64::MAX, host: 0, disk: u64::MAX };
+    for change in [
+        // Ranks share their weights, which cannot be on disk then.
+        (|recipe| recipe.mesh.dp = 3) as fn(&mut Recipe),
+        // A scale of the whole tensor, which no tile knows.
+        |recipe| recipe.precision.gemm = GemmName::Fp8Current,
+    ] {
+        let mut recipe = recipe();
+        change(&mut recipe);
+        let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets: open, rank: 0 };
+        let why = draft.why().unwrap();
+        assert!(why.best.is_some());
+        let memory = why.plan.usage.peak_reserved * 2 / 3;
+        let error = Draft { budgets: Budgets { memory, ..open }, ..draft }.check().unwrap_err();
+        assert!(matches!(error, Error::DoesNotFit { .. }), "{error}");
+        // Four heads of keys do not make eight groups.
+        assert!(!error.to_string().contains("head_groups=8"), "{error}");
+    }
+}
+
+#[test]
+fn a_refusal_names_what_is_short() {
+    let (profile, spec) = (gpu::named("h200").unwrap(), spec());
+    let mut recipe = recipe();
+    recipe.activations.offload_modules = vec!["all".into()];
+    let budgets = Budgets { memory: u64::MAX, host: 0, disk: 1 << 20 };
+    let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
+    let error = draft.check().unwrap_err().to_string();
+    assert!(error.contains("of disk and the budget is 1.00 MiB"), "{error}");
+}
+
 #[test]
 fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     let (profile, budgets) =
@@ -141,7 +176,7 @@ fn meshes_that_do_not_divide_are_refused() {
         let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
         draft.plan().unwrap_err().to_string()
     };
-    let cases: [Refusal; 9] = [
+    let cases: [Refusal; 10] = [
         (|recipe| recipe.mesh.tp = 8, "mesh: mesh.tp=8 does not divide kv_heads=4", "tp may be 1, 2, 4"),
         (|recipe| recipe.mesh.tp = 0, "mesh.tp", "at least 1"),
         (|recipe| recipe.mesh.dp = 2, "stage.0.micro_batches: 3 micro batches", "take a multiple of 2"),
@@ -151,6 +186,7 @@ fn meshes_that_do_not_divide_are_refused() {
             "mesh.virtual_stages: 3 micro batches",
             "take a multiple of 2",
         ),
+        (|recipe| recipe.mesh.virtual_stages = 2, "mesh.virtual_stages: is 2", "mesh.pp=1"),
         (|recipe| recipe.mesh.cp = 3, "mesh.cp: 16384 tokens", "3 ranks"),
         (
             |recipe| (recipe.mesh.dp, recipe.machine.offload_weights) = (3, true),

@@ -54,6 +54,9 @@ fn write(subject: &Subject, grads: &Grads, path: &Path) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".parts");
     let parts = path.with_file_name(name);
+    if parts.exists() {
+        bail!("{} exists; it is needed for a moment, so remove it or name another file", parts.display());
+    }
     let options = SaveOptions { dtype: DType::F32, max_shard_bytes: u64::MAX };
     let written = export_tensors(
         &subject.device,

@@ -1,0 +1,53 @@
+//! Where the parts of tensors lie that ranks hold: what a checkpoint is made of.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fathom_grad::ParamId;
+use fathom_model::{Holdings, Model, Piece};
+use fathom_tensor::{DType, Device, Meta};
+
+use super::{Ranks, shares};
+use crate::step::Trainer;
+
+/// Where one rank's parts lie.
+pub(crate) struct Layout {
+    pub holdings: Holdings,
+    /// By [`ParamId`]: where its elements are in Hugging Face's tensors.
+    pub pieces: Vec<Vec<Piece>>,
+    /// By [`ParamId`]: the elements whose state the rank keeps; none of a weight that has no state.
+    pub own: Vec<Option<Range<usize>>>,
+    /// By [`ParamId`]: the elements that the rank keeps.
+    pub kept: Vec<Range<usize>>,
+    /// The copy of a tied embedding on the last stage.
+    copy: Option<ParamId>,
+}
+
+/// Where all ranks' parts lie, by rank.
+pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
+    let (model, mesh) = (&trainer.model, &trainer.device.mesh);
+    let sharding = trainer.optimizer().shares().sharding;
+    let (virtual_stages, layout) = (model.portion.chunks.len(), model.portion.layout);
+    let layout = |rank: usize| {
+        let ranks = Ranks { grid: *mesh.grid(), virtual_stages, layout, sharding, rank, ..Ranks::default() };
+        let machine = Arc::new(Meta::new(trainer.device.machine.profile().clone()));
+        let device = Device::on_mesh(machine, u64::MAX, ranks.imagined());
+        let portion = ranks.portion(&model.spec, &device.mesh);
+        let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
+        let shares = shares(&device, &part, &params, sharding);
+        let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
+        let kept = params.iter().map(|(_, param)| param.value.own()).collect();
+        let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
+        Layout { pieces: part.pieces(), holdings: part.holdings, own, kept, copy }
+    };
+    (0..mesh.grid().ranks()).map(layout).collect()
+}
+
+impl Layout {
+    /// The rank's id of a weight, if it is the one that hands it over.
+    pub fn gives(&self, number: u32) -> Option<ParamId> {
+        let index = self.holdings.iter().position(|held| held.number == number)?;
+        let id = ParamId(index as u32);
+        (self.holdings[index].leads && self.copy != Some(id)).then_some(id)
+    }
+}
