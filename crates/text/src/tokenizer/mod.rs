@@ -151,7 +151,12 @@ impl Tokenizer {
 
     /// Starts a stream that turns ids into text one by one, special tokens left out.
     pub fn stream(&self) -> Stream<'_> {
-        Stream::new(self)
+        Stream::new(self, &[])
+    }
+
+    /// As [`Tokenizer::stream`], of ids that continue these: the texts of both joined are the text of all.
+    pub fn stream_after(&self, before: &[u32]) -> Stream<'_> {
+        Stream::new(self, before)
     }
 
     /// The number of ids a model's embedding must cover: the largest id plus one.
