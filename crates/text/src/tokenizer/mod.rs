@@ -21,6 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenizers::models::ModelWrapper;
 
 /// Texts above this many bytes are encoded in pieces of about this size, in parallel.
 const PIECE_BYTES: usize = 32 << 10;
@@ -295,7 +296,7 @@ fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
     parse(&bytes, path)
 }
 
-/// Parses a `tokenizer.json`, switching off truncation and padding: this crate never wants either.
+/// Parses a `tokenizer.json`, switching off truncation, padding and the dropout of merges: this crate never wants any.
 fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
     let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
     // Its parser panics on broken JSON in some places and does not say where in others.
@@ -309,5 +310,12 @@ fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
     };
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
+    if let ModelWrapper::BPE(model) = inner.get_model()
+        && model.dropout.is_some()
+    {
+        let mut model = model.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
     Ok(inner)
 }

@@ -57,6 +57,16 @@ fn long_texts_in_pieces_give_the_ids_of_the_whole() {
 }
 
 #[test]
+fn a_file_with_dropout_gives_the_ids_of_one_without() {
+    let json = tokenizer().to_json().unwrap();
+    let random = json.replace(r#""dropout":null"#, r#""dropout":0.5"#);
+    assert_ne!(random, json);
+    let random = Tokenizer::from_bytes(random.as_bytes(), "tokenizer.json".as_ref()).unwrap();
+    let text = &corpus()[0][..2000];
+    assert_eq!(random.encode(text).unwrap(), tokenizer().encode(text).unwrap());
+}
+
+#[test]
 fn a_folder_written_here_reads_back_with_its_roles() {
     let dir = tempfile::tempdir().unwrap();
     tokenizer().save_dir(dir.path()).unwrap();
