@@ -298,7 +298,7 @@ impl Job<'_> {
         let special = &self.special(tokenizer)?;
         let folder = self.folder.join("model");
         let files = self.folder.join("data/tokenizer");
-        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| files.join(name));
+        let files = fathom_text::tokenizer::FILES.map(|name| files.join(name));
         let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
         let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
         save_hf(device, model, params, &folder, options)?;

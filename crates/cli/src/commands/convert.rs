@@ -17,19 +17,6 @@ use fathom_train::{Progress, stage};
 use crate::args::Convert;
 use crate::{device, pipeline};
 
-/// Files of a tokenizer that go with a model.
-const TOKENIZER_FILES: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-];
-
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
     spec: Spec,
@@ -141,7 +128,7 @@ fn convert(args: &Convert, found: Found) -> Result<()> {
     let held = if dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
     let (model, mut params) = Model::declare(&device, &spec, held);
     load(&device, &model, &mut params, &weights)?;
-    let files = TOKENIZER_FILES.map(|name| tokenizer.join(name));
+    let files = fathom_text::tokenizer::FILES.map(|name| tokenizer.join(name));
     let copy: Vec<PathBuf> = files.into_iter().filter(|file| file.is_file()).collect();
     let weights = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };
     save_hf(&device, &model, &params, &args.to, FolderOptions { weights, special: &special, copy: &copy })?;
