@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::common::{Dialect, HeadDim};
 use super::deepseek::{NAMES, Version};
+use super::names::Names;
 use super::{Family, common, deepseek};
 
 const VERSION: Version = Version {
@@ -42,5 +43,5 @@ pub(super) static FAMILY: Family = Family {
         map.insert("rope_interleave".into(), json!(interleaved));
         map.insert("num_nextn_predict_layers".into(), json!(0));
     },
-    names: NAMES,
+    names: Names { further: Some("eh_proj.weight"), ..NAMES },
 };
