@@ -14,6 +14,7 @@ const VERSION: Version = Version {
     attention: [128, 64, 128, 1536, 512],
     experts: [256, 8, 2048, 1, 3],
     judges: 2,
+    scale: 2.5,
 };
 
 pub(super) static FAMILY: Family = Family {
