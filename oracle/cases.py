@@ -104,12 +104,12 @@ def cases():
         intermediate_size=24, num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=WINDOW,
         rope_parameters=rope("yarn", 150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                              original_max_position_embeddings=32))), {}
-    # Latent attention: keys of 8 + 8 columns, values of 12 or 16.
+    # Latent attention: keys of 8 + 8 columns, values of 12 or 16. The norms of latents have an epsilon of their own.
     latent = {k: v for k, v in SMALL.items() if k != "num_key_value_heads"} | dict(
         num_hidden_layers=3, first_k_dense_replace=1, moe_intermediate_size=16, n_routed_experts=8,
         num_experts_per_tok=3, kv_lora_rank=20, qk_nope_head_dim=8, qk_rope_head_dim=8, n_group=4, topk_group=2)
     yield "deepseek_v2", tf.DeepseekV2Config(**latent | dict(
-        q_lora_rank=None, v_head_dim=16, n_shared_experts=2, topk_method="group_limited_greedy",
+        rms_norm_eps=0.01, q_lora_rank=None, v_head_dim=16, n_shared_experts=2, topk_method="group_limited_greedy",
         routed_scaling_factor=1.5, rope_parameters=rope())), v4
     yield "deepseek_v3", tf.DeepseekV3Config(**latent | dict(
         num_key_value_heads=4, q_lora_rank=24, v_head_dim=12, n_shared_experts=1, num_mtp_layers=0, rope_parameters=rope(

@@ -12,8 +12,9 @@ use fathom_model::{Model, Portion, SafeTensors, Source, Spec};
 use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
+use fathom_text::tokenizer::FILES;
 use fathom_train::parallel::Ranks;
-use fathom_train::recipe::{Machine, MachineKind, Precision, Recipe};
+use fathom_train::recipe::{Machine, MachineKind, Precision};
 
 use crate::args::On;
 use crate::{gpu, profiles};
@@ -177,30 +178,7 @@ pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     Ok(Tokenizer::from_dir(folder)?)
 }
 
-/// Files of a tokenizer that go with a model.
-const TOKENIZER_FILES: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-];
-
-/// Where the tokenizer of a run's model lies with all its files, a chat template among them: with the model that the run started
-/// from, or where the recipe says; else in the run's own folder.
-pub fn tokenizer_folder(recipe: &Recipe, run: &Path) -> Result<PathBuf> {
-    match (&recipe.data.tokenizer, &recipe.model.from) {
-        (Some(path), _) if path.is_dir() => Ok(path.clone()),
-        (None, Some(from)) => model_folder(from),
-        _ => Ok(run.join("data/tokenizer")),
-    }
-}
-
 /// The files of a tokenizer in a folder.
 pub fn tokenizer_files(folder: &Path) -> Vec<PathBuf> {
-    TOKENIZER_FILES.map(|name| folder.join(name)).into_iter().filter(|file| file.is_file()).collect()
+    FILES.map(|name| folder.join(name)).into_iter().filter(|file| file.is_file()).collect()
 }

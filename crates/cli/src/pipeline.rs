@@ -333,7 +333,7 @@ impl Job<'_> {
     fn export(&self, device: &Device, model: &Model, params: &Params, tokenizer: &Tokenizer) -> Result<()> {
         let special = &self.special(tokenizer)?;
         let folder = self.folder.join("model");
-        let copy = device::tokenizer_files(&device::tokenizer_folder(self.recipe, &self.folder)?);
+        let copy = device::tokenizer_files(&self.folder.join("data/tokenizer"));
         let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
         save_hf(device, model, params, &folder, options)?;
         Ok(())

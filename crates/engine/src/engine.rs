@@ -202,7 +202,7 @@ impl<'a> Engine<'a> {
         let mut logits = self.prefill(&mut cache, 0, ids);
         let prefill_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
-        let mut writer = Writer::new(self.tokenizer, how, on_text);
+        let mut writer = Writer::new(self.tokenizer.stream_after(ids), how, on_text);
         let mut answer = Vec::new();
         let stop = loop {
             if answer.len() == how.max_tokens {
@@ -237,16 +237,11 @@ struct Writer<'t, 'f> {
 
 impl<'t, 'f> Writer<'t, 'f> {
     fn new(
-        tokenizer: &'t Tokenizer,
+        stream: fathom_text::tokenizer::Stream<'t>,
         how: &Sampling,
         on_text: &'f mut dyn FnMut(&str) -> Flow,
     ) -> Writer<'t, 'f> {
-        Writer {
-            stream: tokenizer.stream(),
-            filter: StopFilter::new(&how.stop),
-            text: String::new(),
-            on_text,
-        }
+        Writer { stream, filter: StopFilter::new(&how.stop), text: String::new(), on_text }
     }
 
     fn push(&mut self, id: u32) -> Option<Stop> {

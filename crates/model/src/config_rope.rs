@@ -114,6 +114,10 @@ fn read_scaling(
             None => Ok(RopeScaling::Default),
         };
     }
+    // Transformers asks whether this one is true, not whether it is there.
+    if map.get("truncate").is_some_and(Value::is_null) {
+        map.insert("truncate".into(), json!(false));
+    }
     map.insert("rope_type".into(), kind);
     c.parse(key, &Value::Object(map))
 }

@@ -4,8 +4,9 @@
 //! Legend of shapes: t tokens, d hidden, e heads x key size, c columns of a latent, r rotated columns.
 
 use fathom_grad::{Ctx, LatentUse, Val};
+use fathom_tensor::NormKind;
 
-use crate::block::{LinearParams, NormParams, norm};
+use crate::block::{LinearParams, NormParams};
 use crate::spec::{LayerSpec, Spec};
 
 /// Sizes of latent attention; [`Spec::head_dim`] is the size of a key, the first rotary setting's columns are rotated.
@@ -52,6 +53,11 @@ impl Latent {
     }
 }
 
+/// The norm of a latent. Its epsilon is no matter of the configuration, in DeepSeek's code and in Transformers'.
+fn norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 2], c_tc: Val, p: NormParams) -> Val {
+    cx.norm(names, c_tc, NormKind { eps: 1e-6, ..s.norm }, p.weight, p.bias)
+}
+
 /// q, k and v of the block's normalised input; v has zeros up to the size of a key.
 pub(crate) fn latent_heads(
     cx: &mut Ctx<'_>,
@@ -63,14 +69,14 @@ pub(crate) fn latent_heads(
     let c_tc = match p.q_down {
         Some((down, q_norm)) => {
             let c_tc = cx.linear("attn.q.down", h_td, down.weight, down.bias);
-            norm(cx, s, ["attn.q.norm", "attn.q.norm.stats"], c_tc, Some(q_norm))
+            norm(cx, s, ["attn.q.norm", "attn.q.norm.stats"], c_tc, q_norm)
         }
         None => h_td,
     };
     let q_te = cx.column_parallel("attn.q.up", c_tc, p.q_up.weight, p.q_up.bias);
     let q_te = cx.rope("attn.q", q_te, how.rope());
     let c_tc = cx.linear("attn.kv.down", h_td, p.kv_down.weight, p.kv_down.bias);
-    let c_tc = norm(cx, s, ["attn.kv.norm", "attn.kv.norm.stats"], c_tc, Some(p.kv_norm));
+    let c_tc = norm(cx, s, ["attn.kv.norm", "attn.kv.norm.stats"], c_tc, p.kv_norm);
     let u_te = cx.column_parallel("attn.kv.up", c_tc, p.kv_up.weight, p.kv_up.bias);
     let r_tr = cx.linear("attn.k.shared", h_td, p.shared.weight, p.shared.bias);
     let r_tr = cx.enter("attn.k.all", r_tr);

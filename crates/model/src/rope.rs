@@ -171,8 +171,10 @@ impl RopeSpec {
         let correction = |rotations: f64| {
             dim * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * self.theta.ln())
         };
+        // As in Transformers a zero says as much as an absent value.
+        let given = |value: &Option<f64>| value.filter(|value| *value != 0.0);
         let (mut low, mut high) =
-            (correction(beta_fast.unwrap_or(32.0)), correction(beta_slow.unwrap_or(1.0)));
+            (correction(given(beta_fast).unwrap_or(32.0)), correction(given(beta_slow).unwrap_or(1.0)));
         if truncate.unwrap_or(true) {
             (low, high) = (low.floor(), high.ceil());
         }
@@ -185,8 +187,8 @@ impl RopeSpec {
             f / factor * interpolated + f * (1.0 - interpolated)
         };
         let temperature = |scale: f64| if *factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
-        let scale = attention_factor.unwrap_or_else(|| match (mscale, mscale_all_dim) {
-            (Some(mscale), Some(all)) => temperature(*mscale) / temperature(*all),
+        let scale = attention_factor.unwrap_or_else(|| match (given(mscale), given(mscale_all_dim)) {
+            (Some(mscale), Some(all)) => temperature(mscale) / temperature(all),
             _ => temperature(1.0),
         });
         (plain.iter().enumerate().map(blend).collect(), scale)

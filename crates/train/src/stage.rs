@@ -253,10 +253,6 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
         ShardingName::OptimGrads => Sharding::OptimGrads,
         ShardingName::OptimGradsParams => Sharding::OptimGradsParams,
     };
-    if recipe.machine.offload_weights && sharding != Sharding::NoShard && cp * dp > 1 {
-        let message = "weights on disk are whole on every rank: mesh.sharding must be \"no_shard\" with machine.offload_weights, or the weights in memory";
-        return Err(say("sharding", message.into()));
-    }
     let cp_comm = match table.cp_comm_type {
         CpCommType::P2p => CpComm::P2p,
         CpCommType::AllGather => CpComm::AllGather,

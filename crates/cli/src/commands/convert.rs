@@ -68,7 +68,7 @@ fn checkpoint(from: &Path) -> Result<Found> {
     let loaded = resolve(Layers::new().file(&path))?;
     let weights = SafeTensors::open_folder(&folder.join("model"))?;
     let spec = spec_of(&loaded.value, stage_of(&folder)?, &weights)?;
-    let tokenizer = device::tokenizer_folder(&loaded.value, &run)?;
+    let tokenizer = run.join("data/tokenizer");
     let special = match &loaded.value.model.from {
         Some(from) => open_config(&device::model_folder(from)?)?.1,
         None => special(&tokenizer)?,

@@ -264,6 +264,10 @@ fn deberta(c: &Config<'_>, spec: &mut EncoderSpec) -> Result<()> {
     let normed = normed.to_lowercase().split('|').any(|part| part.trim() == "layer_norm");
     let has = |term: &str| terms.iter().any(|known| known == term);
     let (c2p, p2c) = (has("c2p"), has("p2c"));
+    if !relative && (c2p || p2c) {
+        let what = "names terms, but `relative_attention` is false; remove them, or set that key to true";
+        return Err(c.refuse("pos_att_type", what));
+    }
     spec.relative =
         relative.then_some(Relative { span, buckets: buckets > 0, max_distance, c2p, p2c, shared, normed });
     Ok(())

@@ -245,9 +245,12 @@ pub(super) fn read_layer_types(
     Ok(sliding)
 }
 
-/// The keys that [`read_layer_types`] reads.
+/// The keys that [`read_layer_types`] reads. A window that no layer has is left out: some of Transformers' models want one all
+/// the same, and have a default.
 pub(super) fn write_layer_types(s: &Spec, map: &mut Map<String, Value>) {
-    write_window(s, map);
+    if s.layers.iter().any(|layer| layer.window.is_some()) {
+        write_window(s, map);
+    }
     let name =
         |layer: &LayerSpec| if layer.window.is_some() { "sliding_attention" } else { "full_attention" };
     map.insert("layer_types".into(), s.layers.iter().map(name).collect());

@@ -33,6 +33,8 @@ pub(super) struct Version {
     pub experts: [usize; 5],
     /// Best experts that judge a group.
     pub judges: usize,
+    /// Default of what multiplies the experts' weights.
+    pub scale: f64,
 }
 
 /// All but the choice of experts.
@@ -88,7 +90,7 @@ fn read_experts(c: &Config<'_>, version: &Version, num_layers: usize) -> Result<
     experts.dense_layers = (0..dense.min(num_layers)).collect();
     let shared: usize = c.or("n_shared_experts", shared)?;
     experts.shared = (shared > 0).then_some(Shared { ffn: shared * experts.ffn, gated: false });
-    experts.routing.scale = c.or::<f64>("routed_scaling_factor", 1.0)? as f32;
+    experts.routing.scale = c.or("routed_scaling_factor", version.scale)? as f32;
     c.only("moe_layer_freq", "1")?;
     // Of training alone, and of how the files were made.
     let _: f64 = c.or("aux_loss_alpha", 0.0)?;

@@ -11,6 +11,7 @@ const VERSION: Version = Version {
     attention: [128, 64, 128, 1536, 512],
     experts: [64, 6, 1407, 2, 0],
     judges: 1,
+    scale: 1.0,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -19,6 +20,7 @@ pub(super) static FAMILY: Family = Family {
     read: |c| {
         let mut spec = deepseek::read(c, &VERSION)?;
         c.only("mlp_bias", "false")?;
+        c.only("rope_interleave", "true")?;
         c.only("norm_topk_prob", "false")?;
         c.only("scoring_func", "\"softmax\"")?;
         let method: String = c.or("topk_method", "greedy".into())?;

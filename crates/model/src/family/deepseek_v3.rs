@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::common::{Dialect, HeadDim};
 use super::deepseek::{NAMES, Version};
+use super::names::Names;
 use super::{Family, common, deepseek};
 
 const VERSION: Version = Version {
@@ -13,6 +14,7 @@ const VERSION: Version = Version {
     attention: [128, 64, 128, 1536, 512],
     experts: [256, 8, 2048, 1, 3],
     judges: 2,
+    scale: 2.5,
 };
 
 pub(super) static FAMILY: Family = Family {
@@ -42,5 +44,5 @@ pub(super) static FAMILY: Family = Family {
         map.insert("rope_interleave".into(), json!(interleaved));
         map.insert("num_nextn_predict_layers".into(), json!(0));
     },
-    names: NAMES,
+    names: Names { further: Some("eh_proj.weight"), ..NAMES },
 };

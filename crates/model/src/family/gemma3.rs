@@ -31,7 +31,10 @@ pub(super) static FAMILY: Family = Family {
     read: |c| {
         let _: Option<String> = c.nullable("hidden_act", None)?;
         let pattern: usize = c.or("sliding_window_pattern", 6)?;
-        let pattern: usize = c.or("_sliding_window_pattern", pattern)?;
+        // Transformers writes this one beside `layer_types` and does not read it.
+        let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;
+        // The configuration knows it, the attention does not.
+        c.only("attn_logit_softcapping", "null")?;
         let mut spec = Spec { qk_norm: QkNorm::PerHead, ..sandwich(c, &DIALECT, [None, None])? };
         spec.ropes.push(sliding_rope(c, &spec)?);
         let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);

@@ -36,6 +36,7 @@ pub(super) static FAMILY: Family = Family {
         moe: None,
         transposed: true,
         ignored: &["attn.bias", "attn.masked_bias"],
+        further: None,
     },
 };
 

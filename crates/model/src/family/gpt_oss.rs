@@ -9,6 +9,7 @@ use super::{Family, common, moe, names};
 use crate::config::Config;
 use crate::config_rope::RopeKeys;
 use crate::error::Result;
+use crate::rope::RopeScaling;
 use crate::spec::{Mlp, Spec};
 use fathom_tensor::{Activation, NormKind};
 
@@ -26,6 +27,12 @@ pub(super) static FAMILY: Family = Family {
     model_type: "gpt_oss",
     architecture: "GptOssForCausalLM",
     read: |c| {
+        let keys = ["rope_scaling", "rope_parameters"].map(|key| c.raw(key));
+        if keys.iter().all(|value| value.is_none_or(Value::is_null)) {
+            let what = "is missing: Transformers 5 then takes YaRN, and 4 no scaling where it says null; write {\"rope_type\": \
+                        \"default\"} for none";
+            return Err(c.refuse("rope_scaling", what));
+        }
         let mut spec = common::read(c, &DIALECT)?;
         c.only("hidden_act", "\"silu\"")?;
         c.only("swiglu_limit", "7.0")?;
@@ -47,6 +54,9 @@ pub(super) static FAMILY: Family = Family {
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
+        if s.ropes.first().is_some_and(|rope| rope.scaling == RopeScaling::Default) {
+            map.insert("rope_scaling".into(), json!({ "rope_type": "default" }));
+        }
         common::write_layer_types(s, map);
         map.insert("attention_bias".into(), json!(s.bias.qkv));
         map.insert("swiglu_limit".into(), json!(7.0));

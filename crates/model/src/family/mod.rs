@@ -76,6 +76,9 @@ pub static FAMILIES: [&Family; 21] = [
     &starcoder2::FAMILY,
 ];
 
+/// What attention supports.
+const MOST_HEAD_COLUMNS: usize = 512;
+
 impl Family {
     /// The family with this `model_type`.
     pub fn find(model_type: &str) -> Option<&'static Family> {
@@ -114,6 +117,13 @@ impl Family {
         }
         let spec = (family.read)(&config)?;
         config.finish(family.model_type)?;
+        if !spec.head_dim.is_multiple_of(8) || spec.head_dim > MOST_HEAD_COLUMNS {
+            let what = format!(
+                "gives heads of {} columns; a multiple of 8 up to {MOST_HEAD_COLUMNS} is supported",
+                spec.head_dim
+            );
+            return Err(config.refuse("head_dim", what));
+        }
         Ok(spec)
     }
 

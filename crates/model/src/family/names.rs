@@ -43,6 +43,8 @@ pub struct Names {
     pub transposed: bool,
     /// Ends of names of buffers that older files carry and nobody needs.
     pub ignored: &'static [&'static str],
+    /// A tensor that only blocks behind the last have, which predict further tokens and are not read.
+    pub further: Option<&'static str>,
 }
 
 /// What experts are called.
@@ -124,6 +126,7 @@ pub(super) const LLAMA: Names = Names {
     moe: None,
     transposed: false,
     ignored: &["rotary_emb.inv_freq"],
+    further: None,
 };
 
 /// Names of the families that normalise before and after each sub-layer.

@@ -13,6 +13,7 @@ use super::area::Area;
 use super::convert::{convert_into, is_convertible, transpose};
 use super::load_chunks::load_chunks;
 use super::source::{Source, Stream};
+use super::tied::check_tied;
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
@@ -153,11 +154,15 @@ pub(super) fn split(
 ///
 /// # Errors
 /// If a tensor is missing, has another shape or a type that is not a float, is there and not needed (buffers that
-/// older files carry and the head of a tied model excepted), or cannot be read. Some weights may have been written.
+/// older files carry, blocks that predict further tokens and a tied model's head that is the embedding excepted), or
+/// cannot be read. Some weights may have been written.
 ///
 /// # Panics
 /// If `params` are not this model's.
 pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn Source) -> Result<()> {
+    if device.machine.has_data() {
+        check_tied(model, source)?;
+    }
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let value = param.value.clone();
         Slot { id, range: 0..value.len(), value, coded: None }
@@ -265,7 +270,7 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
     let head = format!("{}.weight", names.head);
     let superfluous = |name: &str| {
         let buffer = names.ignored.iter().any(|end| name.ends_with(end));
-        buffer || (model.spec.tied && name == head)
+        buffer || (model.spec.tied && name == head) || is_further(model, source, name)
     };
     let extra: Vec<&str> =
         source.names().into_iter().filter(|name| !used.contains(*name) && !superfluous(name)).collect();
@@ -279,4 +284,19 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
             Err(Error::tensor(source.place(first), first, what.trim_start()))
         }
     }
+}
+
+/// Whether a tensor is of a block behind the last that predicts further tokens.
+fn is_further(model: &Model, source: &dyn Source, name: &str) -> bool {
+    let names = &Family::of(&model.spec).names;
+    let Some(mark) = names.further else { return false };
+    let (base, rest) = match name.strip_prefix(names.base) {
+        Some(rest) => (names.base, rest),
+        None => ("", name),
+    };
+    let block = rest.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+    block.is_some_and(|(index, _)| {
+        let behind = index.parse().is_ok_and(|index: usize| index >= model.spec.layers.len());
+        behind && source.shape(&format!("{base}{}.{index}.{mark}", names.layers)).is_some()
+    })
 }

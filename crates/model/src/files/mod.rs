@@ -12,6 +12,7 @@ mod parts;
 mod save;
 mod sink;
 mod source;
+mod tied;
 mod values;
 mod writer;
 

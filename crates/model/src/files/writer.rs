@@ -269,6 +269,14 @@ impl FolderWriter {
         for writer in &mut self.done {
             writer.flush()?;
         }
+        // An older configuration must not describe the new tensors, not even between two renames.
+        let config = self.folder.join("config.json");
+        match fs::remove_file(&config) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &config)(error))?;
+            }
+            _ => {}
+        }
         for writer in &mut self.done {
             writer.publish()?;
         }

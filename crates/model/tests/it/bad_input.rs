@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
-use fathom_model::{INDEX, Model, SINGLE, SafeTensors, Source, fuzz_safetensors, load, open, parse_header};
+use fathom_model::{
+    FileWriter, INDEX, Model, SINGLE, SafeTensors, Source, TensorInfo, fuzz_safetensors, load, open,
+    parse_header, read_f32,
+};
 use fathom_tensor::DType;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::golden::cpu;
 use crate::golden_files::root;
 use crate::pieces::meta;
 
@@ -92,6 +96,65 @@ fn inconsistent_entries_are_refused_by_tensor() {
     check_refused(&file(two, 6), &["`b`", "before the tensor"]);
     let twice = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
     check_refused(&file(twice, 4), &["`a` appears twice"]);
+}
+
+/// Adds f32 tensors to the file of a folder.
+fn add_tensors(folder: &Path, more: &[(&str, Vec<usize>, Vec<f32>)]) {
+    let path = folder.join(SINGLE);
+    let source = SafeTensors::open_file(&path).unwrap();
+    let mut tensors: Vec<(TensorInfo, Vec<u8>)> = Vec::new();
+    for name in source.names() {
+        let (shape, mut bytes) = (source.shape(name).unwrap().to_vec(), Vec::new());
+        source.read_rows(name, 0..shape[0], &mut bytes).unwrap();
+        tensors.push((TensorInfo { name: name.into(), dtype: source.dtype(name).unwrap(), shape }, bytes));
+    }
+    for (name, shape, values) in more {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        tensors.push((TensorInfo { name: name.to_string(), dtype: DType::F32, shape: shape.clone() }, bytes));
+    }
+    let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| info.clone()).collect();
+    let mut writer = FileWriter::create(&path, &infos).unwrap();
+    tensors.iter().for_each(|(_, bytes)| writer.write(bytes).unwrap());
+    writer.finish().unwrap();
+}
+
+fn check_loads(folder: &Path) {
+    let device = cpu(1, None);
+    let opened = open(folder).unwrap();
+    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+    load(&device, &model, &mut params, &opened.source).unwrap();
+}
+
+#[test]
+fn a_tied_head_of_its_own_is_refused() {
+    let folder = copy("llama32_tied");
+    let opened = open(folder.path()).unwrap();
+    let shape = opened.source.shape("model.embed_tokens.weight").unwrap().to_vec();
+    let mut values = read_f32(&opened.source, "model.embed_tokens.weight", 0..shape[0]).unwrap();
+    drop(opened);
+    add_tensors(folder.path(), &[("lm_head.weight", shape.clone(), values.clone())]);
+    check_loads(folder.path());
+    let other = copy("llama32_tied");
+    *values.last_mut().unwrap() += 1.0;
+    add_tensors(other.path(), &[("lm_head.weight", shape, values)]);
+    let opened = open(other.path()).unwrap();
+    let device = cpu(1, None);
+    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+    let error = load(&device, &model, &mut params, &opened.source).unwrap_err().to_string();
+    assert!(error.contains("`lm_head.weight` differs") && error.contains("tie_word_embeddings"), "{error}");
+}
+
+#[test]
+fn blocks_that_predict_further_tokens_are_left() {
+    let folder = copy("deepseek_v3");
+    let norm = ("model.layers.3.enorm.weight", vec![2], vec![1.0; 2]);
+    add_tensors(folder.path(), std::slice::from_ref(&norm));
+    assert!(load_error(folder.path()).contains("`model.layers.3.enorm.weight` is no weight"));
+    add_tensors(folder.path(), &[("model.layers.3.eh_proj.weight", vec![1, 2], vec![1.0; 2])]);
+    check_loads(folder.path());
+    let inside = copy("deepseek_v3");
+    add_tensors(inside.path(), &[("model.layers.2.eh_proj.weight", vec![1, 2], vec![1.0; 2])]);
+    assert!(load_error(inside.path()).contains("`model.layers.2.eh_proj.weight` is no weight"));
 }
 
 /// A copy of a golden folder whose files a test may change.

@@ -122,6 +122,10 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     check_refused("phi3", json!({ "lm_head_bias": true }), &["`lm_head_bias`"]);
     check_refused("granite", json!({ "logits_scaling": 0.0 }), &["`logits_scaling`"]);
     check_refused("smollm3", json!({ "no_rope_layers": [1] }), &["`no_rope_layers`"]);
+    check_refused("llama2", json!({ "head_dim": 12 }), &["`head_dim`", "12", "multiple of 8"]);
+    check_refused("gpt2", json!({ "n_head": 8 }), &["`head_dim`", "4", "multiple of 8"]);
+    check_refused("gemma3", json!({ "attn_logit_softcapping": 5.0 }), &["`attn_logit_softcapping`"]);
+    check_refused("deepseek_v2", json!({ "rope_interleave": false }), &["`rope_interleave`"]);
 }
 
 #[test]
@@ -145,6 +149,68 @@ fn unsupported_rotary_settings_are_refused_by_name() {
     let band =
         json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0 });
     refused(band, &["out of range"]);
+}
+
+#[test]
+fn what_is_left_out_is_what_transformers_takes() {
+    let case = |case: &str, change: Value| {
+        let mut map = object(&root().join(case).join("config.json"));
+        map.extend(change.as_object().unwrap().clone());
+        map.retain(|_, value| *value != json!("absent"));
+        read(&map)
+    };
+    // The two versions of Transformers disagree on this one.
+    for absent in [json!({ "rope_parameters": "absent" }), json!({ "rope_parameters": null })] {
+        let message = case("gpt_oss", absent).unwrap_err().to_string();
+        assert!(message.contains("`rope_scaling` is missing"), "{message}");
+    }
+    let scale = |name: &str| {
+        let spec = case(name, json!({ "routed_scaling_factor": "absent" })).unwrap();
+        spec.moe.unwrap().routing.scale
+    };
+    assert_eq!([scale("deepseek_v2"), scale("deepseek_v3")], [1.0, 2.5]);
+    let types =
+        json!({ "layer_types": "absent", "sliding_window_pattern": "absent", "_sliding_window_pattern": 1 });
+    assert!(case("gemma3", types).unwrap().layers.iter().all(|layer| layer.window.is_some()));
+}
+
+#[test]
+fn zeros_of_yarn_say_no_more_than_absent_keys() {
+    let frequencies = |more: Value| {
+        let mut map = object(&root().join("llama2/config.json"));
+        let mut rope = json!({ "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0 });
+        rope.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        map.insert("rope_parameters".into(), rope);
+        read(&map).unwrap().ropes[0].frequencies(8)
+    };
+    let plain = frequencies(json!({}));
+    assert!(plain.inv_freq.iter().all(|frequency| frequency.is_finite()));
+    assert_eq!(frequencies(json!({ "beta_fast": 0, "beta_slow": 0.0 })), plain);
+    for one in ["mscale", "mscale_all_dim"] {
+        let mut both = json!({ "mscale": 0.7, "mscale_all_dim": 0.7 });
+        both[one] = json!(0);
+        assert_eq!(frequencies(both).factor, plain.factor);
+    }
+    assert_eq!(frequencies(json!({ "truncate": null })), frequencies(json!({ "truncate": false })));
+    assert_ne!(frequencies(json!({ "truncate": null })), plain);
+}
+
+#[test]
+fn written_files_name_what_has_another_default() {
+    let write = |case: &str, change: Value| {
+        let mut map = object(&root().join(case).join("config.json"));
+        map.extend(change.as_object().unwrap().clone());
+        Family::write(Path::new("config.json"), &read(&map).unwrap()).unwrap()
+    };
+    let plain = write("gpt_oss", json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e4 } }));
+    assert_eq!(plain["rope_scaling"], json!({ "rope_type": "default" }));
+    // Transformers' models make a mask of the window whether a layer slides or not.
+    for case in ["gpt_oss", "gemma2", "gemma3"] {
+        let mut full = object(&root().join(case).join("config.json"));
+        let layers = full["layer_types"].as_array().unwrap().len();
+        full["layer_types"] = vec!["full_attention"; layers].into();
+        assert!(!write(case, json!(full)).contains_key("sliding_window"), "{case}");
+    }
 }
 
 #[test]

@@ -88,6 +88,7 @@ fn what_is_not_known_is_refused_by_name() {
         ("bert", "problem_type", "ranking".into(), "regression"),
         ("deberta", "conv_kernel_size", 3.into(), "only 0"),
         ("deberta", "pos_att_type", "p2p".into(), "c2p, p2c"),
+        ("deberta", "relative_attention", false.into(), "`pos_att_type` names terms"),
         ("deberta", "position_buckets", 1.into(), "half of them"),
         ("roberta", "pad_token_id", 64.into(), "position table"),
     ] {

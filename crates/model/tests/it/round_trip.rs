@@ -54,6 +54,21 @@ fn what_is_exported_is_imported_bit_for_bit() {
 }
 
 #[test]
+fn an_older_configuration_does_not_outlive_its_weights() {
+    let device = cpu(1, None);
+    let (model, params) = loaded(&device, &root().join("llama2"), DType::F32);
+    let out = tempfile::tempdir().unwrap();
+    let special = SpecialIds::default();
+    let options = FolderOptions { weights: SaveOptions::new(DType::F32), special: &special, copy: &[] };
+    save_hf(&device, &model, &params, out.path(), options).unwrap();
+    // A second export that ends between its weights and its configuration.
+    save(&device, &model, &params, out.path(), options.weights).unwrap();
+    assert_eq!(files(out.path()), ["generation_config.json", SINGLE]);
+    save_hf(&device, &model, &params, out.path(), options).unwrap();
+    assert_eq!(files(out.path()), ["config.json", "generation_config.json", SINGLE]);
+}
+
+#[test]
 fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
     let device = cpu(2, None);
     for case in cases() {

@@ -7,11 +7,13 @@
 //! files beside the tokenizer.
 
 mod fast;
+mod folder;
 mod pieces;
 mod roles;
 mod stream;
 mod train;
 
+pub use folder::FILES;
 pub(crate) use roles::probe as probe_roles;
 pub use stream::Stream;
 
@@ -21,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenizers::models::ModelWrapper;
 
 /// Texts above this many bytes are encoded in pieces of about this size, in parallel.
 const PIECE_BYTES: usize = 32 << 10;
@@ -43,6 +46,8 @@ pub struct Tokenizer {
     asked_bytes: AtomicUsize,
     roles: roles::Roles,
     path: PathBuf,
+    /// The folder that it was read from with the files beside it.
+    folder: Option<PathBuf>,
     vocab_size: usize,
     cuts: pieces::Cuts,
 }
@@ -73,7 +78,7 @@ impl Tokenizer {
         let path = dir.as_ref().join("tokenizer.json");
         let inner = read_tokenizer(&path)?;
         let roles = roles::Roles::from_dir(dir.as_ref(), |token| inner.token_to_id(token))?;
-        Ok(Self::assemble(inner, path, roles))
+        Ok(Self { folder: Some(dir.as_ref().to_owned()), ..Self::assemble(inner, path, roles) })
     }
 
     /// Reads the bytes of a `tokenizer.json`; `path` is used in messages.
@@ -91,7 +96,8 @@ impl Tokenizer {
         roles.guess_missing(|token| inner.token_to_id(token));
         let cuts = pieces::Cuts::of(&inner);
         let (special, fast, asked_bytes) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
-        Self { plain: inner, special, fast, asked_bytes, roles, path, vocab_size: past_last, cuts }
+        let (folder, vocab_size) = (None, past_last);
+        Self { plain: inner, special, fast, asked_bytes, roles, path, folder, vocab_size, cuts }
     }
 
     /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
@@ -151,7 +157,12 @@ impl Tokenizer {
 
     /// Starts a stream that turns ids into text one by one, special tokens left out.
     pub fn stream(&self) -> Stream<'_> {
-        Stream::new(self)
+        Stream::new(self, &[])
+    }
+
+    /// As [`Tokenizer::stream`], of ids that continue these: the texts of both joined are the text of all.
+    pub fn stream_after(&self, before: &[u32]) -> Stream<'_> {
+        Stream::new(self, before)
     }
 
     /// The number of ids a model's embedding must cover: the largest id plus one.
@@ -204,26 +215,6 @@ impl Tokenizer {
     /// The file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         crate::store::write_whole(path.as_ref(), self.to_json()?.as_bytes())
-    }
-
-    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
-    pub fn save_dir(&self, dir: impl AsRef<Path>) -> Result<()> {
-        let dir = dir.as_ref();
-        self.save(dir.join("tokenizer.json"))?;
-        let mut config = serde_json::json!({
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": false,
-        });
-        for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos())] {
-            if let Some(token) = id.and_then(|id| self.token(id)) {
-                config[key] = token.into();
-            }
-        }
-        let text = format!("{config:#}\n");
-        crate::store::write_whole(&dir.join("tokenizer_config.json"), text.as_bytes())
     }
 
     /// The content of `tokenizer.json`.
@@ -290,7 +281,7 @@ fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
     parse(&bytes, path)
 }
 
-/// Parses a `tokenizer.json`, switching off truncation and padding: this crate never wants either.
+/// Parses a `tokenizer.json`, switching off truncation, padding and the dropout of merges: this crate never wants any.
 fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
     let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
     // Its parser panics on broken JSON in some places and does not say where in others.
@@ -304,5 +295,12 @@ fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
     };
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
+    if let ModelWrapper::BPE(model) = inner.get_model()
+        && model.dropout.is_some()
+    {
+        let mut model = model.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
     Ok(inner)
 }

@@ -4,6 +4,7 @@
 mod loader;
 mod recall;
 mod store;
+mod stream;
 mod tokenizer;
 
 use fathom_text::Tokenizer;

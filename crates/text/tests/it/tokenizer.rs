@@ -57,6 +57,16 @@ fn long_texts_in_pieces_give_the_ids_of_the_whole() {
 }
 
 #[test]
+fn a_file_with_dropout_gives_the_ids_of_one_without() {
+    let json = tokenizer().to_json().unwrap();
+    let random = json.replace(r#""dropout":null"#, r#""dropout":0.5"#);
+    assert_ne!(random, json);
+    let random = Tokenizer::from_bytes(random.as_bytes(), "tokenizer.json".as_ref()).unwrap();
+    let text = &corpus()[0][..2000];
+    assert_eq!(random.encode(text).unwrap(), tokenizer().encode(text).unwrap());
+}
+
+#[test]
 fn a_folder_written_here_reads_back_with_its_roles() {
     let dir = tempfile::tempdir().unwrap();
     tokenizer().save_dir(dir.path()).unwrap();
@@ -66,6 +76,34 @@ fn a_folder_written_here_reads_back_with_its_roles() {
     assert_eq!(back.stops(), [0]);
     assert_eq!(back.bos(), None, "<|bos|> is no well-known spelling");
     assert!(!dir.path().join("tokenizer.json.tmp").exists());
+}
+
+#[test]
+fn what_lies_beside_a_tokenizer_goes_with_it() {
+    let [from, to] = [0; 2].map(|_| tempfile::tempdir().unwrap());
+    tokenizer().save(from.path().join("tokenizer.json")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(from.path().join(name), text).unwrap();
+    let config = r#"{"chat_template": "{{ messages }}", "pad_token": "<|bos|>", "bos_token": null, "tokenizer_class": "X"}"#;
+    write("tokenizer_config.json", config);
+    write("chat_template.jinja", "{{ messages }}\n");
+    write("special_tokens_map.json", r#"{"eos_token": "<|endoftext|>"}"#);
+    write("config.json", r#"{"bos_token_id": 1}"#);
+    let tokenizer = Tokenizer::from_dir(from.path()).unwrap();
+    tokenizer.save_dir(to.path()).unwrap();
+    // Into its own folder too.
+    tokenizer.save_dir(from.path()).unwrap();
+    for folder in [from.path(), to.path()] {
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&read("tokenizer_config.json")).unwrap();
+        assert_eq!(
+            config,
+            serde_json::json!({ "chat_template": "{{ messages }}", "pad_token": "<|bos|>", "bos_token": "<|bos|>",
+                "eos_token": "<|endoftext|>", "tokenizer_class": "X" })
+        );
+        assert_eq!(read("chat_template.jinja"), "{{ messages }}\n");
+        let back = Tokenizer::from_dir(folder).unwrap();
+        assert_eq!((back.bos(), back.eos()), (Some(1), Some(0)));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use fathom_base::human;
+use fathom_grad::Sharding;
 use fathom_model::Spec;
 use fathom_tensor::{DType, Label, Profile, live_at_peak, spill};
 
@@ -98,6 +99,17 @@ fn asked(work: &Workload<'_>) -> usize {
     last + grid.tp * fullest(&work.how.ranks, &work.spec, last)
 }
 
+/// Refuses weights on disk whose state ranks share: experts have replicas of their own.
+fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
+    let Ranks { grid, sharding, .. } = how.ranks;
+    let replicas = if spec.moe.is_some() { grid.edp() } else { 1 }.max(grid.cp * grid.dp);
+    if !how.on_disk.weights || sharding == Sharding::NoShard || replicas == 1 {
+        return Ok(());
+    }
+    let message = "weights on disk are whole on every rank: mesh.sharding must be \"no_shard\" with machine.offload_weights, or the weights in memory";
+    Err(Error::Recipe { key: "mesh.sharding".into(), message: message.into() })
+}
+
 impl Draft<'_> {
     /// What its steps do, with the places of the recipe.
     ///
@@ -109,6 +121,7 @@ impl Draft<'_> {
         let mut how = stage::in_step(&self.recipe, self.index)?;
         how.ranks.rank = self.rank;
         how.ranks.check(&spec).map_err(|message| Error::Recipe { key: "mesh".into(), message })?;
+        check_whole(&spec, &how)?;
         check_narrow(self.profile, &spec, &how)?;
         let dtype = match self.recipe.model.precision {
             Precision::Bf16 => DType::Bf16,

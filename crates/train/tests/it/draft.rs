@@ -162,6 +162,22 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     assert!(two.by_name.iter().any(|(name, bytes)| name == "attn.q" && *bytes == 2048.0), "{two:?}");
 }
 
+/// Where tp ranks share the dense weights, experts have replicas, whose state they share.
+#[test]
+fn experts_on_disk_are_whole_on_every_rank() {
+    let (profile, spec) = (gpu::named("h200").unwrap(), crate::mesh_experts::experts(false));
+    let planned = |[tp, ep]: [usize; 2]| {
+        let mut recipe = recipe();
+        recipe.stage[0].tile_rows = None;
+        (recipe.mesh.tp, recipe.mesh.ep, recipe.machine.offload_weights) = (tp, ep, true);
+        let budgets = Budgets { memory: 1 << 40, host: 0, disk: 1 << 40 };
+        Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 }.plan().map(drop)
+    };
+    let refusal = planned([2, 1]).unwrap_err().to_string();
+    assert!(refusal.starts_with("mesh.sharding: weights on disk"), "{refusal}");
+    assert!(planned([1, 1]).is_ok() && planned([2, 2]).is_ok());
+}
+
 /// A change of a recipe, what the refusal begins with, and what it advises.
 type Refusal = (fn(&mut Recipe), &'static str, &'static str);
 

@@ -14,7 +14,7 @@ fn moe() -> Moe {
 }
 
 /// Qwen 3's, with an ordinary MLP first.
-fn experts(tied: bool) -> Spec {
+pub fn experts(tied: bool) -> Spec {
     Spec { family: "qwen3_moe", moe: Some(moe()), ..spec(tied) }
 }
 

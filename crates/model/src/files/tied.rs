@@ -1,0 +1,44 @@
+//! A tied model whose files have a head of its own all the same.
+
+use super::source::Source;
+use super::values::read_f32;
+use crate::error::{Error, Result};
+use crate::family::Family;
+use crate::model::Model;
+
+/// Elements that are compared at once.
+const CHUNK: usize = 1 << 22;
+
+/// Refuses a head that is not the embedding, where the configuration says that it is: Transformers 4 takes the embedding for
+/// it, Transformers 5 the head.
+pub(super) fn check_tied(model: &Model, source: &dyn Source) -> Result<()> {
+    let names = &Family::of(&model.spec).names;
+    let head = format!("{}.weight", names.head);
+    let Some(shape) = source.shape(&head).filter(|_| model.spec.tied && model.embed.is_some()) else {
+        return Ok(());
+    };
+    let plain = format!("{}.weight", names.embed);
+    let embedding =
+        [format!("{}{plain}", names.base), plain].into_iter().find(|name| source.shape(name).is_some());
+    let same = |embedding: &str| -> Result<bool> {
+        if source.shape(embedding) != Some(shape) {
+            return Ok(false);
+        }
+        let [rows, cols] = [model.spec.vocab, model.spec.hidden];
+        for start in (0..rows).step_by((CHUNK / cols).max(1)) {
+            let part = start..rows.min(start + (CHUNK / cols).max(1));
+            if read_f32(source, &head, part.clone())? != read_f32(source, embedding, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    match embedding.map(|name| same(&name)).transpose()? {
+        Some(false) => {
+            let what = "differs from the embedding, but `tie_word_embeddings` says that it is the same; set that key to false \
+                        in config.json to use both, or remove this tensor";
+            Err(Error::tensor(source.place(&head), &head, what))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,58 @@
+//! A tokenizer's folder as Transformers wants it.
+
+use super::{Tokenizer, roles};
+use crate::error::{OrIo, Result};
+use crate::store::write_whole;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Name of the file that names special tokens, and often a chat template.
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Files of a tokenizer in a model's folder.
+pub const FILES: [&str; 9] = [
+    "tokenizer.json",
+    CONFIG,
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+];
+
+impl Tokenizer {
+    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it. What lay beside a
+    /// tokenizer that was read from a folder goes with it: chat templates, padding, and what else Fathom has no use for.
+    ///
+    /// # Errors
+    /// The folder cannot be written, or what lay beside the tokenizer cannot be read any more.
+    pub fn save_dir(&self, dir: impl AsRef<Path>) -> Result<()> {
+        let dir = dir.as_ref();
+        let mut config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": false,
+        });
+        for name in &FILES[1..] {
+            let Some(from) =
+                self.folder.as_ref().map(|folder| folder.join(name)).filter(|from| from.is_file())
+            else {
+                continue;
+            };
+            let bytes = std::fs::read(&from).or_io("read", &from)?;
+            match *name {
+                CONFIG => config = roles::parse_object(&bytes, &from)?,
+                _ => write_whole(&dir.join(name), &bytes)?,
+            }
+        }
+        for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos())] {
+            let unnamed = config.get(key).is_none_or(Value::is_null);
+            if let Some(token) = id.filter(|_| unnamed).and_then(|id| self.token(id)) {
+                config[key] = token.into();
+            }
+        }
+        write_whole(&dir.join(CONFIG), format!("{config:#}\n").as_bytes())?;
+        self.save(dir.join("tokenizer.json"))
+    }
+}
