@@ -357,10 +357,11 @@ impl<'a> Run<'a> {
         let recipe = self.recipe;
         let table = &recipe.stage[index];
         self.trainer.model.spec = self.spec_after(index + 1)?;
+        // The old file goes before the new one is planned. Other lengths take other times.
+        self.trainer.offload = None;
+        self.stragglers = Stragglers::new(*self.trainer.device.mesh.grid());
         let settled = self.settle(index)?;
         let Settled { how, plan, .. } = &settled;
-        // The old file goes before the new one comes.
-        self.trainer.offload = None;
         let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
         let room = Room::of(plan, folder, stage::chaos(recipe));
         self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
@@ -401,7 +402,13 @@ impl<'a> Run<'a> {
         let device = &self.trainer.device;
         let (recipe, spec) = (self.recipe.clone(), self.spec_after(index)?);
         let profile = device.machine.profile();
-        let budgets = Budgets::new(self.agree_memory(), profile, &recipe, &self.folder);
+        let mut budgets = Budgets::new(self.agree_memory(), profile, &recipe, &self.folder);
+        if recipe.machine.disk_bytes.is_none() {
+            // What is free is so beside the weights and the optimizer's state that are on disk already.
+            let state = self.trainer.params.disk().filter(|disk| !disk.what().in_host);
+            let held = state.map_or(0, |disk| disk.stats().peak_reserved_bytes);
+            budgets.disk = budgets.disk.saturating_add(held);
+        }
         let rank = device.mesh.rank();
         Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
     }

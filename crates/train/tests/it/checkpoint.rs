@@ -136,7 +136,7 @@ fn weights_without_masters_resume() {
     assert_eq!(some.count(), 0);
     assert!(bits(&other) == bits(&one));
     let before = bits(&one);
-    [&mut one, &mut other].map(steps);
+    [&mut one, &mut other].into_iter().for_each(steps);
     assert!(bits(&one) != before && bits(&other) == bits(&one));
 }
 
