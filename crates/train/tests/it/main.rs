@@ -7,6 +7,7 @@ mod draft;
 mod experts;
 mod mesh;
 mod mesh_experts;
+mod mesh_optimizers;
 mod mesh_plan;
 mod narrow;
 mod nemo;
