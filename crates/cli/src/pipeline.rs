@@ -136,6 +136,9 @@ impl Job<'_> {
             None => gpu::sharers(&self.recipe.machine, sharers),
         } as u64;
         budgets.host /= sharers as u64;
+        if self.recipe.machine.disk_bytes.is_none() {
+            budgets.disk /= sharers as u64;
+        }
         let specs = commands::plan::specs(self.recipe)?;
         commands::places::check(self.recipe, &specs, profile)?;
         for (index, spec) in specs.iter().enumerate() {

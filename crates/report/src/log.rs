@@ -83,7 +83,13 @@ impl RunLog {
             Event::Model(model) => self.model = Some(model),
             Event::Done(done) => self.done = Some(done),
             Event::Resume(resume) => self.resumes.push(resume),
-            Event::Ranks(ranks) => put(&mut self.ranks, ranks, |a, b| a.step == b.step),
+            Event::Ranks(ranks) => {
+                // As of steps.
+                while self.ranks.last().is_some_and(|last| last.step >= ranks.step) {
+                    self.ranks.pop();
+                }
+                self.ranks.push(ranks);
+            }
             Event::Recovery(recovery) => self.recoveries.push(recovery),
             Event::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Event::Step(step) => {
