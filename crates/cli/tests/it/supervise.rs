@@ -43,6 +43,10 @@ fn a_job_that_moves_on_is_started_again() {
         &["was killed by signal 9", "it saved step 1: restart 1 of 10", "it saved step 2: restart 2 of 10"],
     );
     ends(&["--max-restarts", "1"], &dies, 137, "2", &["it was started again 1 times, which is all"]);
+    // Without checkpoints, from copies of its own, of which only its log tells.
+    let resumed = r#"mkdir -p run; [ $n = 1 ] || echo "{\"event\":\"resume\",\"step\":$n,\"unix_s\":1}" >> run/metrics.jsonl;"#;
+    let goes_on = format!("{COUNT} {resumed} [ $n = 5 ] || exit 7");
+    ends(&[], &goes_on, 0, "5", &["it saved step 2: restart 2", "it saved step 4: restart 4"]);
 }
 
 #[test]
