@@ -1,8 +1,8 @@
 //! Main gradients: f32, of the *sum* of the loss over tokens, added to in place, and summed over the ranks that have the same
 //! weights.
 //!
-//! A step does not begin with zeros: the first product of a weight writes its gradient, the later ones add to it, and what no product
-//! makes is cleared before it is added to.
+//! A step does not begin with zeros: the first product of a weight writes its gradient, and the later ones add to it. What no product
+//! wrote in the step before is cleared at the beginning, where that hides behind updated weights that are still on their way.
 //!
 //! Sums begin when a segment's last contribution is there and end when those of the next begin, so they travel behind the
 //! backward pass of one segment, and no more than one bucket of them needs room. Where gradients are shared (ZeRO-2), a
@@ -27,6 +27,10 @@ struct Main {
     own: Option<Tensor>,
     /// Nothing was added to `full` yet: what it holds has no meaning.
     blank: bool,
+    /// Nothing was added in this step.
+    fresh: bool,
+    /// The step's first contribution, or that of the step before, was one that writes.
+    written: bool,
 }
 
 impl Main {
@@ -74,8 +78,22 @@ impl Grads {
         let make = |(id, shape): (ParamId, [usize; 2])| {
             let zeros = |rows, cols| Some(device.zeros(rows, cols, DType::F32, Category::Grads));
             match parted {
-                Some(shares) => Main { shape, full: None, own: zeros(1, shares.own(id).len()), blank: true },
-                None => Main { shape, full: zeros(shape[0], shape[1]), own: None, blank: false },
+                Some(shares) => Main {
+                    shape,
+                    full: None,
+                    own: zeros(1, shares.own(id).len()),
+                    blank: true,
+                    fresh: true,
+                    written: true,
+                },
+                None => Main {
+                    shape,
+                    full: zeros(shape[0], shape[1]),
+                    own: None,
+                    blank: false,
+                    fresh: true,
+                    written: true,
+                },
             }
         };
         let trained = |(id, param): (ParamId, &crate::params::Param)| {
@@ -100,7 +118,10 @@ impl Grads {
                 main.full = None;
                 device.machine.zero(own);
             }
-            main.blank = true;
+            (main.blank, main.fresh) = (true, true);
+            if !main.written {
+                main.settle(device);
+            }
         }
         self.begun.fill(false);
         self.last = false;
@@ -111,11 +132,19 @@ impl Grads {
         self.list.iter_mut().flatten().for_each(|main| main.settle(device));
     }
 
-    /// Where a weight's gradient goes, and whether that holds any: else it has to be written whole, or cleared first.
-    pub(crate) fn receive(&mut self, id: ParamId) -> Option<(Tensor, bool)> {
+    /// Where a weight's gradient goes, and whether it is to be added to: what holds nothing yet is written whole by who `writes`,
+    /// else cleared here.
+    pub(crate) fn receive(&mut self, device: &Device, id: ParamId, writes: bool) -> Option<(Tensor, bool)> {
         let main = self.list[id.index()].as_mut()?;
         let full = main.full.clone()?;
-        Some((full, !std::mem::take(&mut main.blank)))
+        if std::mem::take(&mut main.fresh) {
+            main.written = writes;
+        }
+        if writes && std::mem::take(&mut main.blank) {
+            return Some((full, false));
+        }
+        main.settle(device);
+        Some((full, true))
     }
 
     /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.

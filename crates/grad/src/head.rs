@@ -215,7 +215,7 @@ impl Head {
         let share = scope.spread().share();
         let rows =
             (Head::gradient_rows(scope.device.machine.as_ref(), weight.rows(), x.dtype()) / share).max(1);
-        let mut received = grads.receive(self.weight);
+        let mut received = grads.receive(device, self.weight, true);
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
             let x = self.collect(scope, &x.view_rows(rows.clone()));
@@ -223,8 +223,8 @@ impl Head {
             let flops = 2 * (x.len() * weight.rows()) as u64;
             self.input_gradient(scope, &dlogits, weight, &dx.view_rows(rows));
             scope.counters.add(flops, flops);
-            if let Some((c, holds)) = &mut received {
-                let accumulate = std::mem::replace(holds, true);
+            if let Some((c, adds)) = &mut received {
+                let accumulate = std::mem::replace(adds, true);
                 self.matmul(
                     scope,
                     MatMul { a: &dlogits, a_trans: true, b: &x, b_trans: false, c, accumulate },

@@ -375,13 +375,9 @@ impl Runner<'_, '_> {
         self.exec.adds = true;
         let mut dw: Vec<Option<Tensor>> = Vec::new();
         for id in &node.params {
-            let received = grads.receive(*id);
-            if let Some((grad, false)) = &received {
-                match dw.is_empty() && dy[0].is_some() && node.op.writes_weight() {
-                    true => self.exec.adds = false,
-                    false => self.exec.device.machine.zero(grad),
-                }
-            }
+            let writes = dw.is_empty() && dy[0].is_some() && node.op.writes_weight();
+            let received = grads.receive(self.exec.device, *id, writes);
+            self.exec.adds &= received.as_ref().is_none_or(|(_, adds)| *adds);
             dw.push(received.map(|(grad, _)| grad));
         }
         if dw.iter().all(Option::is_none) {

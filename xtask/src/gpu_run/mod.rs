@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub use asked::Asked;
 use stage::Ran;
 use stages::{ALL_S, DEVICE_S, LARGE_SHAPE, SHAPE, STAGES, Stage, Step};
-use table::{GRAPHS, LEAN, Results};
+use table::{GRAPHS, LARGE, LEAN, OFFLOADED, Results};
 
 /// Where the two programs are: a folder that was brought here, or what cargo builds.
 struct Programs {
@@ -93,7 +93,7 @@ impl Session {
 
     /// A step of a length, with places, so often; in a way or of a shape that has a name.
     fn bench(&mut self, (tokens, places, repeat, limit_s): Step, name: Option<&str>) {
-        let shape = if name == Some(table::LARGE) { LARGE_SHAPE } else { SHAPE };
+        let shape = if matches!(name, Some(LARGE | OFFLOADED)) { LARGE_SHAPE } else { SHAPE };
         let mut command = Command::new(&self.programs.fathom);
         command
             .args(["bench", "step", "--json", "--machine", "cuda", "--dtype", "bf16"])
@@ -104,7 +104,8 @@ impl Session {
         }
         match name {
             Some(GRAPHS) => drop(command.arg("--graphs")),
-            Some(LEAN) => drop(command.args(["--optimizer", "moments=bf16,master_weights=false"])),
+            Some(OFFLOADED) => drop(command.arg("--offload-optimizer")),
+            Some(LEAN | LARGE) => drop(command.args(["--optimizer", "moments=bf16,master_weights=false"])),
             _ => {}
         }
         let what = format!("step of {tokens} tokens, {}", name.unwrap_or("Llama-3.2-1B shape"));

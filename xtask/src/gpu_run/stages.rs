@@ -1,6 +1,6 @@
 //! What is asked of a GPU, in order: what has bars first, so that a run that is cut short has lost the rest.
 
-use super::table::{GRAPHS, LARGE, LEAN};
+use super::table::{GRAPHS, LARGE, LEAN, OFFLOADED};
 use super::{Session, rival};
 
 /// All stages of one command together; it is meant for eight minutes.
@@ -40,7 +40,7 @@ pub const STAGES: [Stage; 15] = [
     long("graphs", GRAPHS_STEP.3),
     long("rival-32768", rival::MIDDLE_S),
     long("step-262144", LONG.3),
-    long("large", LARGE_STEP.3),
+    long("large", 2 * LARGE_STEP.3),
     long("rival-longest", rival::LONGEST_S),
     long("pinned", 30),
     long("longest", LONGEST.3),
@@ -60,8 +60,8 @@ pub fn names() -> String {
 
 /// The Llama-3.2-1B shape, for `fathom bench step`.
 pub const SHAPE: &str = "--hidden 2048 --layers 16 --heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 128256 --tile-rows 8192";
-/// The larger shape, whose optimizer's state is with the host.
-pub const LARGE_SHAPE: &str = "--hidden 4096 --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192 --offload-optimizer";
+/// The larger shape.
+pub const LARGE_SHAPE: &str = "--hidden 4096 --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192";
 /// Tokens, places, repeats and the limit of each step.
 pub type Step = (&'static str, &'static str, &'static str, u64);
 const STEPS: [Step; 3] =
@@ -89,7 +89,7 @@ impl Session {
             "fp8" => self.fp8_steps(),
             "fp8-losses" => self.fp8_losses(),
             "step-262144" => self.bench(LONG, None),
-            "large" => self.bench(LARGE_STEP, Some(LARGE)),
+            "large" => [LARGE, OFFLOADED].into_iter().for_each(|name| self.bench(LARGE_STEP, Some(name))),
             "longest" => self.bench(LONGEST, None),
             name => self.rival(name, stage.limit_s),
         }

@@ -185,7 +185,7 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     assert_eq!(config("again"), config("taken"));
 }
 
-/// A model that goes on from another keeps the files of its tokenizer as they are, a chat template among them.
+/// A model that goes on from another keeps the files of its tokenizer, a chat template among them.
 #[test]
 fn a_chat_template_stays_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,8 +205,15 @@ fn a_chat_template_stays_with_the_model() {
     train(&at("b"), &[&format!("model.from={}", arg(&from))]);
     fs::rename(at("b").join("model"), at("taken")).unwrap();
     good(["export", arg(&at("b")), arg(&at("again"))]);
-    for name in ["chat_template.jinja", "tokenizer_config.json", "tokenizer.json"] {
-        let before = fs::read(from.join(name)).unwrap();
-        assert!(["taken", "again"].iter().all(|to| fs::read(at(to).join(name)).unwrap() == before), "{name}");
+    for to in ["taken", "again"] {
+        for name in ["chat_template.jinja", "tokenizer.json"] {
+            assert!(
+                fs::read(at(to).join(name)).unwrap() == fs::read(from.join(name)).unwrap(),
+                "{to}: {name}"
+            );
+        }
+        let config = fs::read(at(to).join("tokenizer_config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        assert_eq!((&config["eos_token"], &config["pad_token"]), (&"<|endoftext|>".into(), &"x".into()));
     }
 }
