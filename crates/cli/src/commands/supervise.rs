@@ -76,7 +76,7 @@ fn start(command: &[String]) -> Result<Child> {
 fn last_saved(out: &Path) -> Option<u64> {
     let name = std::fs::read_to_string(out.join("checkpoints/LATEST")).unwrap_or_default();
     let checkpoint = name.trim().strip_prefix("step-").and_then(|step| step.parse().ok());
-    let events = read_events(&out.join("metrics.jsonl")).unwrap_or_default();
+    let events = read_events(out.join("metrics.jsonl")).unwrap_or_default();
     let resumed = events.iter().rev().find_map(|event| match Event::from_value(event) {
         Some(Event::Resume(resume)) => Some(resume.step),
         _ => None,
