@@ -18,6 +18,17 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use crate::params::{ParamId, Params};
 use crate::shares::{Sharding, Shares};
 
+/// What the storage of a gradient holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// Nothing of meaning: the first contribution overwrites it.
+    Stale,
+    /// Zeros.
+    Zero,
+    /// The sum of what came so far.
+    Sum,
+}
+
 /// The gradient of one weight.
 struct Main {
     shape: [usize; 2],
@@ -25,19 +36,18 @@ struct Main {
     full: Option<Tensor>,
     /// Of shared gradients this rank's elements, [1, n].
     own: Option<Tensor>,
-    /// Nothing was added to `full` yet: what it holds has no meaning.
-    blank: bool,
-    /// Nothing was added in this step.
-    fresh: bool,
-    /// The step's first contribution, or that of the step before, was one that writes.
-    written: bool,
+    /// Of `full`.
+    contents: Contents,
+    /// The last first contribution was one that overwrites.
+    overwritten: bool,
 }
 
 impl Main {
-    /// Makes zeros of what nothing was added to.
+    /// Makes zeros of what has no meaning.
     fn settle(&mut self, device: &Device) {
-        if let (true, Some(full)) = (std::mem::take(&mut self.blank), &self.full) {
+        if let (Contents::Stale, Some(full)) = (self.contents, &self.full) {
             device.machine.zero(full);
+            self.contents = Contents::Zero;
         }
     }
 }
@@ -77,24 +87,11 @@ impl Grads {
         let parted = shares.as_ref().filter(|shares| shares.sharding >= Sharding::OptimGrads);
         let make = |(id, shape): (ParamId, [usize; 2])| {
             let zeros = |rows, cols| Some(device.zeros(rows, cols, DType::F32, Category::Grads));
-            match parted {
-                Some(shares) => Main {
-                    shape,
-                    full: None,
-                    own: zeros(1, shares.own(id).len()),
-                    blank: true,
-                    fresh: true,
-                    written: true,
-                },
-                None => Main {
-                    shape,
-                    full: zeros(shape[0], shape[1]),
-                    own: None,
-                    blank: false,
-                    fresh: true,
-                    written: true,
-                },
-            }
+            let (full, own) = match parted {
+                Some(shares) => (None, zeros(1, shares.own(id).len())),
+                None => (zeros(shape[0], shape[1]), None),
+            };
+            Main { shape, full, own, contents: Contents::Zero, overwritten: true }
         };
         let trained = |(id, param): (ParamId, &crate::params::Param)| {
             param.trainable.then(|| make((id, param.value.shape())))
@@ -110,7 +107,7 @@ impl Grads {
         }
     }
 
-    /// Starts the next step. Until [`Grads::settle`] gradients are those of weights that have had one.
+    /// Starts the next step: what gradients hold has no meaning until something contributes to them, or [`Grads::settle`].
     pub fn clear(&mut self, device: &Device) {
         self.retire(device);
         for main in self.list.iter_mut().flatten() {
@@ -118,8 +115,8 @@ impl Grads {
                 main.full = None;
                 device.machine.zero(own);
             }
-            (main.blank, main.fresh) = (true, true);
-            if !main.written {
+            main.contents = Contents::Stale;
+            if !main.overwritten {
                 main.settle(device);
             }
         }
@@ -132,19 +129,25 @@ impl Grads {
         self.list.iter_mut().flatten().for_each(|main| main.settle(device));
     }
 
-    /// Where a weight's gradient goes, and whether it is to be added to: what holds nothing yet is written whole by who `writes`,
-    /// else cleared here.
-    pub(crate) fn receive(&mut self, device: &Device, id: ParamId, writes: bool) -> Option<(Tensor, bool)> {
+    /// Where a contribution to a weight's gradient goes, and whether it is added there. One that `can_overwrite` does so where
+    /// nothing is yet; for others that is cleared.
+    pub(crate) fn receive(
+        &mut self,
+        device: &Device,
+        id: ParamId,
+        can_overwrite: bool,
+    ) -> Option<(Tensor, bool)> {
         let main = self.list[id.index()].as_mut()?;
         let full = main.full.clone()?;
-        if std::mem::take(&mut main.fresh) {
-            main.written = writes;
+        if main.contents != Contents::Sum {
+            main.overwritten = can_overwrite;
         }
-        if writes && std::mem::take(&mut main.blank) {
-            return Some((full, false));
+        let overwrites = can_overwrite && main.contents == Contents::Stale;
+        if !overwrites {
+            main.settle(device);
         }
-        main.settle(device);
-        Some((full, true))
+        main.contents = Contents::Sum;
+        Some((full, !overwrites))
     }
 
     /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.
@@ -205,7 +208,7 @@ impl Grads {
             if let Some(main) = self.list[id.index()].as_mut().filter(|main| main.full.is_none()) {
                 let [rows, cols] = main.shape;
                 main.full = Some(device.empty(rows, cols, DType::F32, Category::Grads));
-                main.blank = true;
+                main.contents = Contents::Stale;
             }
         }
     }

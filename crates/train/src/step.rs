@@ -208,8 +208,8 @@ impl Trainer {
         &self.grads
     }
 
-    /// Clears the gradients, runs the micro batches and returns (this rank's tokens, valid tokens that it counts). The loss is left in a device
-    /// scalar.
+    /// Runs the micro batches, whose first contributions overwrite the gradients of the step before, and returns (tokens of this rank,
+    /// labelled tokens that it counts). The loss is left in a device scalar.
     pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
