@@ -120,14 +120,12 @@ fn main() {
         q: q_in,
         k: k_in,
         v: v_in,
-        sinks: None,
         out: rows(out),
         lse,
         dout: rows(dout),
         dq: rows_mut(dq),
         dk: rows_mut(dk),
         dv: rows_mut(dv),
-        d_sinks: std::ptr::null_mut(),
         accumulate: false,
     };
     let count = threads.count();

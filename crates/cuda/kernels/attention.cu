@@ -238,16 +238,22 @@ ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* de
   }
 }
 
-// Of the gradient of sinks, what each chunk of 128 rows from `first_row` on gives: f32 [chunks, heads], a thread each.
-ENTRY(256) sink_chunks(Mat lse, const float* delta, const float* sinks, float* sums, i64 first_row, i64 rows, i32 heads, i32 chunks) {
-  const i64 id = (i64)blockIdx.x * 256 + threadIdx.x, chunk = id / heads;
-  const int h = (int)(id % heads);
-  if (chunk >= chunks) return;
-  const i64 start = first_row + chunk * 128, end = min(start + 128, rows);
-  float sum = 0.f;
-  for (i64 row = start; row < end; row++) {
-    const float total = load_at(lse, row, h);
-    if (total != -infinity()) sum -= exp_(sinks[h] - total) * delta[row * heads + h];
+// Of the gradient of sinks, what each chunk of 128 rows from `first_row` on gives: f32 [chunks, heads], a block each. A warp has
+// every fourth row.
+ENTRY(128) sink_chunks(Mat out, Mat dout, Mat lse, const float* sinks, float* sums, i64 first_row, i64 rows, i32 heads, i32 dim) {
+  __shared__ float shares[128];
+  const int lane = threadIdx.x & 31, h = (int)(blockIdx.x % heads);
+  const i64 start = first_row + (i64)blockIdx.x / heads * 128, count = min((i64)128, rows - start);
+  for (int r = threadIdx.x >> 5; r < count; r += 4) {
+    float sum = 0.f;
+    for (i64 c = (i64)h * dim + lane; c < (i64)(h + 1) * dim; c += 32) sum = fmaf(load_at(out, start + r, c), load_at(dout, start + r, c), sum);
+    const float total = load_at(lse, start + r, h);
+    sum = warp_sum(sum);
+    if (lane == 0) shares[r] = total == -infinity() ? 0.f : exp_(sinks[h] - total) * sum;
   }
-  sums[id] = sum;
+  __syncthreads();
+  if (threadIdx.x) return;
+  float sum = 0.f;
+  for (int r = 0; r < count; r++) sum -= shares[r];
+  sums[blockIdx.x] = sum;
 }

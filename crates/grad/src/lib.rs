@@ -40,7 +40,7 @@ pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{Head, HeadUse, Labels};
 pub use held::Offload;
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
-pub use op::{Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
+pub use op::{Backward, Desc, Dx, Exec, Flops, KvMemory, Op, Out, Saved, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;

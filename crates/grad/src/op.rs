@@ -73,6 +73,22 @@ pub struct Saves {
     pub outs: Vec<usize>,
 }
 
+/// What the gradients of an operation allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backward {
+    /// Inputs whose gradient is the output's, unchanged.
+    pub passes: &'static [usize],
+    /// `backward_input` can add to `dx`.
+    pub accumulates: bool,
+    /// `backward_weight` can write the first weight's gradient instead of adding to it.
+    pub writes_weight: bool,
+}
+
+impl Backward {
+    /// Every gradient is computed; those of inputs are written, those of weights are added to.
+    pub const PLAIN: Backward = Backward { passes: &[], accumulates: false, writes_weight: false };
+}
+
 /// Floating-point operations of one node. Model FLOPs count attention once under the mask and no replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flops {
@@ -150,7 +166,7 @@ pub struct Exec<'a> {
     pub layer: i32,
     /// Groups of heads that attention runs over, one after the other.
     pub head_groups: usize,
-    /// The gradient of the first weight is added to; else an operation that [`Op::writes_weight`] writes it.
+    /// The gradient of the first weight is added to; else an operation that [`Backward::writes_weight`] writes it.
     pub adds: bool,
     /// What an operation's weight gradient leaves for its input gradient, which follows it.
     pub carry: Option<Tensor>,
@@ -186,14 +202,8 @@ pub trait Op {
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out>;
     /// What the backward pass reads.
     fn saves(&self, want: Want) -> Saves;
-    /// Inputs whose gradient is the output's, unchanged.
-    fn passes(&self) -> &'static [usize];
-    /// True if `backward_input` can add to `dx`.
-    fn accumulates(&self) -> bool;
-    /// True if `backward_weight` can write the first weight's gradient instead of adding to it.
-    fn writes_weight(&self) -> bool {
-        false
-    }
+    /// What its gradients allow.
+    fn backward(&self) -> Backward;
     /// Work for `rows` tokens.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], batch: &Batch) -> Flops;
     /// Computes the outputs.

@@ -350,7 +350,7 @@ impl Runner<'_, '_> {
             .map(|position| {
                 let (grad, accumulate) = route.dx[position]?;
                 let target = self.find_or_alloc(Slot::Grad(grad), node.ins[position]);
-                if accumulate && !node.op.accumulates() {
+                if accumulate && !node.op.backward().accumulates {
                     let tensor = self.alloc(Slot::Grad(grad), node.ins[position], self.exec.rows.len());
                     later.push((target, tensor.clone()));
                     return Some(Dx { tensor, accumulate: false });
@@ -375,7 +375,7 @@ impl Runner<'_, '_> {
         self.exec.adds = true;
         let mut dw: Vec<Option<Tensor>> = Vec::new();
         for id in &node.params {
-            let writes = dw.is_empty() && dy[0].is_some() && node.op.writes_weight();
+            let writes = dw.is_empty() && dy[0].is_some() && node.op.backward().writes_weight;
             let received = grads.receive(self.exec.device, *id, writes);
             self.exec.adds &= received.as_ref().is_none_or(|(_, adds)| *adds);
             dw.push(received.map(|(grad, _)| grad));

@@ -37,8 +37,8 @@ pub use fabric::{Fabric, Line, Ride, Ring};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
-    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, Spread,
-    StepScale,
+    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, SinksBackward,
+    Spread, StepScale,
 };
 pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
 pub use meta::Meta;

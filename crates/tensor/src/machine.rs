@@ -255,8 +255,9 @@ impl Attention<'_> {
     }
 }
 
-/// The backward pass of [`Attention`]; overwrites dq, dk, dv and adds to `dsinks`. `out` and `lse` may be those of more
-/// keys than there are here: then the gradients are the shares of these keys. Gradients may be f32 whatever q is.
+/// The backward pass of [`Attention`]; overwrites dq, dk and dv. `out` and `lse` may be those of more keys than there are
+/// here: then the gradients are the shares of these keys. Sinks are part of `lse` and not read. Gradients may be f32 whatever
+/// q is.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a> {
     /// The forward pass with its results.
@@ -269,10 +270,24 @@ pub struct AttentionBackward<'a> {
     pub dk: &'a Tensor,
     /// Like v.
     pub dv: &'a Tensor,
-    /// f32 [1, heads].
-    pub dsinks: Option<&'a Tensor>,
     /// Adds to dq instead of overwriting it.
     pub accumulate: bool,
+}
+
+/// The gradient of an attention's sinks: `dsinks_h -= sum over t of exp(sinks_h - lse_th) (out_th . dout_th)`, from results of
+/// all keys.
+#[derive(Clone, Copy, Debug)]
+pub struct SinksBackward<'a> {
+    /// [t, heads x head_dim].
+    pub out: &'a Tensor,
+    /// Like out.
+    pub dout: &'a Tensor,
+    /// f32 [t, heads]; rows of minus infinity do not count.
+    pub lse: &'a Tensor,
+    /// f32 [1, heads].
+    pub sinks: &'a Tensor,
+    /// f32 [1, heads]; added to.
+    pub dsinks: &'a Tensor,
 }
 
 /// Cross-entropy of a tile of logits.
@@ -529,6 +544,8 @@ pub trait Machine: Send + Sync {
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
     /// Its gradient.
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
+    /// See [`SinksBackward`].
+    fn sinks_backward(&self, op: &SinksBackward<'_>);
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
     /// Chooses tokens.

@@ -202,6 +202,9 @@ impl Machine for Meta {
         let read = bytes(&[forward.q, forward.k, forward.v, forward.out, forward.lse, op.dout]);
         self.run(attend(forward, 10.0, true), read + into(op.dq, op.accumulate) + bytes(&[op.dk, op.dv]));
     }
+    fn sinks_backward(&self, op: &SinksBackward<'_>) {
+        self.maps(&[op.out, op.dout, op.lse]);
+    }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
         let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();

@@ -116,7 +116,7 @@ pub struct Forward<'a> {
     pub resume: bool,
 }
 
-/// One backward pass. `dq`, `dk`, `dv` are overwritten, `d_sinks` is added to. `out` and `lse` may be those of more keys.
+/// One backward pass; overwrites `dq`, `dk`, `dv`. `out` and `lse` may be those of more keys. Sinks are part of `lse`.
 #[derive(Clone, Copy)]
 pub struct Backward<'a> {
     pub shape: Shape,
@@ -126,7 +126,6 @@ pub struct Backward<'a> {
     pub q: Rows,
     pub k: Rows,
     pub v: Rows,
-    pub sinks: Option<&'a [f32]>,
     /// What the forward pass wrote.
     pub out: Rows,
     /// What the forward pass wrote.
@@ -136,8 +135,6 @@ pub struct Backward<'a> {
     pub dq: RowsMut,
     pub dk: RowsMut,
     pub dv: RowsMut,
-    /// `[heads]`; null if not wanted.
-    pub d_sinks: *mut f32,
     /// Adds to `dq`.
     pub accumulate: bool,
 }
@@ -247,16 +244,16 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
     unsafe { dispatch!(isa, op.elem, forward::run, (threads, op, workspace)) }
 }
 
-/// Computes `dq`, `dk`, `dv` and adds to `d_sinks`.
+/// Computes `dq`, `dk` and `dv`.
 ///
 /// # Safety
 /// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_backward` bytes, contents
 /// free; `isa` is one that `Isa::select` gave.
 ///
 /// # Panics
-/// If the shape, positions, scale or sinks disagree.
+/// If the shape, positions or scale disagree.
 pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace: *mut u8) {
-    op.shape.check(&op.mask, &op.options, op.sinks);
+    op.shape.check(&op.mask, &op.options, None);
     // SAFETY: this function's contract.
     unsafe { dispatch!(isa, op.elem, backward::run, (threads, op, workspace)) }
 }

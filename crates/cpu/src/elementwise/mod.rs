@@ -26,6 +26,7 @@ mod optimizer;
 mod rope;
 mod route;
 mod simple;
+mod sinks;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use route::{
     MOST_EXPERTS, Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses,
 };
 pub use simple::{add, add_bias, copy, scale, softcap, zero};
+pub use sinks::{SinksBackward, sinks_backward};
 pub use sums::{bias_backward, sum, sum_squares};
 
 /// Sums over rows are taken over this many rows first.

@@ -22,7 +22,7 @@ use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight,
     LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Portions, Profile, Rates,
-    Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, StepScale, Tensor,
+    Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
 };
 
 use crate::arena::Mapping;
@@ -444,18 +444,33 @@ impl Machine for Cpu {
             q: operands::rows(forward.q),
             k: operands::rows(forward.k),
             v: operands::rows(forward.v),
-            sinks: forward.sinks.map(f32s),
             out: operands::rows(forward.out),
             lse: f32s_mut(forward.lse),
             dout: operands::rows(op.dout),
             dq: operands::rows_mut(op.dq),
             dk: operands::rows_mut(op.dk),
             dv: operands::rows_mut(op.dv),
-            d_sinks: op.dsinks.map_or(std::ptr::null_mut(), f32s_mut),
             accumulate: op.accumulate,
         };
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { attention::backward(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn sinks_backward(&self, op: &SinksBackward<'_>) {
+        let [rows, heads] = op.lse.shape();
+        expect("sinks_backward", "dout", op.dout, op.out.shape());
+        let call = elementwise::SinksBackward {
+            rows,
+            heads,
+            head_dim: op.out.cols() / heads,
+            out: mat(op.out),
+            dout: mat(op.dout),
+            lse: mat(op.lse),
+            sinks: f32s(op.sinks),
+            dsinks: f32s_mut(op.dsinks),
+        };
+        // SAFETY: see the module.
+        unsafe { elementwise::sinks_backward(self.place(), &call) }
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

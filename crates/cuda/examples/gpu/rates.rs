@@ -277,15 +277,7 @@ fn attention(lines: &mut Lines, bench: &Bench, tokens: usize, docs: usize) -> fa
     let [_, between] = bench.cuda.calls();
     let dout = bench.numbers(tokens, heads * dim);
     let [dq, dk, dv] = [&q, &k, &v].map(|x| bench.empty(x.rows(), x.cols(), DType::Bf16));
-    let call = AttentionBackward {
-        forward: op,
-        dout: &dout,
-        dq: &dq,
-        dk: &dk,
-        dv: &dv,
-        dsinks: None,
-        accumulate: false,
-    };
+    let call = AttentionBackward { forward: op, dout: &dout, dq: &dq, dk: &dk, dv: &dv, accumulate: false };
     let ws = bench.scratch(&op.desc(true));
     let backward = bench.seconds(|| bench.cuda.attention_backward(&call, &ws))?;
     let pairs = docs as f64 * each as f64 * (each as f64 + 1.0) / 2.0;

@@ -1,7 +1,7 @@
 //! Attention without a library: deterministic, any mask. Heads of at most 128 columns in bf16 or f16 run on tensor cores, the
 //! others a warp a row.
 
-use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, SinksBackward, Tensor};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
@@ -139,7 +139,7 @@ pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
 
 /// Its gradient.
 #[track_caller]
-pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
+pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch> {
     let forward = &op.forward;
     let ([heads, kv_heads], dim) = (heads(forward), forward.head_dim);
     let (rows, keys) = (forward.q.rows(), forward.k.rows());
@@ -172,17 +172,26 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scra
     let args = scoring(masking(inputs().out(op.dk).out(op.dv), forward.mask), forward).long(keys);
     let args = args.int(heads).int(kv_heads).int(dim);
     launches.push(pass(entries::attention_dkv, 2, keys, kv_heads, args));
-    if let (Some(sinks), Some(dsinks)) = (forward.sinks, op.dsinks) {
-        expect("attention_backward", "dsinks", dsinks, [1, heads]);
-        assert!(dsinks.dtype() == DType::F32, "attention_backward: dsinks is {dsinks:?}");
-        let (chunks, most) = (rows.div_ceil(CHUNK), SCRATCH_BYTES as usize / 4 / heads);
-        for first in (0..chunks).step_by(most) {
-            let count = most.min(chunks - first);
-            let args = Args::new().mat(forward.lse).address(delta).plain(sinks, DType::F32);
-            let args = args.address(scratch.0).long(first * CHUNK).long(rows).int(heads).int(count);
-            launches.push(Launch::new(entries::sink_chunks, (count * heads).div_ceil(256), args));
-            launches.push(add_chunks(start_mut(dsinks), scratch.0, heads, count, heads));
-        }
-    }
     launches
+}
+
+/// The gradient of sinks: sums of chunks of 128 rows, a block each, and these in their order.
+#[track_caller]
+pub fn sinks_backward(op: &SinksBackward<'_>, scratch: Scratch) -> Vec<Launch> {
+    let [rows, heads] = op.lse.shape();
+    expect("sinks_backward", "dout", op.dout, op.out.shape());
+    for (what, tensor) in [("sinks", op.sinks), ("dsinks", op.dsinks)] {
+        expect("sinks_backward", what, tensor, [1, heads]);
+        assert!(tensor.dtype() == DType::F32, "sinks_backward: {what} is {tensor:?}");
+    }
+    let (chunks, most) = (rows.div_ceil(CHUNK), SCRATCH_BYTES as usize / 4 / heads);
+    let round = |first: usize| {
+        let count = most.min(chunks - first);
+        let args = Args::new().mat(op.out).mat(op.dout).mat(op.lse).plain(op.sinks, DType::F32);
+        let args = args.address(scratch.0).long(first * CHUNK).long(rows).int(heads);
+        let args = args.int(op.out.cols() / heads);
+        let sums = Launch::new(entries::sink_chunks, count * heads, args);
+        [sums, add_chunks(start_mut(op.dsinks), scratch.0, heads, count, heads)]
+    };
+    (0..chunks).step_by(most).flat_map(round).collect()
 }

@@ -28,7 +28,7 @@ mod sums;
 mod table;
 
 pub use activate::{activate, activate_backward};
-pub use attention::{attention, attention_backward, attention_join, attention_scratch_bytes};
+pub use attention::{attention, attention_backward, attention_join, attention_scratch_bytes, sinks_backward};
 pub use embed::{embed, embed_backward};
 pub use experts::{
     combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,

@@ -92,7 +92,7 @@ kernels! {
     flash_f16_128 { flash_f16_128 128, flash_dq_f16_128 128, flash_dkv_f16_128 128 }
     attention {
         attention 128 may_spill, attention_join 256, attention_delta 256, attention_dq 128,
-        attention_dkv 128 may_spill, sink_chunks 256,
+        attention_dkv 128 may_spill, sink_chunks 128,
     }
 }
 

@@ -9,7 +9,7 @@ use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
     Machine, MatMul, NarrowMatMul, Norm, NormBackward, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, Share, StepScale, Tensor,
+    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
 };
 
 use super::Cuda;
@@ -217,8 +217,12 @@ impl Machine for Cuda {
         let taken = self.attended_backward(op, ws);
         self.taken.attention(taken);
         if !taken {
-            self.run_all(&kernels::attention_backward(op, ws, self.scratch()));
+            self.run_all(&kernels::attention_backward(op, ws));
         }
+    }
+
+    fn sinks_backward(&self, op: &SinksBackward<'_>) {
+        self.run_all(&kernels::sinks_backward(op, self.scratch()));
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

@@ -90,7 +90,7 @@ impl<'a> Backward<'a> {
             if !analysis.wants[val.index()] {
                 continue;
             }
-            if node.op.passes().contains(&position) {
+            if node.op.backward().passes.contains(&position) {
                 passed.push(*val);
             } else {
                 dx[position] = Some(self.target(index, *val, body, tiled));

@@ -7,7 +7,7 @@ use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
 
 use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
-use crate::op::{Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
 
 /// Puts the columns of its inputs side by side, so that one output carries the gradient of several.
@@ -26,12 +26,8 @@ impl Op for Join {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

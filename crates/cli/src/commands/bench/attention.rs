@@ -131,15 +131,7 @@ pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
     let dout = bed.random(tokens, q_cols, 4);
     let dq = device.empty(tokens, q_cols, bed.dtype, Category::Data);
     let [dk, dv] = [0, 1].map(|_| device.empty(tokens, kv_cols, bed.dtype, Category::Data));
-    let backward = AttentionBackward {
-        forward,
-        dout: &dout,
-        dq: &dq,
-        dk: &dk,
-        dv: &dv,
-        dsinks: None,
-        accumulate: false,
-    };
+    let backward = AttentionBackward { forward, dout: &dout, dq: &dq, dk: &dk, dv: &dv, accumulate: false };
     measure(repeat, || {
         machine.attention(&forward, &ws);
         machine.attention_backward(&backward, &ws);

@@ -50,12 +50,6 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace
         // SAFETY: each task writes its own rows.
         unsafe { shared.get().prepare::<U>(task / layout.query_blocks, task % layout.query_blocks) }
     });
-    if let (Some(sinks), false) = (op.sinks, op.d_sinks.is_null()) {
-        threads.run(op.shape.heads, &|head, _| {
-            // SAFETY: each task writes the gradient of its own sink.
-            unsafe { shared.get().sink(sinks, head) }
-        });
-    }
     threads.run(layout.order.tasks(), &|task, thread| {
         let pass = *shared.get();
         let _guard = pass.wavefront.guard();
@@ -184,24 +178,6 @@ impl Pass<'_> {
             for r in 0..rows {
                 std::ptr::write_bytes(dq.row(first + r), 0, op.shape.head_dim * dq.elem.bytes());
             }
-        }
-    }
-
-    /// `d sink = - sum over rows of exp(sink - lse) delta`, in ascending chunks of 128 tokens.
-    unsafe fn sink(&self, sinks: &[f32], head: usize) {
-        let (key_head, inner) = (head / self.layout.group, head % self.layout.group);
-        let at = key_head * self.layout.query_blocks * QUERIES + inner;
-        let logit = sinks[head] * std::f32::consts::LOG2_E;
-        let tokens = self.op.shape.q_tokens;
-        for chunk in (0..tokens).step_by(128) {
-            let mut sum = 0.0f32;
-            for token in chunk..(chunk + 128).min(tokens) {
-                let row = at + token * self.layout.group;
-                let share = (logit - *self.at::<f32>(self.layout.lse2).add(row)).exp2();
-                sum += share * *self.at::<f32>(self.layout.delta).add(row);
-            }
-            // Continues what is there, so that micro batches of whole chunks add up to the same bits as one batch.
-            *self.op.d_sinks.add(head) -= sum;
         }
     }
 }

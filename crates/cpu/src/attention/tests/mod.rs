@@ -7,6 +7,9 @@ mod parts;
 mod reference;
 
 use super::*;
+use crate::elementwise::{Place, SinksBackward, sinks_backward};
+use crate::isa::Isa;
+use crate::mat::Mat;
 use reference::{Reference, reference};
 
 /// Everything a run needs and produces, in f32; the kernels see it in `elem`.
@@ -75,6 +78,10 @@ struct Strided {
 }
 
 impl Strided {
+    fn mat(&self) -> Mat {
+        Mat { ptr: self.data.as_ptr(), elem: self.elem, stride: self.stride }
+    }
+
     fn new(values: &[f32], width: usize, elem: Elem) -> Strided {
         let stride = width + 8;
         let mut data = vec![0xff; values.len() / width * stride * elem.bytes()];
@@ -169,7 +176,6 @@ impl Problem {
         assert!(intact(&work), "forward wrote behind its workspace: {shape:?}");
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let [mut dk, mut dv] = [&self.k, &self.v].map(|x| Strided::new(&vec![7.0; x.len()], kw, elem));
-        let mut d_sinks = vec![0.0; shape.heads];
         let mut work = workspace(bytes_backward);
         let backward_pass = Backward {
             shape,
@@ -179,20 +185,34 @@ impl Problem {
             q: q.rows(),
             k: k.rows(),
             v: v.rows(),
-            sinks: self.sinks.as_deref(),
             out: out.rows(),
             lse: lse.as_ptr(),
             dout: dout.rows(),
             dq: dq.rows_mut(),
             dk: dk.rows_mut(),
             dv: dv.rows_mut(),
-            d_sinks: d_sinks.as_mut_ptr(),
             accumulate: false,
         };
         backward(&pool, &backward_pass, work.as_mut_ptr());
         assert!(intact(&work), "backward wrote behind its workspace: {shape:?}");
+        let d_sinks = self.sink_gradients(&pool, &out, &dout, &lse);
         let [out, dq, dk, dv] = [out, dq, dk, dv].map(|x| x.values());
         Results { out, lse, dq, dk, dv, d_sinks }
+    }
+
+    /// The gradients of the sinks, zeros without any.
+    fn sink_gradients(&self, pool: &Threads, out: &Strided, dout: &Strided, lse: &[f32]) -> Vec<f32> {
+        let Shape { q_tokens: rows, heads, head_dim, .. } = self.shape;
+        let mut sums = vec![0.0; heads];
+        if let Some(sinks) = &self.sinks {
+            let [out, dout] = [out.mat(), dout.mat()];
+            let lse = Mat { ptr: lse.as_ptr().cast(), elem: Elem::F32, stride: heads };
+            let op =
+                SinksBackward { rows, heads, head_dim, out, dout, lse, sinks, dsinks: sums.as_mut_ptr() };
+            // SAFETY: the buffers have the extents; the instruction set is this processor's.
+            unsafe { sinks_backward(Place { threads: pool, isa: Isa::detect() }, &op) }
+        }
+        sums
     }
 
     fn rows(mut self, q_tokens: usize, offset: i32) -> Problem {

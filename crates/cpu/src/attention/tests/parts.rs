@@ -44,7 +44,6 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
     let narrow = Strided::new(&rounded(&out.values(), elem), qw, elem);
     let mut dq = Strided::new(&vec![7.0; p.q.len()], qw, Elem::F32);
     let [mut dk, mut dv] = [vec![0.0; p.k.len()], vec![0.0; p.v.len()]];
-    let mut d_sinks = vec![0.0; shape.heads];
     for (index, keys) in parts.iter().enumerate() {
         let (k, v, slices, shape) = part(keys);
         let mut work = vec![0xffu8; workspace_bytes_backward(isa, 2, &shape, elem, slices.len())];
@@ -58,14 +57,12 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
             q: q.rows(),
             k: k.rows(),
             v: v.rows(),
-            sinks: p.sinks.as_deref(),
             out: narrow.rows(),
             lse: lse.as_ptr(),
             dout: dout.rows(),
             dq: dq.rows_mut(),
             dk: dk_part.rows_mut(),
             dv: dv_part.rows_mut(),
-            d_sinks: if index == 0 { d_sinks.as_mut_ptr() } else { std::ptr::null_mut() },
             accumulate: index > 0,
         };
         // SAFETY: the buffers have the extents.
@@ -74,6 +71,7 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
             all[keys.start * kw..keys.end * kw].copy_from_slice(&part.values());
         }
     }
+    let d_sinks = p.sink_gradients(&pool, &narrow, &dout, &lse);
     Results { out: out.values(), lse, dq: dq.values(), dk, dv, d_sinks }
 }
 

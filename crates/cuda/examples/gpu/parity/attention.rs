@@ -1,7 +1,7 @@
 //! Attention by the library, where the host knows the mask, and by kernels, where it does not.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, Packed, Slice, Tensor,
+    Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, Packed, SinksBackward, Slice, Tensor,
 };
 
 use super::{Bed, Case, Made};
@@ -160,16 +160,12 @@ fn attend(bed: &Bed, problem: &Problem) -> Made {
     let gradient = bed.empty(shape, bed.dtype);
     let [dq, dk, dv] = parts(&gradient, dim);
     let dsinks = bed.wide(4, [1, HEADS]);
-    let call = AttentionBackward {
-        forward: op,
-        dout: &dout,
-        dq: &dq,
-        dk: &dk,
-        dv: &dv,
-        dsinks: problem.sinks.then_some(&dsinks),
-        accumulate: false,
-    };
+    let call = AttentionBackward { forward: op, dout: &dout, dq: &dq, dk: &dk, dv: &dv, accumulate: false };
     bed.machine().attention_backward(&call, &scratch(true));
+    if let Some(sinks) = sinks {
+        let call = SinksBackward { out: &out, dout: &dout, lse: &lse, sinks, dsinks: &dsinks };
+        bed.machine().sinks_backward(&call);
+    }
     let apart = |x: &Tensor| {
         let whole = bed.zeros(x.shape());
         bed.machine().copy(x, &whole);

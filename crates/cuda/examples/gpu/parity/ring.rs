@@ -177,8 +177,8 @@ impl Rank<'_> {
         accumulate: bool,
     ) {
         let forward = self.op(out, keys, mask, false);
-        let (dout, dq, dsinks) = (&self.dout, &self.dq, None);
-        let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks, accumulate };
+        let (dout, dq) = (&self.dout, &self.dq);
+        let call = AttentionBackward { forward, dout, dq, dk, dv, accumulate };
         self.bed.machine().attention_backward(&call, &self.bed.scratch(&forward.desc(true)));
     }
 

@@ -107,10 +107,7 @@ struct Told<'a> {
 impl<'a> Told<'a> {
     /// The call, if it is of a kind that the library may take.
     fn of(op: &'a Attention<'a>, backward: Option<&AttentionBackward<'a>>, ws: &'a Tensor) -> Option<Self> {
-        let plain = op.softcap == 0.0
-            && op.sinks.is_none()
-            && backward.is_none_or(|backward| backward.dsinks.is_none())
-            && op.head_dim.is_multiple_of(8);
+        let plain = op.softcap == 0.0 && op.sinks.is_none() && op.head_dim.is_multiple_of(8);
         if !plain || op.q.is_empty() || op.k.is_empty() {
             return None;
         }

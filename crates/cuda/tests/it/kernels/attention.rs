@@ -1,6 +1,8 @@
 //! Attention under masks of slices.
 
-use fathom_tensor::{Attention, AttentionBackward, Category, DType, Device, Extent, Mask, Slice, Tensor};
+use fathom_tensor::{
+    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, SinksBackward, Slice, Tensor,
+};
 
 use fathom_cuda::kernels;
 
@@ -102,15 +104,17 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
         dq: &dq,
         dk: &dk,
         dv: &dv,
-        dsinks: case.sinks.then_some(&dsinks),
         accumulate: false,
     };
     device.machine.attention_backward(&backward, &scratch(true));
+    if case.sinks {
+        let call = SinksBackward { out: &stored, dout: &dout, lse: &lse, sinks: &sinks, dsinks: &dsinks };
+        device.machine.sinks_backward(&call);
+    }
     let more = random(device, shapes[0], to, 6);
-    device.machine.attention_backward(
-        &AttentionBackward { dq: &more, dsinks: None, accumulate: true, ..backward },
-        &scratch(true),
-    );
+    device
+        .machine
+        .attention_backward(&AttentionBackward { dq: &more, accumulate: true, ..backward }, &scratch(true));
     vec![out, lse.clone(), dq, dk, dv, dsinks, more]
 }
 

@@ -8,7 +8,7 @@ use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
     Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, Share, StepScale, Tensor, gpu,
+    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, gpu,
 };
 
 use super::emulator;
@@ -203,7 +203,11 @@ impl Machine for Emulated {
     }
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
-        run(kernels::attention_backward(op, ws, self.scratch()));
+        run(kernels::attention_backward(op, ws));
+    }
+
+    fn sinks_backward(&self, op: &SinksBackward<'_>) {
+        run(kernels::sinks_backward(op, self.scratch()));
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

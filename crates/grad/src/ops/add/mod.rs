@@ -3,7 +3,7 @@
 use fathom_tensor::Tensor;
 
 use super::{like, only};
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -41,12 +41,8 @@ impl Op for Add {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[0, 1]
-    }
-
-    fn accumulates(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { passes: &[0, 1], accumulates: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

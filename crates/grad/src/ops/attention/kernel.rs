@@ -50,8 +50,8 @@ impl<'a> Heads<'a> {
     pub fn backward(&self, x: &Exec<'_>, mask: &Mask, gradients: &Gradients<'_>, accumulate: bool) {
         let forward = self.call(mask, false);
         let ws = self.scratch(x, &forward, true);
-        let Gradients { dout, dqkv: [dq, dk, dv], dsinks } = *gradients;
-        let call = AttentionBackward { forward, dout, dq, dk, dv, dsinks, accumulate };
+        let Gradients { dout, dqkv: [dq, dk, dv] } = *gradients;
+        let call = AttentionBackward { forward, dout, dq, dk, dv, accumulate };
         x.device.machine.attention_backward(&call, &ws);
     }
 }
@@ -61,6 +61,4 @@ impl<'a> Heads<'a> {
 pub(super) struct Gradients<'a> {
     pub dout: &'a Tensor,
     pub dqkv: [&'a Tensor; 3],
-    /// f32 [1, heads]; added to.
-    pub dsinks: Option<&'a Tensor>,
 }

@@ -10,12 +10,12 @@ mod ring;
 
 use std::ops::Range;
 
-use fathom_tensor::{Category, Tensor};
+use fathom_tensor::{Category, SinksBackward, Tensor};
 
 use kernel::{Gradients, Heads};
 
 use crate::context::{Route, dealable};
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -101,18 +101,9 @@ impl Attention {
         }
     }
 
-    /// The gradients of the inputs, from all keys; with `dsinks`, that of the sinks alone: own keys tell it, as the
-    /// results that it is made of are those of all.
-    fn backward(
-        &self,
-        x: &Exec<'_>,
-        saved: &Saved,
-        dout: &Tensor,
-        dqkv: [&Tensor; 3],
-        dsinks: Option<&Tensor>,
-    ) {
+    /// The gradients of the inputs, from all keys. Sinks are part of the statistics.
+    fn backward(&self, x: &Exec<'_>, saved: &Saved, dout: &Tensor, dqkv: [&Tensor; 3]) {
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
-        let route = route(x).filter(|_| dsinks.is_none());
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
             let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
@@ -122,13 +113,11 @@ impl Attention {
                 x.device.machine.copy(&part(lse, &heads), &own_lse);
             }
             let results = [&part(out, &wide), &own_lse];
-            let sinks = saved.params.first().map(|sinks| part(sinks, &heads));
-            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
+            let group = Heads { how: self.how, qkv, results, sinks: None, least_keys: 0 };
             let dout = &part(dout, &wide);
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
-            let dsinks = dsinks.map(|dsinks| part(dsinks, &heads));
-            let gradients = Gradients { dout, dqkv, dsinks: dsinks.as_ref() };
-            match route {
+            let gradients = Gradients { dout, dqkv };
+            match route(x) {
                 None => group.backward(x, &x.batch.masks[self.how.mask], &gradients, false),
                 Some(Route::Ring(ring)) => ring::backward(x, ring, &group, &gradients),
                 Some(Route::Gathered(all)) => gathered::backward(x, all, &group, &gradients),
@@ -172,16 +161,12 @@ impl Op for Attention {
         vec![Out::new("attn.out", q, ins[0].dtype), Out::statistic("attn.lse", q / head_dim)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves { ins: vec![0, 1, 2], outs: vec![0, 1] }
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.inputs { vec![0, 1, 2] } else { Vec::new() }, outs: vec![0, 1] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
@@ -211,14 +196,13 @@ impl Op for Attention {
             None => scratch(x, saved.input(index)),
         };
         let [dq, dk, dv] = [0, 1, 2].map(target);
-        self.backward(x, saved, dout, [&dq, &dk, &dv], None);
+        self.backward(x, saved, dout, [&dq, &dk, &dv]);
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
-        // The sinks' gradient comes with that of the inputs; asked for alone, those go to scratch.
         if let (Some(dout), Some(Some(dsinks))) = (&dy[0], dw.first()) {
-            let [dq, dk, dv] = [0, 1, 2].map(|index| scratch(x, saved.input(index)));
-            self.backward(x, saved, dout, [&dq, &dk, &dv], Some(dsinks));
+            let (out, lse, sinks) = (saved.output(0), saved.output(1), &saved.params[0]);
+            x.device.machine.sinks_backward(&SinksBackward { out, dout, lse, sinks, dsinks });
         }
     }
 }

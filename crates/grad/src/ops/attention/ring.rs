@@ -141,8 +141,8 @@ pub(super) fn backward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: 
     let [q, k, v, out, lse, dout] = [0, 1, 2, 3, 4, 5].map(|index: usize| &parts[index]);
     let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);
     let [dq, dk, dv] = [q, k, v].map(like);
-    let part = Heads { qkv: [q, k, v], results: [out, lse], sinks: None, ..*heads };
-    backward_around(x, ring, &part, &Gradients { dout, dqkv: [&dq, &dk, &dv], dsinks: None });
+    let part = Heads { qkv: [q, k, v], results: [out, lse], ..*heads };
+    backward_around(x, ring, &part, &Gradients { dout, dqkv: [&dq, &dk, &dv] });
     drop(parts);
     let targets = [&dq, &dk, &dv].into_iter().zip(gradients.dqkv);
     let returns: Vec<Return<'_>> =
@@ -164,7 +164,7 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
             _ => [k, v].map(|like| x.device.empty(like.rows(), like.cols(), like.dtype(), Category::Comm)),
         };
         let ([k_now, v_now], [dk_now, dv_now]) = (rows(&here, step.rows()), rows(&sent, step.rows()));
-        let now = Gradients { dqkv: [dq, &dk_now, &dv_now], dsinks: None, ..*gradients };
+        let now = Gradients { dqkv: [dq, &dk_now, &dv_now], ..*gradients };
         let qkv = [q, &k_now, &v_now];
         let part = Heads { qkv, least_keys: k.rows(), ..*heads };
         match step.rows() {

@@ -9,7 +9,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, RouterLosses, Scores, Tensor};
 
 use super::only;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -85,12 +85,8 @@ impl Op for Load {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
@@ -122,12 +118,8 @@ impl Op for Balance {
         Saves { ins: vec![1, 2], outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[0]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward { passes: &[0], ..Backward::PLAIN }
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

@@ -3,7 +3,7 @@
 use fathom_tensor::{Combine as Call, CombineBackward, DType, Tensor};
 
 use super::only;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -47,12 +47,8 @@ impl Op for Combine {
         Saves { ins: vec![0, 1], outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

@@ -3,7 +3,7 @@
 use fathom_tensor::{Embed as Call, Tensor};
 
 use super::only;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -85,12 +85,8 @@ impl Op for Embed {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { accumulates: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

@@ -17,7 +17,7 @@ use fathom_tensor::{
 use super::experts::by_slot;
 use super::only;
 use crate::graph::Spread;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::ops::experts::ExpertsUse;
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -224,12 +224,8 @@ impl Op for Spreads {
         Saves { ins: vec![0, 1], outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     /// With tokens spread evenly over owners: what a rank sends away others send to it.

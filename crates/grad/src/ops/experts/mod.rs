@@ -4,7 +4,7 @@
 use fathom_tensor::{Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight, Tensor};
 
 use super::only;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -94,12 +94,8 @@ impl Op for Experts {
         Saves { ins: if want.weights { vec![0, 1] } else { vec![1] }, outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {

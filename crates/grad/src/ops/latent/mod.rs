@@ -7,7 +7,7 @@ use std::ops::Range;
 use fathom_tensor::{Category, Combine, Tensor};
 
 use super::only;
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::ops::rope::RopeUse;
 use crate::{Batch, Ctx, Val};
 
@@ -116,12 +116,8 @@ impl Op for Latent {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
@@ -198,12 +194,8 @@ impl Op for Trim {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

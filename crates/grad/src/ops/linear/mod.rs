@@ -4,7 +4,7 @@ use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::only;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -74,16 +74,8 @@ impl Op for Linear {
         Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
-    }
-
-    fn writes_weight(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { writes_weight: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {

@@ -4,7 +4,7 @@
 
 use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tensor};
 
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -69,12 +69,8 @@ impl Op for Norm {
         Saves { ins: vec![0], outs: vec![1] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { accumulates: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

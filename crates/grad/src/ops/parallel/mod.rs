@@ -11,7 +11,7 @@ use fathom_tensor::{Category, MatMul, Tensor};
 use super::{like, only};
 use crate::graph::Spread;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 impl Ctx<'_> {
@@ -166,16 +166,8 @@ impl Op for Parallel {
         Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
-    }
-
-    fn writes_weight(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { writes_weight: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
@@ -239,12 +231,8 @@ impl Op for Sum {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

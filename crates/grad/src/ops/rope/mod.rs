@@ -3,7 +3,7 @@
 use fathom_tensor::{Rope as Call, Tensor};
 
 use super::{like, only};
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -73,12 +73,8 @@ impl Op for Rope {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        true
+    fn backward(&self) -> Backward {
+        Backward { accumulates: true, ..Backward::PLAIN }
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

@@ -2,7 +2,7 @@
 
 use fathom_tensor::{DType, LimitExperts, Route as Call, RouteBackward, Routing, Tensor};
 
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -88,12 +88,8 @@ impl Op for Route {
         Saves { ins: if want.inputs { vec![0] } else { vec![] }, outs: vec![1] }
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
@@ -145,12 +141,8 @@ impl Op for Limit {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

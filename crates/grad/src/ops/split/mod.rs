@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fathom_tensor::Tensor;
 
-use crate::op::{Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::ops::rope::RopeUse;
 use crate::{Batch, Ctx, Val};
 
@@ -69,12 +69,8 @@ impl Op for Split {
         Saves::default()
     }
 
-    fn passes(&self) -> &'static [usize] {
-        &[]
-    }
-
-    fn accumulates(&self) -> bool {
-        false
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
     }
 
     fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {

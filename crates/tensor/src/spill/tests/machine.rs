@@ -166,6 +166,7 @@ impl Machine for Plain {
     fn combine_backward(&self, _: &CombineBackward<'_>) {}
     fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
     fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
+    fn sinks_backward(&self, _: &SinksBackward<'_>) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
     fn sum(&self, _: &Tensor, _: &Tensor) {}
     fn sum_squares(&self, _: &Tensor, _: &Tensor) {}

@@ -86,15 +86,8 @@ impl Problem {
         let [dqkv, dout] = [&self.qkv, &self.out]
             .map(|like| self.device.empty(like.rows(), like.cols(), DType::Bf16, Category::Data));
         let [dq, dk, dv] = self.parts(&dqkv);
-        let call = AttentionBackward {
-            forward: op,
-            dout: &dout,
-            dq: &dq,
-            dk: &dk,
-            dv: &dv,
-            dsinks: None,
-            accumulate: false,
-        };
+        let call =
+            AttentionBackward { forward: op, dout: &dout, dq: &dq, dk: &dk, dv: &dv, accumulate: false };
         self.device.machine.attention_backward(&call, &ws(true));
     }
 }

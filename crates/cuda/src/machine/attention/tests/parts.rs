@@ -109,7 +109,6 @@ impl Step {
             dq: &dq,
             dk: &dk,
             dv: &dv,
-            dsinks: None,
             accumulate: self.goes_on,
         };
         device.machine.attention_backward(&call, &self.scratch(device, &op.desc(true)));
