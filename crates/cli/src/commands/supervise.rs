@@ -20,11 +20,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::args::{Args, Supervise, Verb};
 use crate::commands::train;
 
-/// Passed through to the job. After one of the first three it is not started again; the first of these asks it to save and
-/// stop ([`ASK`]), since mpirun passes that on to its ranks and answers the others by ending them.
-const SIGNALS: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
-const ENDS: usize = 3;
+/// After one of these the job is not started again. The first asks it to save and stop ([`ASK`]), since mpirun passes that on to
+/// its ranks and answers the others by ending them. A second one of the same kind ends it at once, as it does a run.
+const ENDS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1];
 const ASK: i32 = SIGUSR1;
+/// Passed on as it is.
+const OTHER: i32 = SIGUSR2;
 /// Longest wait before a restart.
 const LONGEST_S: f64 = 60.0;
 /// Between two looks at the job and the signals.
@@ -36,12 +37,7 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
         Some(out) => out.clone(),
         None => folder_of(&args.command)?,
     };
-    let flag = |signal: i32| -> Result<(i32, Arc<AtomicBool>)> {
-        let came = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(signal, came.clone()).context("cannot watch for signals")?;
-        Ok((signal, came))
-    };
-    let signals = SIGNALS.into_iter().map(flag).collect::<Result<Vec<_>>>()?;
+    let signals = ENDS.into_iter().chain([OTHER]).map(Signal::watched).collect::<Result<Vec<_>>>()?;
     let mut watch = Watch { args, out, signals, restarts: 0, idle: 0, stopped: false };
     loop {
         let saved = last_saved(&watch.out);
@@ -53,15 +49,21 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
     }
 }
 
-/// The run's folder, if the command is a `fathom train` behind some launcher.
+/// The run's folder, if the command is a `fathom train` behind some launcher, whose own words may be `train` too: the verb is
+/// the first that a recipe follows.
 fn folder_of(command: &[String]) -> Result<PathBuf> {
-    let verb = command.iter().position(|word| word == "train");
-    let args = verb.map(|at| {
-        Args::try_parse_from(["fathom"].into_iter().chain(command[at..].iter().map(String::as_str)))
-    });
-    match args {
-        Some(Ok(Args { verb: Verb::Train(args) })) => Ok(train::recipe(&args)?.value.run.out),
-        _ => bail!("the command is not a `fathom train RECIPE ...`; say with --out where its run is"),
+    let mut refused = None;
+    for at in (0..command.len()).filter(|at| command[*at] == "train") {
+        let words = ["fathom"].into_iter().chain(command[at..].iter().map(String::as_str));
+        let Ok(Args { verb: Verb::Train(args) }) = Args::try_parse_from(words) else { continue };
+        match train::recipe(&args) {
+            Ok(recipe) => return Ok(recipe.value.run.out),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) => Err(error),
+        None => bail!("the command is not a `fathom train RECIPE ...`; say with --out where its run is"),
     }
 }
 
@@ -88,12 +90,28 @@ fn say(text: &str) {
     eprintln!("supervise: {text}");
 }
 
+/// A signal that is watched for.
+struct Signal {
+    number: i32,
+    /// Since the last look.
+    came: Arc<AtomicBool>,
+    /// Before that.
+    before: bool,
+}
+
+impl Signal {
+    fn watched(number: i32) -> Result<Signal> {
+        let came = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(number, came.clone()).context("cannot watch for signals")?;
+        Ok(Signal { number, came, before: false })
+    }
+}
+
 /// A supervised job.
 struct Watch<'a> {
     args: &'a Supervise,
     out: PathBuf,
-    /// Each signal, and whether it came.
-    signals: Vec<(i32, Arc<AtomicBool>)>,
+    signals: Vec<Signal>,
     restarts: u32,
     /// Ends in a row without a new checkpoint.
     idle: u32,
@@ -104,16 +122,22 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// What the job is to get for the signals that came since the last look.
     fn came(&mut self) -> Vec<i32> {
-        let came = self.signals.iter().filter(|(_, came)| came.swap(false, Ordering::Relaxed));
-        let mut stopped = self.stopped;
-        let mut passed_on = |signal: i32| {
-            let first = SIGNALS[..ENDS].contains(&signal) && !stopped;
-            stopped |= first;
-            if first { ASK } else { signal }
-        };
-        let signals = came.map(|(signal, _)| passed_on(*signal)).collect();
-        self.stopped = stopped;
-        signals
+        let mut passed_on = Vec::new();
+        for Signal { number, came, before } in &mut self.signals {
+            if !came.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            let again = std::mem::replace(before, true);
+            match (ENDS.contains(number), again) {
+                (false, _) => passed_on.push(*number),
+                // A launcher ends by the one, and a run that it has asked already by the other.
+                (true, true) => passed_on.extend([*number, ASK]),
+                (true, false) if self.stopped => {}
+                (true, false) => passed_on.push(ASK),
+            }
+            self.stopped |= ENDS.contains(number);
+        }
+        passed_on
     }
 
     /// Passes signals on until the job ends.
@@ -176,10 +200,10 @@ impl Watch<'_> {
             self.args.max_restarts,
             if pause > 0.0 { format!(" in {}", human::seconds(pause)) } else { String::new() }
         ));
-        if self.pause(pause) { exit } else { None }
+        self.pause(pause).then(|| ExitCode::from(train::RESUME))
     }
 
-    /// Waits; whether somebody asked for the end meanwhile.
+    /// Waits; whether somebody asked for the end meanwhile, which leaves what is saved as a job that was asked would.
     fn pause(&mut self, seconds: f64) -> bool {
         let until = Instant::now() + Duration::from_secs_f64(seconds.max(0.0));
         while !self.stopped && Instant::now() < until {

@@ -1,6 +1,7 @@
 //! `fathom supervise` over jobs made of a few lines of shell, and `fathom doctor --dist`.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -88,6 +89,29 @@ fn signals_ask_the_job_to_save_and_stop() {
     // A job that does not listen gets the second one as it is.
     let deaf = format!("trap 'echo > 1' USR1; trap 'exit 5' TERM; {forever}");
     assert_eq!(signalled(&deaf, &["TERM", "TERM"]), Some(5));
+    // One that is still saving ends by it, and goes on saving if the second is of another kind.
+    let saving = format!("trap 'echo > 1; trap \"exit 6\" USR1' USR1; trap '' INT; {forever}");
+    assert_eq!(signalled(&saving, &["INT", "INT"]), Some(6));
+    let saved = "trap 'echo > 1; trap \"exit 6\" USR1; sleep 0.5; exit 75' USR1; trap '' TERM";
+    assert_eq!(signalled(&format!("{saved}; {forever}"), &["USR1", "TERM"]), Some(75));
+}
+
+#[test]
+fn a_job_that_is_not_running_is_not_started_again_when_asked_to_end() {
+    for signal in ["USR1", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = format!("{COUNT} exit 7");
+        let mut command = supervise(folder.path(), &["--out", "run", "--backoff", "60"], &job);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // It says that it waits.
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("restart 1 of 10 in"), "{line}");
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(75), "{signal}");
+        assert_eq!(fs::read_to_string(folder.path().join("calls")).unwrap().trim(), "1");
+    }
 }
 
 #[test]
@@ -95,6 +119,28 @@ fn a_command_without_a_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let Output { status, stderr, .. } = supervise(folder.path(), &[], "exit 0").output().unwrap();
     assert!(!status.success() && text(&stderr).contains("--out"), "{}", text(&stderr));
+}
+
+#[test]
+fn the_run_is_found_behind_a_launcher_whose_words_may_be_the_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        command.args(["supervise", "--backoff", "0.01", "--", "sh", "-c"]);
+        // A job that has saved a step in the run's folder, which is not said.
+        command.arg("mkdir -p found/checkpoints; echo step-00000007 > found/checkpoints/LATEST; exit 7");
+        text(&command.args(words).current_dir(folder.path()).output().unwrap().stderr)
+    };
+    for words in [
+        &["fathom", "train", "quickstart", "run.out=found"][..],
+        &["-p", "train", "fathom", "train", "quickstart", "run.out=found"],
+        &["--job-name", "train", "-n", "2", "fathom", "train", "quickstart", "run.out=found"],
+    ] {
+        let err = run(words);
+        assert!(err.contains("step 7"), "{words:?}: {err}");
+    }
+    let err = run(&["-p", "train", "fathom", "train", "quickstart", "run.oot=found"]);
+    assert!(err.contains("run.oot") && err.contains("run.out"), "{err}");
 }
 
 /// `fathom doctor --dist` in an environment of these variables alone.
