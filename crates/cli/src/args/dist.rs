@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
 use fathom_base::ranks::{Claim, Said};
 
@@ -83,21 +84,30 @@ pub struct Job {
     pub max_restarts: u32,
 }
 
+/// How many of something a job may have.
+fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=65_536)
+}
+
 /// Machines and what each has.
 #[derive(Group)]
 pub struct Machines {
     /// Number of machines.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = count())]
     pub nodes: usize,
     /// Ranks on each; --gpus-per-node if not given, else all ranks of the recipe's mesh spread over the machines.
-    #[arg(long)]
+    #[arg(long, value_parser = count())]
     pub ranks_per_node: Option<usize>,
     /// Accelerators of each.
-    #[arg(long)]
+    #[arg(long, value_parser = count())]
     pub gpus_per_node: Option<usize>,
     /// Processor cores for each rank.
-    #[arg(long)]
+    #[arg(long, value_parser = count())]
     pub cpus_per_rank: Option<usize>,
+    /// Seconds that a job has to save when its time runs out (slurm) or a pod is evicted (kubernetes): more than a step and a checkpoint
+    /// take together.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub grace: u32,
 }
 
 /// `fathom launch slurm`.
@@ -109,7 +119,7 @@ pub struct Slurm {
     /// Where it runs.
     #[command(flatten)]
     pub machines: Machines,
-    /// Longest time, as sbatch takes it: 4:00:00 or 2-00:00:00. A minute and a half before its end the job saves and queues again.
+    /// Longest time, as sbatch takes it: 4:00:00 or 2-00:00:00. --grace before its end the job saves and queues again.
     #[arg(long)]
     pub time: Option<String>,
     /// Partition.
@@ -141,13 +151,15 @@ pub struct Kubernetes {
     /// What is written.
     #[arg(long = "as", value_enum, default_value_t = Manifest::Job)]
     pub manifest: Manifest,
-    /// Container image with this program; for several machines also with Open MPI and an ssh server.
+    /// Container image with this program; also with Open MPI where ranks have a GPU each, and with Open MPI and an ssh server for
+    /// several machines.
     #[arg(long)]
     pub image: String,
     /// Namespace; kubectl's own if not given.
     #[arg(long)]
     pub namespace: Option<String>,
-    /// A claim for a volume that all pods share; the run's folder is put on it.
+    /// A claim for a volume that all pods share; the run's folder is put on it. Several machines need one, and a run on one
+    /// that is to outlive its pod.
     #[arg(long, value_name = "CLAIM")]
     pub volume: Option<String>,
     /// Memory of a pod, e.g. 64Gi.

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::{arg, good, refused};
 
@@ -33,6 +36,8 @@ fn jobs_are_those_of_the_golden_files() {
         "gpu",
         "--account",
         "lab",
+        "--grace",
+        "600",
     ];
     check("slurm-gpus.sbatch", &[&slurm[..], &more].concat());
     let pods = [
@@ -44,11 +49,13 @@ fn jobs_are_those_of_the_golden_files() {
         "2",
         "--image",
         "registry.example/fathom:1",
+        "--volume",
+        "runs",
     ];
     check("job.yaml", &pods);
     let more = [
-        "--volume",
-        "runs",
+        "--grace",
+        "600",
         "--namespace",
         "lab",
         "--memory",
@@ -60,7 +67,9 @@ fn jobs_are_those_of_the_golden_files() {
     ];
     check("job-gpus.yaml", &[&pods[..], &more].concat());
     check("trainjob.yaml", &[&pods[..], &more, &["--as", "trainjob"]].concat());
-    check("pod.yaml", &["kubernetes", "quickstart", "--image", "registry.example/fathom:1"]);
+    let pod = ["kubernetes", "llama3-8b", "mesh.tp=4", "--image", "registry.example/fathom:1"];
+    check("pod.yaml", &pod);
+    check("pod-gpus.yaml", &[&pod[..], &["--gpus-per-node", "4", "--as", "trainjob"]].concat());
     check("local.sh", &["local", "llama3-8b", EIGHT[0], EIGHT[1], "--threads"]);
 }
 
@@ -78,6 +87,8 @@ fn a_recipe_of_ones_own_travels_with_the_manifest() {
         "x",
         "--nodes",
         "2",
+        "--volume",
+        "runs",
         "--print",
     ]);
     for line in [
@@ -102,4 +113,59 @@ fn jobs_that_cannot_be() {
     refused(["launch", "kubernetes", "llama3-8b", "--print"], &["--image"]);
     let words = ["launch", "local", "llama3-8b", "mesh.tp=3", "--print"];
     refused(words, &["tp"]);
+    for words in
+        ["--nodes 0", "--ranks-per-node 0", "--gpus-per-node 4000000000", "--cpus-per-rank 0", "--grace 0"]
+    {
+        let words: Vec<&str> = words.split(' ').collect();
+        let job = ["launch", "slurm", "llama3-8b", "--print"];
+        refused(job.iter().chain(&words).copied(), &[words[0], words[1], "1..="]);
+    }
+    let pods = ["launch", "kubernetes", "llama3-8b", "mesh.tp=2", "--image", "x", "--nodes", "2", "--print"];
+    for kind in ["job", "trainjob"] {
+        refused(pods.iter().chain(&["--as", kind]).copied(), &["--nodes 2 without --volume", "run's folder"]);
+    }
+    let apart = ["--volume", "runs", "run.out=/tmp/run"];
+    refused(pods.iter().chain(&apart).copied(), &["run.out=/tmp/run", "/work"]);
+}
+
+/// A pod that is evicted while ranks run on it asks them to save, and does not end as if its work were done.
+#[test]
+fn an_evicted_pod_lets_its_ranks_save() {
+    let pods = [
+        "launch",
+        "kubernetes",
+        "llama3-8b",
+        "mesh.tp=2",
+        "--image",
+        "x",
+        "--nodes",
+        "2",
+        "--volume",
+        "runs",
+        "--program",
+        "/opt/fathom-pod",
+        "--print",
+    ];
+    let manifest = good(pods);
+    let script: Vec<&str> = manifest
+        .lines()
+        .skip_while(|line| !line.contains("if [ \"$JOB_COMPLETION_INDEX\""))
+        .take_while(|line| !line.trim().is_empty() && !line.contains("ssh='"))
+        .collect();
+    // What stands for sshd, and for a rank.
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy("/bin/sh", folder.path().join("fathom-pod")).unwrap();
+    let rank = "trap 'echo saved > saved; exit 75' USR1; echo > begun; while :; do sleep 0.02; done";
+    fs::write(folder.path().join("sshd"), format!("./fathom-pod -c \"{rank}\"")).unwrap();
+    let script = script.join("\n").replace("mkdir -p /run/sshd", "").replace("/usr/sbin/sshd", "sh ./sshd");
+    let mut pod = Command::new("sh");
+    pod.args(["-euc", &script]).env("JOB_COMPLETION_INDEX", "1").current_dir(folder.path());
+    let mut pod = pod.spawn().unwrap();
+    while !folder.path().join("begun").exists() {
+        sleep(Duration::from_millis(5));
+    }
+    let evict = format!("kill -TERM {}", pod.id());
+    assert!(Command::new("sh").args(["-c", &evict]).status().unwrap().success());
+    assert_eq!(pod.wait().unwrap().code(), Some(75));
+    assert_eq!(fs::read_to_string(folder.path().join("saved")).unwrap(), "saved\n");
 }

@@ -58,11 +58,6 @@ impl<'a> Work<'a> {
     /// As many ranks as the mesh has, spread evenly.
     fn spread(&self, machines: &Machines) -> Result<Spread> {
         let nodes = machines.nodes;
-        for (flag, count) in [("--nodes", Some(nodes)), ("--ranks-per-node", machines.ranks_per_node)] {
-            if count == Some(0) {
-                bail!("{flag} is 0; a job needs at least one");
-            }
-        }
         let per_node =
             machines.ranks_per_node.or(machines.gpus_per_node).unwrap_or(self.ranks.div_ceil(nodes));
         if nodes * per_node != self.ranks {

@@ -10,9 +10,6 @@ use super::{Work, hand_over, this_program};
 use crate::args::Slurm;
 use crate::commands::train::RESUME;
 
-/// Seconds before its end at which a job saves. Slurm may send the signal a minute early.
-const SAVE_S: u32 = 90;
-
 /// Prints or submits the script.
 pub fn run(args: &Slurm) -> Result<ExitCode> {
     hand_over(&args.job, &script(args)?, &["sbatch"])
@@ -38,8 +35,8 @@ fn script(args: &Slurm) -> Result<String> {
     }
     option("output", &"%x-%j.log");
     option("open-mode", &"append");
-    script += "#SBATCH --requeue\n# Before the end of their time the ranks save and stop.\n";
-    let _ = writeln!(script, "#SBATCH --signal=USR1@{SAVE_S}");
+    script += "#SBATCH --requeue\n# Before the end of their time the ranks save and stop; Slurm may say so a minute early.\n";
+    let _ = writeln!(script, "#SBATCH --signal=USR1@{}", args.machines.grace);
     let program = work.program(this_program);
     let bound =
         args.machines.cpus_per_rank.map(|cores| format!(" --cpus-per-task={cores}")).unwrap_or_default();

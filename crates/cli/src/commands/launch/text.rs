@@ -15,12 +15,18 @@ pub fn command<S: AsRef<str>>(words: &[S]) -> String {
     words.iter().map(|word| quote(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// A name that Kubernetes and Slurm accept: lower case letters, digits and hyphens, not at its ends, at most 40.
+/// What YAML reads as something else than a name.
+const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
+
+/// A name that Slurm and Kubernetes accept, for a Service too (RFC 1035): lower case letters, digits and hyphens, at most 40, a
+/// letter first and no hyphen last.
 pub fn label(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let text: String = name.chars().map(plain).collect();
-    let text: String = text.trim_matches('-').chars().take(40).collect();
-    if text.is_empty() { "fathom".into() } else { text.trim_end_matches('-').into() }
+    let text = text.trim_matches('-');
+    let is_name = text.starts_with(|c: char| c.is_ascii_lowercase()) && !WORDS.contains(&text);
+    let text = if is_name { text.to_string() } else { format!("fathom-{text}") };
+    text.chars().take(40).collect::<String>().trim_end_matches('-').into()
 }
 
 /// Every line so far to the right.
@@ -52,5 +58,11 @@ mod tests {
     fn labels_are_plain() {
         assert_eq!(label("Llama 3 / 8B!"), "llama-3---8b");
         assert_eq!(label("--"), "fathom");
+        for (name, expected) in
+            [("7b", "fathom-7b"), ("123", "fathom-123"), ("No", "fathom-no"), ("node", "node")]
+        {
+            assert_eq!(label(name), expected);
+        }
+        assert_eq!(label(&format!("{}-x", "a".repeat(39))), "a".repeat(39));
     }
 }

@@ -1,12 +1,15 @@
-//! Manifests for Kubernetes. Pods are machines: on one, ranks are threads of its process; on several, the first pod runs
-//! mpirun, which starts the ranks of the others through ssh.
+//! Manifests for Kubernetes. Pods are machines: on one, ranks are threads of its process, or with a GPU for each processes of
+//! mpirun; on several, the first pod runs mpirun, which starts the ranks of the others through ssh.
+
+mod job;
+mod script;
+mod trainjob;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::local::mpirun;
-use super::text::{command, indent, list, quote};
+use super::text::indent;
 use super::{Spread, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
 use crate::commands::train::RESUME;
@@ -14,14 +17,12 @@ use crate::commands::train::RESUME;
 /// Where a pod finds what is mounted.
 const SHARED: &str = "/work";
 const RECIPE: &str = "/etc/fathom/recipe";
-const KEYS: &str = "/etc/fathom/ssh";
-/// Seconds from a pod's SIGTERM to its end: time to save.
-const GRACE_S: u32 = 120;
 
 /// Prints or submits the manifests.
 pub fn run(args: &Kubernetes) -> Result<ExitCode> {
     let work = Work::of(&args.job)?;
     let pods = Pods { args, spread: work.spread(&args.machines)?, work: &work };
+    pods.see_the_run()?;
     let objects = match args.manifest {
         Manifest::Job => pods.job(),
         Manifest::Trainjob => pods.trainjob(),
@@ -36,6 +37,26 @@ struct Pods<'a> {
 }
 
 impl Pods<'_> {
+    /// Refuses several pods that have no folder in common.
+    fn see_the_run(&self) -> Result<()> {
+        let (nodes, out) = (self.spread.nodes, &self.work.loaded.value.run.out);
+        if nodes == 1 {
+            return Ok(());
+        }
+        if self.args.volume.is_none() {
+            bail!(
+                "--nodes {nodes} without --volume: every pod has to see the run's folder; name a claim for a volume that all pods share"
+            );
+        }
+        if out.is_absolute() && !out.starts_with(SHARED) {
+            bail!(
+                "run.out={}: every pod has to see the run's folder, and they share {SHARED} alone; give a path in it, or a relative one",
+                out.display()
+            );
+        }
+        Ok(())
+    }
+
     fn metadata(&self, name: &str) -> String {
         let namespace = self.args.namespace.as_ref().map(|space| format!("\n  namespace: {space}"));
         format!("metadata:\n  name: {name}{}", namespace.unwrap_or_default())
@@ -50,23 +71,8 @@ impl Pods<'_> {
         })
     }
 
-    fn train(&self) -> (Vec<String>, Vec<String>) {
-        let program = self.work.program(|| "fathom".into());
-        let file = format!("{RECIPE}/recipe.toml");
-        let train = self.work.train(&program, self.work.is_file().then_some(file.as_str()));
-        (self.work.supervise(&program), train)
-    }
-
-    /// mpirun over all pods.
-    fn mpirun(&self, hosts: Option<&str>) -> Vec<String> {
-        let mut words = mpirun(self.work.ranks);
-        words.push("--allow-run-as-root".into());
-        words.extend(hosts.iter().flat_map(|hosts| ["--host".to_string(), (*hosts).to_string()]));
-        words
-    }
-
-    /// Volumes and their mounts, by name and path.
-    fn volumes(&self, keys: bool) -> (String, String) {
+    /// Volumes and their mounts, by name and path; `more` is a name, a path and a source.
+    fn volumes(&self, more: Option<(&'static str, &'static str, String)>) -> (String, String) {
         let name = &self.work.name;
         let mut found = Vec::new();
         if let Some(claim) = &self.args.volume {
@@ -75,9 +81,7 @@ impl Pods<'_> {
         if self.work.is_file() {
             found.push(("recipe", RECIPE, format!("configMap: {{name: {name}-recipe}}")));
         }
-        if keys {
-            found.push(("ssh", KEYS, format!("secret: {{secretName: {name}-ssh, defaultMode: 0400}}")));
-        }
+        found.extend(more);
         if found.is_empty() {
             return Default::default();
         }
@@ -102,9 +106,9 @@ impl Pods<'_> {
         if rows.is_empty() { String::new() } else { format!("resources:\n  limits:{}\n", rows.concat()) }
     }
 
-    /// A pod with one container that runs `command`.
-    fn pod(&self, command: &str, keys: bool) -> String {
-        let (mounts, volumes) = self.volumes(keys);
+    /// A pod with one container that runs `command`, and perhaps one more volume.
+    fn pod(&self, command: &str, more: Option<(&'static str, &'static str, String)>) -> String {
+        let (mounts, volumes) = self.volumes(more);
         let folder = self.args.volume.as_ref().map(|_| format!("workingDir: {SHARED}\n")).unwrap_or_default();
         let container = format!(
             "- name: node\n  image: {}\n{}",
@@ -112,126 +116,18 @@ impl Pods<'_> {
             indent(&format!("{command}{folder}{}{mounts}", self.resources()), 2)
         );
         format!(
-            "restartPolicy: Never\nterminationGracePeriodSeconds: {GRACE_S}\ncontainers:\n{container}\n{}",
+            "restartPolicy: Never\nterminationGracePeriodSeconds: {}\ncontainers:\n{container}\n{}",
+            self.args.machines.grace,
             volumes.trim_end()
         )
         .trim_end()
         .to_string()
     }
+}
 
-    /// An Indexed Job with what it needs.
-    fn job(&self) -> Vec<String> {
-        let (name, Spread { nodes, .. }) = (&self.work.name, self.spread);
-        let service = format!(
-            "apiVersion: v1\nkind: Service\n{}\nspec:\n  clusterIP: None\n  publishNotReadyAddresses: true\n  selector: {{job-name: {name}}}\n",
-            self.metadata(name)
-        );
-        let command = if nodes == 1 { self.alone() } else { self.script() };
-        let success = match nodes {
-            1 => "",
-            // The other pods serve the first one and end with it.
-            _ => "  successPolicy:\n    rules:\n    - succeededIndexes: \"0\"\n",
-        };
-        let subdomain = if nodes == 1 { String::new() } else { format!("subdomain: {name}\n") };
-        let job = format!(
-            "apiVersion: batch/v1\nkind: Job\n{}\nspec:\n  completionMode: Indexed\n  completions: {nodes}\n  parallelism: {nodes}\n  backoffLimit: 3\n  # Saved and stopped: a new pod goes on.\n  podFailurePolicy:\n    rules:\n    - action: Ignore\n      onExitCodes: {{operator: In, values: [{RESUME}]}}\n{success}  template:\n    spec:\n{}\n",
-            self.metadata(name),
-            indent(&format!("{subdomain}{}", self.pod(&command, nodes > 1)), 6)
-        );
-        let service = (nodes > 1).then_some(service);
-        self.recipe().into_iter().chain(service).chain([job]).collect()
-    }
-
-    /// One pod: ranks are threads.
-    fn alone(&self) -> String {
-        let (supervise, train) = self.train();
-        format!("command: {}\n", list(&[supervise, train].concat()))
-    }
-
-    /// Several pods: the first starts the ranks, the others listen.
-    fn script(&self) -> String {
-        let (name, Spread { nodes, per_node }) = (&self.work.name, self.spread);
-        let host = |index: usize| format!("{name}-{index}.{name}");
-        let hosts: Vec<String> = (0..nodes).map(|index| format!("{}:{per_node}", host(index))).collect();
-        let others: Vec<String> = (1..nodes).map(host).collect();
-        let (supervise, train) = self.train();
-        let script = format!(
-            r#"# Once, for the key of all pods:
-#   ssh-keygen -t ed25519 -N '' -f id && kubectl create secret generic {name}-ssh --from-file=id --from-file=authorized_keys=id.pub
-if [ "$JOB_COMPLETION_INDEX" != 0 ]; then
-    mkdir -p /run/sshd
-    exec /usr/sbin/sshd -De -h {KEYS}/id -o AuthorizedKeysFile={KEYS}/authorized_keys -o StrictModes=no
-fi
-export OMPI_MCA_plm_rsh_args='-i {KEYS}/id -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR'
-for host in {}; do
-    until ssh $OMPI_MCA_plm_rsh_args "$host" true; do sleep 2; done
-done
-exec {} \
-    {} \
-    {}
-"#,
-            others.join(" "),
-            command(&supervise),
-            command(&self.mpirun(Some(&hosts.join(",")))),
-            command(&train),
-        );
-        format!("command: [\"sh\", \"-euc\"]\nargs:\n- |\n{}\n", indent(&script, 2))
-    }
-
-    /// A TrainJob and the runtime that it refers to. Kubeflow makes the keys and the list of hosts.
-    fn trainjob(&self) -> Vec<String> {
-        let (name, Spread { nodes, per_node }) = (&self.work.name, self.spread);
-        let (supervise, train) = self.train();
-        let command = [supervise, self.mpirun(None), train].concat();
-        let launcher = format!("command: {}\n", list(&command));
-        let server = "command: [\"/usr/sbin/sshd\", \"-De\"]\nreadinessProbe:\n  tcpSocket: {port: 22}\n";
-        let runtime = format!(
-            r#"apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainingRuntime
-{}
-spec:
-  mlPolicy:
-    numNodes: {nodes}
-    mpi:
-      numProcPerNode: {per_node}
-      mpiImplementation: OpenMPI
-      runLauncherAsNode: true
-  template:
-    spec:
-      network:
-        publishNotReadyAddresses: true
-      successPolicy:
-        operator: All
-        targetReplicatedJobs: [launcher]
-      replicatedJobs:
-      - name: node
-        template:
-          spec:
-            template:
-              spec:
-{}
-      - name: launcher
-        dependsOn:
-        - {{name: node, status: Ready}}
-        template:
-          metadata:
-            labels:
-              trainer.kubeflow.org/trainjob-ancestor-step: trainer
-          spec:
-            template:
-              spec:
-{}
-"#,
-            self.metadata(name),
-            indent(&self.pod(server, false), 16),
-            indent(&self.pod(&launcher, false), 16),
-        );
-        let job = format!(
-            "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\n{}\nspec:\n  runtimeRef:\n    apiGroup: trainer.kubeflow.org\n    kind: TrainingRuntime\n    name: {}\n  trainer:\n    image: {}\n    numNodes: {nodes}\n",
-            self.metadata(name),
-            quote(name),
-            self.args.image,
-        );
-        self.recipe().into_iter().chain([runtime, job]).collect()
-    }
+/// Which ends of a pod a job outlives, however many there are.
+fn failures() -> String {
+    format!(
+        "backoffLimit: 3\n# Saved and stopped, or evicted: a new pod goes on.\npodFailurePolicy:\n  rules:\n  - action: Ignore\n    onExitCodes: {{operator: In, values: [{RESUME}]}}\n  - action: Ignore\n    onPodConditions:\n    - {{type: DisruptionTarget, status: \"True\"}}\n"
+    )
 }

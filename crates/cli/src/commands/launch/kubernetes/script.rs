@@ -1,0 +1,108 @@
+//! What pods run.
+
+use super::{Pods, RECIPE};
+use crate::commands::launch::Spread;
+use crate::commands::launch::local::mpirun;
+use crate::commands::launch::text::{command, indent, list};
+use crate::commands::train::RESUME;
+
+/// Where the ranks of several pods meet.
+const PORT: u16 = 29_500;
+
+/// Flags of ssh between pods.
+pub(super) struct Ssh {
+    /// Of its server.
+    pub server: String,
+    /// Of its client, with a space after the last.
+    pub client: String,
+}
+
+/// A script as the command of a container.
+pub(super) fn argument(script: &str) -> String {
+    format!("command: [\"sh\", \"-euc\"]\nargs:\n- |\n{}\n", indent(script, 2))
+}
+
+impl Pods<'_> {
+    /// `fathom supervise ... --` and `fathom train ...`.
+    fn train(&self) -> (Vec<String>, Vec<String>) {
+        let program = self.program();
+        let file = format!("{RECIPE}/recipe.toml");
+        let train = self.work.train(&program, self.work.is_file().then_some(file.as_str()));
+        (self.work.supervise(&program), train)
+    }
+
+    fn program(&self) -> String {
+        self.work.program(|| "fathom".into())
+    }
+
+    /// mpirun in a container, and what it passes on to the ranks.
+    fn mpirun(&self) -> Vec<String> {
+        let mut words = mpirun(self.work.ranks);
+        words.push("--allow-run-as-root".into());
+        if self.args.machines.gpus_per_node.is_some() {
+            // Messages that wait for each other have queues of their own on a GPU.
+            words.extend(["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"].map(String::from));
+        }
+        words
+    }
+
+    /// The command of a pod alone: ranks are threads, or processes that NCCL connects where they have a GPU each.
+    pub(super) fn alone(&self) -> String {
+        let (mut words, train) = self.train();
+        if self.work.ranks > 1 && self.args.machines.gpus_per_node.is_some() {
+            words.extend(self.mpirun());
+        }
+        words.extend(train);
+        format!("command: {}\n", list(&words))
+    }
+
+    /// The script of a pod that only has ranks started on it. When it is evicted they ask all to save and stop, and a new pod
+    /// takes its place: sshd alone would end with 0, as if the pod's work were done.
+    pub(super) fn other(&self, ssh: &Ssh) -> String {
+        let program = self.program();
+        let name = program.rsplit('/').next().unwrap_or(&program);
+        format!(
+            r#"# Evicted: the ranks here ask all to save and stop, and a new pod takes its place.
+trap 'kill -USR1 $(pidof {name}) || true; while pidof {name} >/dev/null; do sleep 1; done; exit {RESUME}' TERM
+mkdir -p /run/sshd
+{} &
+wait $!
+exit 1
+"#,
+            format!("/usr/sbin/sshd -De {}", ssh.server).trim_end()
+        )
+    }
+
+    /// The script of the pod that starts the ranks of all. A restart waits for the other pods, too: one of them may be new.
+    pub(super) fn first(&self, ssh: &Ssh, hosts: &[String]) -> String {
+        let Spread { per_node, .. } = self.spread;
+        let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{per_node}")).collect();
+        let mut mpirun = self.mpirun();
+        mpirun.extend(["--host".into(), slots.join(",")]);
+        for variable in [format!("MASTER_ADDR={}", hosts[0]), format!("MASTER_PORT={PORT}")] {
+            mpirun.extend(["-x".into(), variable]);
+        }
+        let (supervise, train) = self.train();
+        format!(
+            r#"ssh='{}-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR'
+# Of Open MPI 4, which would cut the names of pods at their dots, and of Open MPI 5.
+export OMPI_MCA_plm_rsh_args="$ssh" OMPI_MCA_orte_keep_fqdn_hostnames=true PRTE_MCA_plm_ssh_args="$ssh"
+ready='
+    trap "exit {RESUME}" USR1
+    for host in {}; do
+        until ssh -n $OMPI_MCA_plm_rsh_args "$host" true; do sleep 2; done
+    done
+    exec "$@"'
+exec {} \
+    sh -euc "$ready" ranks \
+    {} \
+    {}
+"#,
+            ssh.client,
+            hosts[1..].join(" "),
+            command(&supervise),
+            command(&mpirun),
+            command(&train),
+        )
+    }
+}
