@@ -1,5 +1,6 @@
 //! What the ranks of a run are: threads of this process, or processes that a launcher started, of which this is one.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +11,10 @@ use fathom_cuda::nccl::{self, Nccl};
 #[cfg(feature = "mpi")]
 use fathom_mpi::Mpi;
 use fathom_train::Outcome;
-use fathom_train::parallel::Ranks;
-use fathom_train::recipe::Recipe;
+use fathom_train::recipe::{Machine, Recipe};
 use fathom_train::stage;
 
-use crate::device::Sharers;
+use crate::device::Place;
 use crate::gpu;
 #[cfg(not(feature = "mpi"))]
 use crate::no_mpi::Mpi;
@@ -32,8 +32,8 @@ pub enum Crew {
     Processes {
         /// This one among them.
         world: World,
-        /// Those on the same machine.
-        sharers: Sharers,
+        /// Where it is among them.
+        place: Place,
     },
 }
 
@@ -121,14 +121,19 @@ impl Crew {
                 grid.ranks()
             );
         }
+        let local = found.claim.local_rank.as_ref().map(|said| said.value);
         if let (Some(library), Some(at)) = (gpu::nccl(&recipe.machine)?, &found.claim.rendezvous) {
             let world = nccl::World::meet(&at.value, [rank, ranks], deadline(recipe));
             let world = World::Nccl(world.with_context(|| found.to_string())?, library);
-            let sharers = sharers(&world);
+            let (place, apart) = place(&world, local, &recipe.machine);
+            let how =
+                if apart { "the ranks are processes over NCCL" } else { "NCCL wants a GPU for each rank" };
             if rank == 0 {
-                eprintln!("{found}; the ranks are processes over NCCL");
+                eprintln!("{found}; {how}");
             }
-            return Ok(Crew::Processes { world, sharers });
+            if apart {
+                return Ok(Crew::Processes { world, place });
+            }
         }
         let mpi = Mpi::start(deadline(recipe)).with_context(|| found.to_string())?;
         if (mpi.rank(), mpi.ranks()) != (rank, ranks) {
@@ -139,11 +144,11 @@ impl Crew {
             );
         }
         let world = World::Mpi(mpi);
-        let sharers = sharers(&world);
+        let (place, _) = place(&world, local, &recipe.machine);
         if rank == 0 {
             eprintln!("{found}; the ranks are processes over MPI");
         }
-        Ok(Crew::Processes { world, sharers })
+        Ok(Crew::Processes { world, place })
     }
 
     /// Whether this process is what is seen of the run.
@@ -154,11 +159,14 @@ impl Crew {
         }
     }
 
-    /// How many ranks share the cores and the memory of one.
-    pub fn sharers(&self, ranks: &Ranks) -> Sharers {
+    /// Where a rank of so many is; a process knows its own alone.
+    pub fn place(&self, recipe: &Recipe, ranks: usize, rank: usize) -> Place {
         match self {
-            Crew::Threads => Sharers { cores: ranks.grid.ranks(), memory: ranks.grid.ranks() },
-            Crew::Processes { sharers, .. } => *sharers,
+            Crew::Threads => {
+                let memory = gpu::sharers(&recipe.machine, ranks);
+                Place { ranks, local: rank, cores: ranks, host: ranks, memory }
+            }
+            Crew::Processes { place, .. } => *place,
         }
     }
 
@@ -225,20 +233,40 @@ impl Drop for Unwinding<'_> {
     }
 }
 
-/// Counts the processes on the same machine, and those among them that the system lets run on the same cores.
-fn sharers(world: &World) -> Sharers {
+/// Where this process is among all, whose `local` rank its launcher may have said, and whether each has a device of its own.
+/// All call this together.
+fn place(world: &World, local: Option<usize>, machine: &Machine) -> (Place, bool) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
-    let machine = read("/proc/sys/kernel/random/boot_id");
-    let count = |what: &dyn Fn(&mut DefaultHasher)| {
+    let host = read("/proc/sys/kernel/random/boot_id");
+    let all = |what: &dyn Fn(&mut DefaultHasher)| {
         let mut hasher = DefaultHasher::new();
         what(&mut hasher);
-        let own = hasher.finish();
-        world.gather(own).into_iter().filter(|other| *other == own).count().max(1)
+        world.gather(hasher.finish())
     };
-    Sharers {
-        cores: count(&|hasher| (&machine, cores).hash(hasher)),
-        memory: count(&|hasher| machine.hash(hasher)),
+    let alike = |all: &[u64]| all.iter().filter(|other| **other == all[world.rank()]).count();
+    let hosts = all(&|hasher| host.hash(hasher));
+    let local = local.unwrap_or_else(|| local_rank(&hosts, world.rank()));
+    let devices = all(&|hasher| (&host, gpu::plug(machine, local)).hash(hasher));
+    let cores = alike(&all(&|hasher| (&host, cores).hash(hasher)));
+    let place = Place { ranks: hosts.len(), local, cores, host: alike(&hosts), memory: alike(&devices) };
+    (place, devices.iter().collect::<BTreeSet<_>>().len() == devices.len())
+}
+
+/// Which of the ranks on its machine a rank is, by everybody's machine.
+fn local_rank(hosts: &[u64], rank: usize) -> usize {
+    hosts[..rank].iter().filter(|other| **other == hosts[rank]).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_machine_are_counted_however_they_are_dealt() {
+        let local = |hosts: &[u64]| (0..hosts.len()).map(|rank| local_rank(hosts, rank)).collect::<Vec<_>>();
+        assert_eq!(local(&[7, 7, 9, 9]), [0, 1, 0, 1]);
+        assert_eq!(local(&[7, 9, 7, 9, 7]), [0, 0, 1, 1, 2]);
     }
 }

@@ -42,7 +42,7 @@ pub fn on(machine: On) -> Machine {
 
 /// The machine that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.
 pub fn open(machine: &Machine) -> Result<Device> {
-    match gpu::open(machine, [0, 1], 1)? {
+    match gpu::open(machine, Place::ALONE)? {
         Some(opened) => Ok(Device::new(opened.machine, opened.budget)),
         None => cpu(machine),
     }
@@ -55,23 +55,34 @@ pub fn cpu(machine: &Machine) -> Result<Device> {
     Ok(Device::new(Arc::new(cpu), budget))
 }
 
-/// Ranks that share what a rank uses.
+/// A rank among those that it shares a machine with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharers {
+pub struct Place {
+    /// Ranks of the run.
+    pub ranks: usize,
+    /// Which of the ranks on its machine it is, from 0.
+    pub local: usize,
     /// Ranks that run on the same cores.
     pub cores: usize,
-    /// Ranks that use the same memory.
+    /// Ranks on the same machine.
+    pub host: usize,
+    /// Ranks that compute in the same memory: a device's, or the machine's.
     pub memory: usize,
 }
 
+impl Place {
+    /// Of a run on one rank.
+    pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1 };
+}
+
 /// One of several ranks: its share of the cores and of the memory.
-pub fn cpu_rank(machine: &Machine, mesh: Mesh, sharers: Sharers) -> Result<Device> {
-    if let Some(opened) = gpu::open(machine, [mesh.rank(), mesh.grid().ranks()], sharers.memory)? {
+pub fn cpu_rank(machine: &Machine, mesh: Mesh, place: Place) -> Result<Device> {
+    if let Some(opened) = gpu::open(machine, place)? {
         return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
     }
-    let cores = (threads(machine.threads) / sharers.cores).max(1);
-    let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine, sharers.cores)?);
-    let budget = machine.memory_bytes.unwrap_or_else(default_budget) / sharers.memory as u64;
+    let cores = (threads(machine.threads) / place.cores).max(1);
+    let cpu = Cpu::new(cores, isa_mask()?).with_rates(profiles::cpu_rates(machine, place.cores)?);
+    let budget = machine.memory_bytes.unwrap_or_else(default_budget) / place.host as u64;
     Ok(Device::on_mesh(Arc::new(cpu), budget, mesh))
 }
 

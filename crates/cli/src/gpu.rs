@@ -10,7 +10,7 @@ use fathom_cuda::nccl::Nccl;
 use fathom_tensor::{Machine as _, Profile};
 use fathom_train::recipe::{Machine, MachineKind};
 
-use crate::device;
+use crate::device::{self, Place};
 
 /// What of a device's free memory a run may use where nobody has measured what libraries take behind our back.
 const SHARE: [u64; 2] = [95, 100];
@@ -49,16 +49,31 @@ fn budget(free: u64, together: u64, profile: &Profile) -> u64 {
     }
 }
 
-/// How many of the `ranks` ranks of a host share the memory that they compute in: on a GPU those that have the same one.
-pub fn sharers(machine: &Machine, ranks: usize) -> usize {
-    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found(machine).why_not.is_some() {
-        return ranks;
-    }
-    ranks.div_ceil(found(machine).devices.len().max(1))
+/// What there is of CUDA, if it may compute and can.
+fn usable(machine: &Machine) -> Option<&'static Probe> {
+    let is_wanted = !matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta);
+    Some(machine).filter(|_| is_wanted).map(found).filter(|found| found.why_not.is_none())
 }
 
-/// The device of a rank among `all`, `ranks` of them on this host, if the recipe wants one, or leaves the choice and there is one.
-pub fn open(machine: &Machine, [rank, all]: [usize; 2], ranks: usize) -> Result<Option<Opened>> {
+/// The device of a rank, which is the `local`-th of its machine, and how many devices there are: they are dealt round.
+pub fn device_of(machine: &Machine, local: usize) -> Option<(usize, usize)> {
+    let devices = usable(machine)?.devices.len().max(1);
+    Some((local % devices, devices))
+}
+
+/// Where that device is plugged in, by which processes of a machine know whether they have the same.
+pub fn plug(machine: &Machine, local: usize) -> Option<[u32; 3]> {
+    let (device, _) = device_of(machine, local)?;
+    fathom_cuda::driver::Real::describe(device).ok().map(|facts| facts.pci)
+}
+
+/// How many of `ranks` threads compute in the same memory: on a GPU those that have the same one.
+pub fn sharers(machine: &Machine, ranks: usize) -> usize {
+    device_of(machine, 0).map_or(ranks, |(_, devices)| ranks.div_ceil(devices))
+}
+
+/// The device of a rank, if the recipe wants one, or leaves the choice and there is one.
+pub fn open(machine: &Machine, place: Place) -> Result<Option<Opened>> {
     let wanted = match machine.kind {
         MachineKind::Cpu | MachineKind::Meta => return Ok(None),
         MachineKind::Auto => false,
@@ -71,27 +86,22 @@ pub fn open(machine: &Machine, [rank, all]: [usize; 2], ranks: usize) -> Result<
         }
         return Ok(None);
     }
-    let devices = found.devices.len().max(1);
-    let device = rank % devices;
-    let opened = if all == 1 { Cuda::open_alone(found, device) } else { Cuda::open(found, device) };
+    let device = place.local % found.devices.len().max(1);
+    let opened = if place.ranks == 1 { Cuda::open_alone(found, device) } else { Cuda::open(found, device) };
     let cuda = opened.context("the CUDA machine; `--machine cpu` does without it")?;
-    let cuda = cuda.with_graphs(machine.graphs).with_host(device::default_budget() / ranks as u64);
+    let cuda = cuda.with_graphs(machine.graphs).with_host(device::default_budget() / place.host as u64);
     let free = free_at_first(device, cuda.driver().memory()?.0);
-    let share = machine.memory_bytes.map(|bytes| bytes / ranks as u64);
+    let share = machine.memory_bytes.map(|bytes| bytes / place.host as u64);
     // Ranks on one device share what is free before the first of them takes any.
-    let together = sharers(machine, ranks) as u64;
-    let budget = share.unwrap_or_else(|| budget(free, together, cuda.profile()));
+    let budget = share.unwrap_or_else(|| budget(free, place.memory as u64, cuda.profile()));
     debug_assert!(cuda.has_data());
     Ok(Some(Opened { machine: Arc::new(cuda), budget }))
 }
 
 /// The library that connects devices of several processes, where a device computes and the library is there.
 pub fn nccl(machine: &Machine) -> Result<Option<Arc<Nccl>>> {
-    if matches!(machine.kind, MachineKind::Cpu | MachineKind::Meta) || found(machine).why_not.is_some() {
-        return Ok(None);
-    }
     let is_nccl = |found: &&Found| found.library == Library::Nccl && found.problem.is_none();
-    let library = found(machine).libraries.iter().find(is_nccl);
+    let library = usable(machine).and_then(|found| found.libraries.iter().find(is_nccl));
     match library.and_then(|found| found.path.as_ref()) {
         Some(path) => Ok(Some(Arc::new(Nccl::open(path)?))),
         None => Ok(None),

@@ -13,7 +13,7 @@ impl Mpi {
     /// Says how to build what can do it.
     pub fn start(_: Duration) -> Result<Mpi> {
         bail!(
-            "this binary has no link between processes; build one with Open MPI installed (libopenmpi-dev, libclang-dev): cargo build --release --features mpi"
+            "this binary has no link between processes but NCCL, for a GPU each and a place to meet (MASTER_ADDR); build one with Open MPI installed (libopenmpi-dev, libclang-dev): cargo build --release --features mpi"
         )
     }
 

@@ -29,7 +29,7 @@ use fathom_train::{
 use crate::crew::Crew;
 use crate::live::Live;
 use crate::measure::{Extent, OnDevice, Subject, measure, sample};
-use crate::{choices, commands, describe, device, folder, gpu, ranks};
+use crate::{choices, commands, describe, device, folder, ranks};
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -130,14 +130,12 @@ impl Job<'_> {
         let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
         // A device has more memory than a pool of it may use.
         budgets.memory = budgets.memory.min(cpu.pool.budget());
-        let sharers = crew.sharers(&stage::ranks(self.recipe, 0)?).memory;
-        budgets.memory /= match self.recipe.machine.memory_bytes {
-            Some(_) => sharers,
-            None => gpu::sharers(&self.recipe.machine, sharers),
-        } as u64;
-        budgets.host /= sharers as u64;
+        let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks(), 0);
+        let (host, limit) = (place.host as u64, self.recipe.machine.memory_bytes);
+        budgets.memory /= limit.map_or(place.memory as u64, |_| host);
+        budgets.host /= host;
         if self.recipe.machine.disk_bytes.is_none() {
-            budgets.disk /= sharers as u64;
+            budgets.disk /= host;
         }
         let specs = commands::plan::specs(self.recipe)?;
         commands::places::check(self.recipe, &specs, profile)?;

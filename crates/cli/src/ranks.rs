@@ -21,7 +21,6 @@ use fathom_train::{
 };
 
 use crate::crew::{self, Crew, World};
-use crate::device::Sharers;
 use crate::{device, gpu, pipeline};
 
 /// Runs `first` on this thread as the first rank; the others are processes with their own call of [`follow_first`], or `other`
@@ -36,14 +35,13 @@ pub fn run<T>(
     first: impl FnOnce(Device) -> Result<T>,
     other: &(dyn Fn(Device) -> Result<()> + Sync),
 ) -> Result<T> {
-    let sharers = crew.sharers(ranks);
     let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
     match crew {
         Crew::Processes { world: World::Mpi(mpi), .. } => {
-            return one(recipe, ranks, (mpi.link(), sharers), first);
+            return one(recipe, ranks, (mpi.link(), crew), first);
         }
-        Crew::Processes { world: World::Nccl(world, library), .. } => {
-            let opened = gpu::open(&recipe.machine, [world.rank(), ranks.grid.ranks()], sharers.memory)?;
+        Crew::Processes { world: World::Nccl(world, library), place } => {
+            let opened = gpu::open(&recipe.machine, *place)?;
             let gpu::Opened { machine, budget } =
                 opened.context("NCCL connects devices, and there is none")?;
             let mesh = Mesh::new(ranks.grid, world.link(&machine, library)?);
@@ -58,9 +56,9 @@ pub fn run<T>(
     std::thread::scope(|scope| {
         let others: Vec<_> = rest
             .into_iter()
-            .map(|seat| scope.spawn(move || one(recipe, ranks, (take(seat), sharers), other)))
+            .map(|seat| scope.spawn(move || one(recipe, ranks, (take(seat), crew), other)))
             .collect();
-        let result = one(recipe, ranks, (take(seat), sharers), first);
+        let result = one(recipe, ranks, (take(seat), crew), first);
         let ended =
             others.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err(anyhow!("a rank panicked"))));
         let failed = ended.filter_map(Result::err).next();
@@ -106,11 +104,12 @@ impl Drop for Unwinding {
 fn one<T>(
     recipe: &Recipe,
     ranks: &Ranks,
-    (link, sharers): (Box<dyn Link>, Sharers),
+    (link, crew): (Box<dyn Link>, &Crew),
     body: impl FnOnce(Device) -> Result<T>,
 ) -> Result<T> {
     let mesh = Mesh::new(ranks.grid, link);
-    guarded(mesh.clone(), || body(device::cpu_rank(&recipe.machine, mesh, sharers)?))
+    let place = crew.place(recipe, ranks.grid.ranks(), mesh.rank());
+    guarded(mesh.clone(), || body(device::cpu_rank(&recipe.machine, mesh, place)?))
 }
 
 /// Runs a rank's work; the others hear of its failure.

@@ -82,7 +82,7 @@ pub struct Source {
 pub struct Resolution {
     /// In the order in which they win.
     pub sources: Vec<Source>,
-    /// What counts: the winner's, completed by those that agree. Empty for a process alone.
+    /// What counts: what the winner and those that agree with it say together. Empty for a process alone.
     pub claim: Claim,
     /// Who won; none for a process alone.
     pub winner: Option<&'static str>,
@@ -262,9 +262,9 @@ fn settle(mut sources: Vec<Source>, mut refused: Option<String>) -> Resolution {
         refused = refused.or_else(|| disagreement(&sources, &counting, *index));
     }
     let mut claim = Claim::default();
-    if let Some(winner) = winner {
-        // The winner's word first, then the others' in their order.
-        [winner].iter().chain(&counting).for_each(|index| claim.complete(&sources[*index].claim));
+    if winner.is_some() {
+        // In their order: what a flag or MASTER_ADDR says comes before what follows from a launcher's list of hosts.
+        counting.iter().for_each(|index| claim.complete(&sources[*index].claim));
         refused = refused.or_else(|| claim.beyond());
     }
     Resolution { winner: winner.map(|index| sources[index].name), sources, claim, refused }

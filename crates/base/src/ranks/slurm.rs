@@ -1,10 +1,7 @@
 //! What `srun` says: its own formats for lists of hosts and of tasks.
 
-use super::sources::{number, text};
+use super::sources::{number, port, text};
 use super::{Claim, Environment, Said};
-
-/// The first port, and how many follow: the port of a job is derived from its number, so that two jobs on a machine differ.
-const PORTS: (u64, u64) = (20_000, 20_000);
 
 /// Whether the process is a task of a step of several; else why what is said does not count.
 pub(super) fn is_a_step(environment: &Environment) -> Result<(), String> {
@@ -62,7 +59,7 @@ fn rendezvous(environment: &Environment) -> Option<Said<String>> {
     let (by, list) = names.iter().find_map(|name| Some((*name, text(environment, name)?)))?;
     let job: u64 =
         ["SLURM_JOB_ID", "SLURM_JOBID"].iter().find_map(|name| text(environment, name)?.parse().ok())?;
-    let value = format!("{}:{}", first_host(list)?, PORTS.0 + job % PORTS.1);
+    let value = format!("{}:{}", first_host(list)?, port(job));
     Some(Said { value, by: by.into() })
 }
 

@@ -67,6 +67,11 @@ fn perhaps(environment: &Environment, name: &str) -> Option<Said<usize>> {
     number(environment, &[name]).unwrap_or_default()
 }
 
+/// The port of a job follows from its number, so that two jobs on a machine differ.
+pub(super) fn port(job: u64) -> u64 {
+    20_000 + job % 20_000
+}
+
 /// `host:port` from two variables.
 fn address(environment: &Environment, host: &str, port: &str) -> Option<Said<String>> {
     let name = text(environment, host)?;
@@ -88,13 +93,23 @@ fn torchrun(environment: &Environment) -> Result<Claim, String> {
 }
 
 /// `OMPI_COMM_WORLD_NODE_RANK` is the rank among the processes of one machine, not the machine's number, and is left out.
+/// Processes of one machine meet there, at a port that follows from the job's name; of others nobody says where the first is.
 fn open_mpi(environment: &Environment) -> Result<Claim, String> {
     let number = |name| number(environment, &[name]);
+    let world_size = number("OMPI_COMM_WORLD_SIZE")?;
+    let local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
+    let [all, here] = [&world_size, &local_world_size].map(|said| said.as_ref().map(|said| said.value));
+    let job = text(environment, "PMIX_NAMESPACE").filter(|_| all.is_some() && all == here);
+    let rendezvous = job.map(|name| {
+        let job = name.bytes().fold(0u64, |job, byte| job.wrapping_mul(31).wrapping_add(byte.into()));
+        Said { value: format!("127.0.0.1:{}", port(job)), by: "PMIX_NAMESPACE".into() }
+    });
     Ok(Claim {
         rank: number("OMPI_COMM_WORLD_RANK")?,
-        world_size: number("OMPI_COMM_WORLD_SIZE")?,
         local_rank: number("OMPI_COMM_WORLD_LOCAL_RANK")?,
-        local_world_size: number("OMPI_COMM_WORLD_LOCAL_SIZE")?,
+        world_size,
+        local_world_size,
+        rendezvous,
         ..Claim::default()
     })
 }

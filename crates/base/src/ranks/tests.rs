@@ -33,6 +33,14 @@ fn every_launcher_of_the_table() {
     check("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h", "rank 1 of 2, at h:29500 (from torchrun)");
     check(TORCH, "rank 6 of 8, local rank 2 of 4, node 1 of 2, at a:1234 (from torchrun)");
     check(OMPI, "rank 5 of 8, local rank 1 of 4 (from Open MPI)");
+    // On one machine they can meet, wherever jobs have names.
+    let here = OMPI.replace("LOCAL_SIZE=4", "LOCAL_SIZE=8");
+    check(&here, "rank 5 of 8, local rank 1 of 8 (from Open MPI)");
+    check(
+        &format!("{here} PMIX_NAMESPACE=2815885313"),
+        "rank 5 of 8, local rank 1 of 8, at 127.0.0.1:35914 (from Open MPI)",
+    );
+    check(&format!("{OMPI} PMIX_NAMESPACE=2815885313"), "rank 5 of 8, local rank 1 of 4 (from Open MPI)");
     check(
         "PMI_RANK=0 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=4",
         "rank 0 of 4, local rank 0 of 4 (from PMI)",
@@ -70,6 +78,14 @@ fn what_does_not_count() {
     check("WORLD_SIZE=4", alone);
     check("PET_NODE_RANK=0 PET_NNODES=1:4", alone);
     check("RANK= WORLD_SIZE=", alone);
+    // Where to meet is taken from whoever says it, before it is taken from a list.
+    for (environment, by) in
+        [(OMPI, "rank 5 of 8, local rank 1 of 4"), (SLURM, "rank 3 of 6, local rank 1 of 2, node 1 of 3")]
+    {
+        let source = if environment == OMPI { "Open MPI" } else { "Slurm" };
+        let said = format!("{environment} MASTER_ADDR=a MASTER_PORT=7");
+        check(&said, &format!("{by}, at a:7 (from {source})"));
+    }
     // torchrun and mpirun inside Slurm: the step is the launcher's.
     check(
         &format!("{TORCH} {SLURM}"),

@@ -2,23 +2,36 @@
 
 use anyhow::{Result, bail};
 use fathom_base::ranks::{Claim, Resolution, Role, Said, Source, Verdict};
+use fathom_train::recipe::Machine;
 use serde_json::json;
 
 use crate::args::Doctor;
-use crate::crew;
+use crate::{crew, gpu};
 
-/// Links that this binary has.
+/// Links that this binary has; NCCL is found when it runs.
 const LINKS: &[&str] = if cfg!(feature = "mpi") { &["threads", "mpi"] } else { &["threads"] };
 
 /// Prints every source and what won.
 pub fn run(args: &Doctor) -> Result<()> {
     let found = crew::resolution(&args.rank.claim());
+    let nccl = gpu::nccl(&Machine::default())?.is_some();
+    let links: Vec<&str> = LINKS.iter().copied().chain(nccl.then_some("nccl")).collect();
+    let local = found.claim.local_rank.as_ref().map(|said| said.value);
+    let device = local.and_then(|local| gpu::device_of(&Machine::default(), local));
     if args.json {
         let mut object = serde_json::to_value(&found)?;
-        object["links"] = json!(LINKS);
+        object["links"] = json!(links);
+        object["device"] = json!(device.map(|(device, _)| device));
         println!("{object}");
     } else {
         print(&found);
+        if let Some((device, devices)) = device {
+            println!("its device: {device} of {devices}");
+        }
+        println!("links here: {}", links.join(", "));
+        if let Some(line) = advice(&found, nccl) {
+            println!("{line}");
+        }
     }
     match &found.refused {
         None => Ok(()),
@@ -43,19 +56,23 @@ fn print(found: &Resolution) {
     if found.refused.is_none() {
         println!("this process: {found}");
     }
-    println!("links of this binary: {}", LINKS.join(", "));
+}
+
+/// How a process among several is connected, or what that wants.
+fn advice(found: &Resolution, nccl: bool) -> Option<String> {
     match found.role() {
-        Ok(Role::Rank { ranks, .. }) if ranks > 1 && !cfg!(feature = "mpi") => {
-            println!(
-                "processes need the link `mpi`: cargo build --release --features mpi, with Open MPI installed"
-            );
-        }
-        Ok(Role::Node { nodes, .. }) if nodes > 1 => {
-            println!(
-                "one process a machine: ranks over several machines want one process each, by mpirun or srun"
-            );
-        }
-        _ => {}
+        Ok(Role::Node { nodes, .. }) if nodes > 1 => Some(
+            "one process a machine: ranks over several machines want one process each, by mpirun or srun".into(),
+        ),
+        Ok(Role::Rank { ranks, .. }) if ranks > 1 => Some(match (nccl, &found.claim.rendezvous) {
+            (true, Some(at)) => {
+                format!("ranks with a GPU each are connected by NCCL and meet at {}", at.value)
+            }
+            (true, None) => "NCCL wants a place to meet: set MASTER_ADDR to the first rank's machine for all ranks (mpirun -x MASTER_ADDR=HOST)".into(),
+            (false, _) if cfg!(feature = "mpi") => return None,
+            (false, _) => "processes need the link `mpi`: cargo build --release --features mpi, with Open MPI installed; or a GPU each and NCCL".into(),
+        }),
+        _ => None,
     }
 }
 

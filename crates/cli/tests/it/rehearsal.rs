@@ -211,32 +211,66 @@ fn meshes_on_the_pretended_gpu_are_meshes() {
     }
 }
 
-/// Ranks as processes with a device each, as torchrun starts them, over NCCL.
-#[test]
-fn processes_with_a_pretended_gpu_each_train_as_one() {
-    let Some(bench) = Bench::new() else { return };
+/// Two ranks as torchrun starts them, which are these on their machine of two devices: whether each ended well, and what it said.
+fn processes(bench: &Bench, keys: &[&str], local: [&str; 2]) -> [(bool, String); 2] {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let keys = ["model.precision=bf16", "model.kv_heads=2", "mesh.tp=2"];
-    let expected = bench.train("cpu", "late", &[&keys[..], &["machine.kind=cpu"]].concat());
     let start = |rank: usize| {
-        let mut command = bench.run("cuda", "late", &[&keys[..], &["machine.kind=cuda"]].concat());
+        let mut command = bench.run("cuda", "late", &[keys, &["machine.kind=cuda"]].concat());
         command.env("FATHOM_REHEARSAL_DEVICES", "2").env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
-        command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", "2");
+        command.env("LOCAL_RANK", local[rank]).env("LOCAL_WORLD_SIZE", "2");
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         let errors = std::fs::File::create(bench.at(&format!("rank-{rank}"))).unwrap();
         command.stdout(Stdio::null()).stderr(errors).spawn().unwrap()
     };
     // Both are waited for before anything is asked of them: one that fails ends the other.
-    let ended = [0, 1].map(start).map(|mut rank| rank.wait().unwrap());
-    for (rank, status) in ended.into_iter().enumerate() {
-        let said = std::fs::read_to_string(bench.at(&format!("rank-{rank}"))).unwrap();
-        assert!(status.success(), "{said}");
+    let ended = [0, 1].map(start).map(|mut rank| rank.wait().unwrap().success());
+    [0, 1].map(|rank| (ended[rank], std::fs::read_to_string(bench.at(&format!("rank-{rank}"))).unwrap()))
+}
+
+/// Ranks as processes with a device each, over NCCL.
+#[test]
+fn processes_with_a_pretended_gpu_each_train_as_one() {
+    let Some(bench) = Bench::new() else { return };
+    let keys = ["model.precision=bf16", "model.kv_heads=2", "mesh.tp=2"];
+    let expected = bench.train("cpu", "late", &[&keys[..], &["machine.kind=cpu"]].concat());
+    for (is_well, said) in processes(&bench, &keys, ["1", "0"]) {
+        assert!(is_well, "{said}");
         // Communicators of several pairs at once are warned of, as the handbook says.
         let complaints = said.lines().filter(|line| line.starts_with("rehearsal:"));
         let others: Vec<&str> = complaints.filter(|line| !line.contains("of two communicators")).collect();
         assert!(others.is_empty(), "{others:?}");
     }
     near("nccl", &bench.steps("cuda"), &expected, BF16);
+}
+
+/// A rank's device is that of its number on its machine, and two ranks of one are not for NCCL.
+#[test]
+fn processes_take_the_devices_of_their_machine_in_turn() {
+    let Some(bench) = Bench::new() else { return };
+    let keys = ["model.precision=bf16", "model.kv_heads=2", "mesh.tp=2"];
+    if !cfg!(feature = "mpi") {
+        let [(is_well, said), _] = processes(&bench, &keys, ["1", "1"]);
+        assert!(
+            !is_well && said.contains("NCCL wants a GPU for each rank") && said.contains("--features mpi"),
+            "{said}"
+        );
+    }
+    let doctor = |variables: &[(&str, &str)]| {
+        let mut command = bench.fathom();
+        command.args(["doctor", "--dist"]).env("FATHOM_REHEARSAL_DEVICES", "4");
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    // Dealt round robin over two machines: the fourth rank is its machine's second.
+    let rank = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
+    let local = [("OMPI_COMM_WORLD_LOCAL_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+    let said = doctor(&[rank, local].concat());
+    for line in ["its device: 1 of 4", "nccl", "mpirun -x MASTER_ADDR=HOST"] {
+        assert!(said.contains(line), "`{line}` is not in: {said}");
+    }
+    let said = doctor(&[&[rank, local].concat()[..], &[("MASTER_ADDR", "one")]].concat());
+    assert!(said.contains("connected by NCCL and meet at one:29500"), "{said}");
 }
 
 /// At full size, without computing: the plan of a step of 128K tokens is what the device gave, to the byte of its granules.

@@ -121,6 +121,7 @@ impl Fake {
             memory_bytes: capacity,
             driver: 13_000,
             virtual_memory: true,
+            pci: [0; 3],
         };
         Fake { facts, capacity, pinnable: usize::MAX, state: Mutex::default() }
     }

@@ -52,6 +52,8 @@ pub struct Facts {
     pub driver: u32,
     /// Addresses can be reserved without memory behind them.
     pub virtual_memory: bool,
+    /// Where it is plugged in: PCI domain, bus and device, which all processes of a machine have for it.
+    pub pci: [u32; 3],
 }
 
 impl Facts {

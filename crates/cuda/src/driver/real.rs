@@ -192,6 +192,11 @@ fn facts(device: CUdevice) -> Result<Facts> {
         memory_bytes: bytes as u64,
         driver: driver as u32,
         virtual_memory: attribute(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)? != 0,
+        pci: [
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        ],
     })
 }
 

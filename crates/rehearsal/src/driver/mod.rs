@@ -130,6 +130,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
         Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 132,
         Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED => 1,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID | Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => 0,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device,
         other => {
             complain("cuDeviceGetAttribute", format!("the rehearsal does not know {other:?}"));
             return CUresult::CUDA_ERROR_INVALID_VALUE;

@@ -134,7 +134,7 @@ impl Stand {
             return Ok(Stand { device: bed.device, dtype, isa, cuda: None });
         }
         let machine = Machine { kind: MachineKind::Cuda, graphs: args.graphs, ..Machine::default() };
-        let opened = gpu::open(&machine, [0, 1], 1)?.context("no GPU")?;
+        let opened = gpu::open(&machine, device::Place::ALONE)?.context("no GPU")?;
         let cuda = Some((opened.machine.clone(), opened.machine.driver().memory()?.0));
         Ok(Stand { device: Device::new(opened.machine, opened.budget), dtype, isa: None, cuda })
     }
