@@ -22,7 +22,7 @@ pub mod traits;
 
 pub use error::{Error, Result};
 pub use traits::{
-    Classify, Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore,
+    Classify, Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop,
 };
 
 #[doc(hidden)]

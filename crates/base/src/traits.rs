@@ -137,36 +137,16 @@ pub trait Generate {
     ) -> Result<Generation>;
 }
 
-/// The probability of one token of a continuation.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TokenScore {
-    /// The token.
-    pub id: u32,
-    /// Its natural log-probability given everything before it.
-    pub logprob: f64,
-    /// Whether it was the most likely token there (ties: the lowest id).
-    pub greedy: bool,
-    /// How many bytes of text the token stands for.
-    pub bytes: u32,
-}
-
 /// Says how likely given text is.
 pub trait Score {
-    /// One score per token of `continuation`, given `context` before it. With an empty context the first
-    /// token is scored only if the tokenizer has a begin-of-text token to stand before it.
-    ///
-    /// # Errors
-    /// [`crate::Error::Product`] with the product's own message.
-    fn score(&mut self, context: &Prompt, continuation: &Prompt) -> Result<Vec<TokenScore>>;
-
-    /// The negative natural log-probability of each of `ids[1..]` given everything before it, in one pass
-    /// (cheaper than [`Score::score`]): `ids.len() - 1` values, none for fewer than two ids.
+    /// The negative natural log-probability of each of `ids[1..]` given everything before it, in one pass:
+    /// `ids.len() - 1` values, none for fewer than two ids.
     ///
     /// # Errors
     /// [`crate::Error::Product`] with the product's own message.
     fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>>;
 
-    /// The longest context plus continuation that can be scored, in tokens.
+    /// The longest text that can be scored, in tokens.
     fn max_tokens(&self) -> usize;
 }
 

@@ -7,7 +7,7 @@ use fathom_base::Score;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
-use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, Windows, bits_per_byte, find_needles};
+use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles};
 use fathom_eval::{loss_by_position, loss_by_position_same_documents};
 use fathom_grad::Params;
 use fathom_model::Model;
@@ -15,6 +15,8 @@ use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Stores, Trainer};
+
+use crate::device::Loaded;
 
 /// Tokens that a prompt leaves for its answer.
 pub const ANSWER_TOKENS: usize = 64;
@@ -37,6 +39,12 @@ pub struct OnDevice<'a> {
 impl<'a> From<&'a Trainer> for OnDevice<'a> {
     fn from(trainer: &'a Trainer) -> OnDevice<'a> {
         OnDevice { device: &trainer.device, model: &trainer.model, params: &trainer.params }
+    }
+}
+
+impl<'a> From<(&'a Device, &'a Loaded)> for OnDevice<'a> {
+    fn from((device, loaded): (&'a Device, &'a Loaded)) -> OnDevice<'a> {
+        OnDevice { device, model: &loaded.model, params: &loaded.params }
     }
 }
 
@@ -142,7 +150,7 @@ fn bits(
     let texts =
         order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
     let limits = Limits { documents: usize::MAX, budget };
-    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, (extent.context, Windows::Apart), &limits)?))
+    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
 }
 
 fn needles(

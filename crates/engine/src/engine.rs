@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop, TokenScore};
+use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop};
 use fathom_grad::{Batch, Counters, Eval, Labels, Params, Scope};
 use fathom_model::{Caps, Model, Packed};
-use fathom_tensor::choice::largest;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Tokenizer;
 
@@ -282,18 +281,6 @@ impl Generate for Engine<'_> {
 }
 
 impl Score for Engine<'_> {
-    fn score(&mut self, context: &Prompt, continuation: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
-        let mut ids = self.ids(context)?;
-        let scored = match continuation {
-            Prompt::Ids(ids) => ids.clone(),
-            Prompt::Text(text) => self.tokenizer.encode(text).map_err(Error::from)?,
-        };
-        let context = ids.len().max(1);
-        ids.extend(&scored);
-        self.check(&ids, 0)?;
-        Ok(self.scores(&ids, context))
-    }
-
     fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
         self.check(ids, 0)?;
         let host: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
@@ -312,39 +299,6 @@ impl Score for Engine<'_> {
 }
 
 impl Engine<'_> {
-    /// Scores of `ids[from..]`, each given everything before it.
-    fn scores(&self, ids: &[u32], from: usize) -> Vec<TokenScore> {
-        let mut cache = self.cache(1, ids.len());
-        cache.expect(0, ids.len());
-        let mut scores = Vec::new();
-        let mut at = 0;
-        for chunk in ids.chunks(self.limits.chunk_tokens.max(1)) {
-            let hidden = self.run(&mut cache, &[Feed { region: 0, ids: chunk }]);
-            // Row i of the chunk predicts token at + i + 1.
-            let rows: Vec<usize> =
-                (0..chunk.len()).filter(|row| (from..ids.len()).contains(&(at + row + 1))).collect();
-            for part in rows.chunks(128) {
-                for (row, logits) in part.iter().zip(self.logits(&hidden, part)) {
-                    scores.push(self.token_score(ids[at + row + 1], &logits));
-                }
-            }
-            at += chunk.len();
-        }
-        scores
-    }
-
-    fn token_score(&self, id: u32, logits: &[f32]) -> TokenScore {
-        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|logit| f64::from(logit - top).exp()).sum();
-        let logprob = f64::from(logits[id as usize] - top) - sum.ln();
-        TokenScore {
-            id,
-            logprob,
-            greedy: largest(logits) == id as usize,
-            bytes: self.tokenizer.decode(&[id]).len() as u32,
-        }
-    }
-
     /// Hidden states of a packed batch behind the last norm, without memory of earlier tokens: [tokens, hidden]. What
     /// works token by token runs in tiles of a prompt's chunk.
     pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {

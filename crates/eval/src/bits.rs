@@ -17,17 +17,6 @@ use flate2::{Compression, write::GzEncoder};
 use crate::error::{Error, Result, losses};
 use crate::{Limits, Moment};
 
-/// How a document that is longer than the context is fed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Windows {
-    /// Windows share one token, the last of the one being the first of the next, so each token is scored once, with
-    /// between 1 and `context - 1` tokens before it.
-    Apart,
-    /// Windows advance by half a context and score only what is new: from the second window on, a token has at least
-    /// `context / 2` tokens before it. Twice the work.
-    HalfOverlap,
-}
-
 /// A document to measure: its text and the ids of exactly this text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldOut {
@@ -83,7 +72,8 @@ impl Bits {
     }
 }
 
-/// Measures `documents` in windows of `context` tokens.
+/// Measures `documents` in windows of `context` tokens. Windows share one token, the last of the one being the first of
+/// the next, so each token is scored once, with between 1 and `context - 1` tokens before it.
 ///
 /// # Errors
 /// There is no text, `context` is below 2 or above what the model can score, or the model fails.
@@ -91,7 +81,7 @@ pub fn bits_per_byte(
     model: &mut dyn Score,
     tokenizer: &Tokenizer,
     documents: impl IntoIterator<Item = HeldOut>,
-    (context, windows): (usize, Windows),
+    context: usize,
     limits: &Limits,
 ) -> Result<Bits> {
     if context < 2 || context > model.max_tokens() {
@@ -100,14 +90,13 @@ pub fn bits_per_byte(
             model.max_tokens()
         )));
     }
-    let stride = if windows == Windows::Apart { context - 1 } else { (context / 2).max(1) };
     let (mut nats, mut bytes, mut tokens, mut done) = (0.0, 0u64, 0u64, 0);
-    let mut gzip = gzip_encoder(Counted(0));
+    let mut gzip = GzEncoder::new(Counted(0), Compression::best());
     let since = Instant::now();
     let mut documents = documents.into_iter();
     while limits.allow(done, since) {
         let Some(document) = documents.next() else { break };
-        nats += document_nats(model, tokenizer, &document.ids, (context, stride))?;
+        nats += document_nats(model, tokenizer, &document.ids, context)?;
         bytes += document.text.len() as u64;
         tokens += document.ids.len() as u64;
         done += 1;
@@ -130,41 +119,20 @@ pub fn bits_per_byte(
 }
 
 /// The summed losses of all ids of one document, in nats.
-fn document_nats(
-    model: &mut dyn Score,
-    tokenizer: &Tokenizer,
-    ids: &[u32],
-    (context, stride): (usize, usize),
-) -> Result<f64> {
+fn document_nats(model: &mut dyn Score, tokenizer: &Tokenizer, ids: &[u32], context: usize) -> Result<f64> {
     if ids.is_empty() {
         return Ok(0.0);
     }
     let first = tokenizer.bos().or(tokenizer.eos());
     let mut nats = if first.is_some() { 0.0 } else { (tokenizer.vocab_size() as f64).ln() };
     let fed: Vec<u32> = first.into_iter().chain(ids.iter().copied()).collect();
-    // `fed[..scored]` has been scored; the first id never is.
-    let (mut start, mut scored) = (0, 1);
-    while scored < fed.len() {
+    let mut start = 0;
+    while start + 1 < fed.len() {
         let end = (start + context).min(fed.len());
-        let losses = losses(model, &fed[start..end])?;
-        nats += losses[scored - start - 1..].iter().sum::<f64>();
-        (start, scored) = (start + stride, end);
+        nats += losses(model, &fed[start..end])?.iter().sum::<f64>();
+        start = end - 1;
     }
     Ok(nats)
-}
-
-/// The size of `gzip -9` over these bytes, header and checksum included.
-///
-/// # Errors
-/// None in practice; the compressor writes to memory.
-pub fn gzip_bytes(text: &[u8]) -> Result<u64> {
-    let mut gzip = gzip_encoder(Counted(0));
-    gzip.write_all(text).map_err(in_memory)?;
-    Ok(gzip.finish().map_err(in_memory)?.0)
-}
-
-fn gzip_encoder(out: Counted) -> GzEncoder<Counted> {
-    GzEncoder::new(out, Compression::best())
 }
 
 /// Counts the bytes and drops them.

@@ -13,7 +13,7 @@ mod error;
 mod needle;
 mod position;
 
-pub use bits::{Bits, HeldOut, Windows, bits_per_byte, gzip_bytes};
+pub use bits::{Bits, HeldOut, bits_per_byte};
 pub use error::{Error, Result};
 pub use needle::{Length, NeedleSpec, Needles, find_needles};
 pub use position::{ByPosition, bucket_bounds, loss_by_position, loss_by_position_same_documents};

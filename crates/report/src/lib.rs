@@ -1,11 +1,11 @@
-//! What people look at after a run: one offline page, TensorBoard files, Chrome traces, and the comparison of two
-//! runs. Everything is drawn from the event log `metrics.jsonl` alone ([`fathom_base::metrics`]), so a report
-//! can be made anywhere, at any time, also of a run that was killed.
+//! What people look at of a run: one offline page and the comparison of two runs, drawn from the event log
+//! `metrics.jsonl` alone ([`fathom_base::metrics`]), so that they can be made anywhere, at any time, also of a run that was
+//! killed; and what is written while it goes on.
 //!
 //! ```text
 //! metrics.jsonl -> RunLog -> html::page          one self-contained report.html
 //!                         -> diff::compare       two runs side by side
-//!                         -> tensorboard         event files
+//! tensorboard::EventFile                         scalars of a run that goes on
 //! trace::TraceWriter                             spans of a profile, for Perfetto
 //! ```
 //!

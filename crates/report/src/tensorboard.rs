@@ -12,7 +12,6 @@ use fathom_base::metrics::events::{self as ev};
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::log::RunLog;
 
 /// An event of tensorflow/core/util/event.proto, as far as scalars need it.
 #[derive(Clone, PartialEq, Message)]
@@ -62,20 +61,9 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too, replacing a file of that
-    /// name.
-    ///
-    /// # Errors
-    /// [`Error::Write`].
-    pub fn create(folder: &Path, start_unix_s: u64) -> Result<EventFile> {
-        std::fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
-        let path = folder.join(file_name(start_unix_s, 0));
-        let file = File::create(&path).map_err(|error| Error::write(&path, error))?;
-        EventFile { path, file }.begin(start_unix_s)
-    }
-
-    /// Creates a further file for a run that begins, or goes on after `step` updates; readers join the files of a folder.
-    /// Points after `step` in earlier files are then void: the run tells them again.
+    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too, for a run that begins, or goes
+    /// on after `step` updates: a further file, since readers join the files of a folder. Points after `step` in earlier files are
+    /// then void: the run tells them again.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -91,22 +79,14 @@ impl EventFile {
                 Err(error) => return Err(Error::write(&path, error)),
             }
         };
-        let mut events = EventFile { path, file }.begin(now_unix_s)?;
-        // A reader drops what it has from this step on (tensorboard, event_accumulator.py).
-        let (wall_time, session_log) = (now_unix_s as f64, Some(SessionLogProto { status: SESSION_START }));
-        events.record(&EventProto {
-            wall_time,
-            step: signed(step + 1),
-            session_log,
-            ..EventProto::default()
-        })?;
-        Ok(events)
-    }
-
-    fn begin(mut self, unix_s: u64) -> Result<EventFile> {
+        let (mut events, wall_time) = (EventFile { path, file }, now_unix_s as f64);
         let file_version = Some("brain.Event:2".to_string());
-        self.record(&EventProto { wall_time: unix_s as f64, file_version, ..EventProto::default() })?;
-        Ok(self)
+        events.record(&EventProto { wall_time, file_version, ..EventProto::default() })?;
+        // A reader drops what it has from this step on (tensorboard, event_accumulator.py).
+        let session_log = Some(SessionLogProto { status: SESSION_START });
+        let step = signed(step + 1);
+        events.record(&EventProto { wall_time, step, session_log, ..EventProto::default() })?;
+        Ok(events)
     }
 
     /// The file's path.
@@ -161,26 +141,6 @@ impl EventFile {
         let record = frame(&event.encode_to_vec());
         self.file.write_all(&record).map_err(|error| Error::write(&self.path, error))
     }
-}
-
-/// Writes all scalars of a log into a folder, replacing the file of an earlier call for the same run.
-///
-/// # Errors
-/// [`Error::Write`].
-pub fn export(log: &RunLog, folder: &Path) -> Result<PathBuf> {
-    let start = log.run.as_ref().map_or(0, |run| run.start_unix_s);
-    let mut file = EventFile::create(folder, start)?;
-    for step in &log.steps {
-        file.step(start as f64 + step.time_s, step)?;
-    }
-    let wall = |step: u64| {
-        let before = log.steps.iter().rfind(|s| s.step <= step);
-        start as f64 + before.map_or(0.0, |s| s.time_s)
-    };
-    for bits in &log.bits {
-        file.bits(wall(bits.step), bits)?;
-    }
-    Ok(file.path)
 }
 
 fn file_name(unix_s: u64, copy: u32) -> String {
@@ -254,21 +214,19 @@ mod tests {
     #[test]
     fn what_is_written_reads_back() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = RunLog {
-            run: Some(ev::Run { start_unix_s: 1_700_000_000, ..Default::default() }),
-            ..RunLog::default()
-        };
-        log.steps = vec![ev::Step { step: 7, loss: 2.5, time_s: 1.5, ..Default::default() }];
-        log.bits =
-            vec![ev::EvalBits { name: "code".into(), step: 7, bits_per_byte: 1.25, ..Default::default() }];
-        let path = export(&log, folder.path()).unwrap();
+        let mut file = EventFile::resume(folder.path(), 1_700_000_000, 6).unwrap();
+        let step = ev::Step { step: 7, loss: 2.5, ..Default::default() };
+        file.step(1_700_000_001.5, &step).unwrap();
+        let bits = ev::EvalBits { name: "code".into(), step: 7, bits_per_byte: 1.25, ..Default::default() };
+        file.bits(1_700_000_002.0, &bits).unwrap();
+        let path = file.path();
         assert!(path.file_name().unwrap().to_str().unwrap().starts_with("events.out.tfevents.1700000000"));
         let events = read_back(&std::fs::read(path).unwrap());
         assert_eq!(events[0].file_version.as_deref(), Some("brain.Event:2"));
-        assert_eq!((events[1].step, events[1].wall_time), (7, 1_700_000_001.5));
-        let values = &events[1].summary.as_ref().unwrap().value;
+        assert_eq!((events[2].step, events[2].wall_time), (7, 1_700_000_001.5));
+        let values = &events[2].summary.as_ref().unwrap().value;
         assert_eq!((values[0].tag.as_str(), values[0].simple_value), ("train/loss", 2.5));
-        let bits = &events[2].summary.as_ref().unwrap().value[0];
+        let bits = &events[3].summary.as_ref().unwrap().value[0];
         assert_eq!((bits.tag.as_str(), bits.simple_value), ("val/bits_per_byte/code", 1.25));
     }
 }

@@ -79,15 +79,6 @@ impl TraceWriter {
         }))
     }
 
-    /// Writes values of a counter track, such as live bytes by category, at a moment.
-    ///
-    /// # Errors
-    /// [`Error::Write`].
-    pub fn counter(&mut self, rank: u64, name: &str, at_us: f64, values: &[(&str, f64)]) -> Result<()> {
-        let args: Map<String, Value> = values.iter().map(|(k, v)| (k.to_string(), json!(v))).collect();
-        self.event(&json!({"ph": "C", "name": name, "pid": rank, "ts": at_us, "args": args}))
-    }
-
     /// Ends the file.
     ///
     /// # Errors
@@ -161,13 +152,11 @@ mod tests {
             ..Span::default()
         };
         trace.span(&span).unwrap();
-        trace.counter(0, "memory", 2.0, &[("params", 3.0)]).unwrap();
         let text = std::fs::read_to_string(trace.finish().unwrap()).unwrap();
         let events: Vec<Value> = serde_json::from_str(&text).unwrap();
-        assert_eq!(events.len(), 4);
+        assert_eq!(events.len(), 3);
         assert_eq!(events[2]["dur"], 2.0);
         assert_eq!(events[2]["args"]["bytes"], 42);
-        assert_eq!(events[3]["args"]["params"], 3.0);
     }
 
     #[test]

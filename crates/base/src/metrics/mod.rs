@@ -10,7 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde_json::Value;
 
 pub use events::Event;
@@ -47,19 +46,6 @@ impl MetricsWriter {
     /// # Errors
     /// [`Error::Io`], such as a full disk.
     pub fn write(&mut self, event: &Event) -> Result<()> {
-        self.write_line(event)
-    }
-
-    /// Appends one event of a kind that [`Event`] does not know. The value should be a JSON object with a
-    /// text field `event`.
-    ///
-    /// # Errors
-    /// [`Error::Io`], such as a full disk.
-    pub fn write_value(&mut self, event: &Value) -> Result<()> {
-        self.write_line(event)
-    }
-
-    fn write_line(&mut self, event: &impl Serialize) -> Result<()> {
         let to_io = |error| Error::io("write", &self.path, error);
         let mut line = serde_json::to_vec(event).map_err(|error| to_io(error.into()))?;
         line.push(b'\n');

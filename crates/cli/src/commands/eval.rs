@@ -10,7 +10,7 @@ use fathom_base::recipe::Layers;
 use fathom_base::{Score, human};
 use fathom_curate::{ReadOptions, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
-use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles, Windows};
+use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles};
 use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
@@ -86,13 +86,7 @@ fn measure(
     let limits = |budget| Limits { documents: usize::MAX, budget };
     let bits = match documents.is_empty() {
         true => None,
-        false => Some(bits_per_byte(
-            engine,
-            tokenizer,
-            documents.iter().cloned(),
-            (context, Windows::Apart),
-            &limits(bits_s),
-        )?),
+        false => Some(bits_per_byte(engine, tokenizer, documents.iter().cloned(), context, &limits(bits_s))?),
     };
     // The longest first: they fill most buckets.
     let mut by_length: Vec<&HeldOut> = documents.iter().collect();

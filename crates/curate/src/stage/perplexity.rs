@@ -171,17 +171,12 @@ fn mean_loss(score: &mut dyn Score, ids: &[u32], window: usize) -> Result<Option
 
 #[cfg(test)]
 mod tests {
-    use fathom_base::{Prompt, TokenScore};
-
     use super::*;
 
     /// A token's loss is its id.
     struct Plain(Vec<usize>);
 
     impl Score for Plain {
-        fn score(&mut self, _: &Prompt, _: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
-            Ok(Vec::new())
-        }
         fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
             self.0.push(ids.len());
             Ok(ids[1..].iter().map(|id| f64::from(*id)).collect())

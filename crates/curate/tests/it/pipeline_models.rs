@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_base::{Classify, Embed, Prompt, Score, TokenScore};
+use fathom_base::{Classify, Embed, Score};
 use fathom_curate::Error;
 use fathom_curate::pipeline::{
     ModelKind, ModelSettings, Models, Outcome, Pipeline, Rank, Recipe, RunOptions, WithClassify, WithEmbed,
@@ -49,10 +49,6 @@ impl Embed for Letters<'_> {
 struct Sevens;
 
 impl Score for Sevens {
-    fn score(&mut self, _: &Prompt, _: &Prompt) -> fathom_base::Result<Vec<TokenScore>> {
-        Ok(Vec::new())
-    }
-
     fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
         assert!(ids.len() <= 16, "the context that the recipe asks for");
         Ok(ids[1..].iter().map(|id| f64::from(id % 7)).collect())

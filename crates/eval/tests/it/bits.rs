@@ -15,47 +15,38 @@ fn documents() -> Vec<HeldOut> {
 fn a_uniform_model_needs_log2_of_the_vocabulary_per_token() {
     let tokenizer = tokenizer();
     let vocabulary = tokenizer.vocab_size() as f64;
-    for windows in [Windows::Apart, Windows::HalfOverlap] {
-        for context in [2, 3, 7, 64, 4096] {
-            let mut uniform = Rule { loss: |_, _| vocabulary.ln(), max_tokens: 4096 };
-            let found =
-                bits_per_byte(&mut uniform, &tokenizer, documents(), (context, windows), &Limits::default());
-            let found = found.unwrap();
-            let expected = vocabulary.log2() * found.tokens as f64 / found.bytes as f64;
-            assert!((found.bits_per_byte - expected).abs() < 1e-12, "{found:?} {expected}");
-            let text: String = documents().into_iter().map(|document| document.text).collect();
-            assert_eq!(found.bytes, text.len() as u64);
-            assert_eq!(
-                found.gzip_bits_per_byte * text.len() as f64 / 8.0,
-                gzip_bytes(text.as_bytes()).unwrap() as f64
-            );
-        }
+    for context in [2, 3, 7, 64, 4096] {
+        let mut uniform = Rule { loss: |_, _| vocabulary.ln(), max_tokens: 4096 };
+        let found = bits_per_byte(&mut uniform, &tokenizer, documents(), context, &Limits::default());
+        let found = found.unwrap();
+        let expected = vocabulary.log2() * found.tokens as f64 / found.bytes as f64;
+        assert!((found.bits_per_byte - expected).abs() < 1e-12, "{found:?} {expected}");
+        let text: String = documents().into_iter().map(|document| document.text).collect();
+        assert_eq!(found.bytes, text.len() as u64);
+        // Documents are packed one after another without anything between.
+        let whole = HeldOut::from_text(text, &tokenizer).unwrap();
+        let packed = bits_per_byte(&mut uniform, &tokenizer, [whole], context, &Limits::default());
+        assert_eq!(found.gzip_bits_per_byte, packed.unwrap().gzip_bits_per_byte);
     }
 }
 
 #[test]
 fn every_token_is_scored_once_with_the_context_that_is_promised() {
     let tokenizer = tokenizer();
-    let document = || HeldOut { ids: (0..100).collect(), text: "z".repeat(100) };
-    for (windows, least_later) in [(Windows::Apart, 1), (Windows::HalfOverlap, 8)] {
-        let mut shortest = vec![];
-        let mut model = Rule {
-            loss: |before: &[u32], id| {
-                shortest.push((id, before.len()));
-                // Another loss for every token: the sum shows that each was counted once.
-                f64::from(id + 1)
-            },
-            max_tokens: 16,
-        };
-        let found =
-            bits_per_byte(&mut model, &tokenizer, [document()], (16, windows), &Limits::default()).unwrap();
-        let nats = found.bits_per_byte * 100.0 * std::f64::consts::LN_2;
-        assert!((nats - 5050.0).abs() < 1e-9, "{nats}");
-        for id in 20..100 {
-            let longest = shortest.iter().filter(|(seen, _)| *seen == id).map(|(_, before)| *before).max();
-            assert!(longest.unwrap() >= least_later, "{id}: {longest:?}");
-        }
-    }
+    let document = HeldOut { ids: (0..100).collect(), text: "z".repeat(100) };
+    let mut longest = vec![0; 100];
+    let mut model = Rule {
+        loss: |before: &[u32], id| {
+            longest[id as usize] = longest[id as usize].max(before.len());
+            // Another loss for every token: the sum shows that each was counted once.
+            f64::from(id + 1)
+        },
+        max_tokens: 16,
+    };
+    let found = bits_per_byte(&mut model, &tokenizer, [document], 16, &Limits::default()).unwrap();
+    let nats = found.bits_per_byte * 100.0 * std::f64::consts::LN_2;
+    assert!((nats - 5050.0).abs() < 1e-9, "{nats}");
+    assert!(longest.iter().all(|before| (1..16).contains(before)), "{longest:?}");
 }
 
 #[test]
@@ -73,8 +64,7 @@ fn refusals_say_why() {
     let tokenizer = tokenizer();
     let mut model = Rule { loss: |_, _| 1.0, max_tokens: 16 };
     let mut measure = |documents: Vec<HeldOut>, context| {
-        let found =
-            bits_per_byte(&mut model, &tokenizer, documents, (context, Windows::Apart), &Limits::default());
+        let found = bits_per_byte(&mut model, &tokenizer, documents, context, &Limits::default());
         found.unwrap_err().to_string()
     };
     assert!(measure(documents(), 17).contains("2 to 16"));
@@ -85,7 +75,11 @@ fn refusals_say_why() {
 fn gzip_is_that_of_the_command() {
     let text: String = (0..4000).map(|i| format!("line {} of {}\n", i * i % 977, i % 13)).collect();
     // What `gzip -9 | wc -c` gives for this text; compressor libraries differ by a few percent.
-    let ours = gzip_bytes(text.as_bytes()).unwrap() as f64;
+    let tokenizer = tokenizer();
+    let mut model = Rule { loss: |_, _| 1.0, max_tokens: 4096 };
+    let document = HeldOut::from_text(text, &tokenizer).unwrap();
+    let found = bits_per_byte(&mut model, &tokenizer, [document], 4096, &Limits::default()).unwrap();
+    let ours = found.gzip_bits_per_byte * found.bytes as f64 / 8.0;
     assert!((ours / GZIP_9 - 1.0).abs() < 0.03, "{ours}");
 }
 

@@ -6,7 +6,7 @@ mod bits;
 mod needle;
 mod position;
 
-use fathom_base::{Prompt, Result, Score, TokenScore};
+use fathom_base::{Result, Score};
 use fathom_text::Tokenizer;
 
 /// A model that knows nothing but, per token, what `loss` says of (everything before it, itself).
@@ -16,10 +16,6 @@ pub struct Rule<F: FnMut(&[u32], u32) -> f64> {
 }
 
 impl<F: FnMut(&[u32], u32) -> f64> Score for Rule<F> {
-    fn score(&mut self, _: &Prompt, _: &Prompt) -> Result<Vec<TokenScore>> {
-        unreachable!("the measurements here use losses")
-    }
-
     fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>> {
         assert!(ids.len() <= self.max_tokens, "{} tokens", ids.len());
         Ok((1..ids.len()).map(|i| (self.loss)(&ids[..i], ids[i])).collect())

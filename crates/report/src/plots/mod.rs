@@ -75,11 +75,6 @@ impl HoverSeries {
 }
 
 impl Figure {
-    /// A picture that its owner drew.
-    pub fn of_svg(title: &str, note: &str, svg: String) -> Figure {
-        Figure { title: title.into(), note: note.into(), legend: Vec::new(), svg, hover: None }
-    }
-
     /// The picture as an HTML `figure`.
     pub fn html(&self) -> String {
         let legend: String = self

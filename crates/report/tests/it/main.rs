@@ -217,17 +217,6 @@ fn two_runs_are_compared_to_the_bit() {
     assert!(none.to_string().ends_with(end), "{none}");
 }
 
-#[test]
-fn a_whole_run_exports_to_tensorboard() {
-    let log = RunLog::from_events(&values(&fixture::run(1)));
-    // Stays in the folder that cargo gives to tests, so that TensorBoard can be pointed at it.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tensorboard");
-    let path = fathom_report::tensorboard::export(&log, &folder).unwrap();
-    let bytes = std::fs::read(path).unwrap();
-    // One version record, one record per step and per text; 16 bytes of frame each.
-    assert!(bytes.len() > (1 + 420 + 3) * 16 && bytes.windows(10).any(|w| w == b"train/loss"));
-}
-
 fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
