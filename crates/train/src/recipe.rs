@@ -10,7 +10,7 @@ use crate::schedule::Decay;
 mod data;
 mod precision;
 
-pub use data::{Blend, Data};
+pub use data::{Blend, Data, LengthWeight};
 pub use precision::{GemmName, LinearsName, MomentType, PrecisionTable};
 
 choice! {
@@ -480,7 +480,7 @@ recipe! {
 
     /// One stage of a run.
     pub struct Stage {
-        /// Its name.
+        /// Its name; where an earlier stage has it, a number follows.
         pub name: String = "pretrain".into(),
         /// Tokens of a sample.
         pub seq_tokens: usize = 2048,
@@ -504,6 +504,8 @@ recipe! {
         pub blend: Vec<Blend>,
         /// Shortest document drawn.
         pub min_doc_tokens: usize = 0,
+        /// Draws documents more or less often by their length.
+        pub length_weights: Vec<LengthWeight>,
         /// Most documents of a sample, for masks; a micro batch has room for those of all its samples.
         pub max_docs: usize = 64,
         /// New base of the rotary frequencies; none keeps it.
@@ -547,7 +549,7 @@ recipe! {
 }
 
 impl Recipe {
-    /// Replaces the short form `stages` by stages proper.
+    /// Replaces the short form `stages` by stages proper, and numbers those whose name an earlier one has.
     ///
     /// # Errors
     /// If there is no stage at all.
@@ -559,6 +561,15 @@ impl Recipe {
                 .into_iter()
                 .map(|seq_tokens| Stage { name: name(seq_tokens), seq_tokens, ..model.clone() })
                 .collect();
+        }
+        for index in 1..self.stage.len() {
+            let name = &self.stage[index].name;
+            let taken = |name: &str| self.stage.iter().any(|stage| stage.name == name);
+            let again = self.stage[..index].iter().any(|stage| stage.name == *name);
+            let numbered = (2..).map(|number| format!("{name}-{number}")).find(|name| !taken(name));
+            if let (true, Some(name)) = (again, numbered) {
+                self.stage[index].name = name;
+            }
         }
         match self.stage.is_empty() {
             true => Err(Error::Recipe {

@@ -32,6 +32,8 @@ const NO_END: f64 = f32::MAX as f64;
 const MOST_TOKENS: u64 = 1 << 24;
 /// Documents of a micro batch, which have a slot each whether they come or not.
 const MOST_DOCS: u64 = 1 << 22;
+/// Draws of a document in an epoch, whose list of them is in memory.
+const MOST_DRAWS: f64 = 1024.0;
 /// Ranks of a mesh.
 const MOST_RANKS: u64 = 1 << 24;
 /// Ranks of an axis, and what a rank has of something.
@@ -124,6 +126,8 @@ const RANGES: &[(&str, Allowed)] = &[
     ("stage.*.warmup_steps", Any),
     ("stage.*.blend.*.weight", Above0(NO_END)),
     ("stage.*.min_doc_tokens", Any),
+    ("stage.*.length_weights.*.min_tokens", Any),
+    ("stage.*.length_weights.*.weight", Real(0.0, MOST_DRAWS)),
     ("stage.*.max_docs", Whole(1, MOST_DOCS)),
     ("stage.*.rope_theta", Above0(NO_END)),
     ("stage.*.rope_factor", Real(1.0, NO_END)),
@@ -321,7 +325,10 @@ mod tests {
     use super::*;
 
     fn load(settings: &str) -> Loaded<Recipe> {
-        let layers = Layers::new().text("small", "[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\n");
+        let layers = Layers::new().text(
+            "small",
+            "[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\nlength_weights = [{ min_tokens = 8 }]\n",
+        );
         let settings: Vec<&str> = settings.split_whitespace().collect();
         let mut loaded: Loaded<Recipe> = Loaded::load(layers.sets(&settings)).unwrap();
         loaded.value.expand_stages().unwrap();
@@ -348,7 +355,7 @@ mod tests {
         let cases = "optimizer.lr=-1 optimizer.lr=nan optimizer.lr=inf optimizer.clip=-1 optimizer.clip=0 optimizer.beta2=1 \
             stage.0.micro_batches=0 stage.0.steps=0 stage.0.rope_factor=0 stage.0.rope_factor=-1 stage.0.rope_theta=0 \
             stage.0.samples_per_micro_batch=0 stage.0.max_docs=0 stage.0.max_docs=1000000000 stage.0.seq_tokens=1 \
-            stage.0.seq_tokens=1000000000 stage.0.blend.0.weight=0 stages=0 stages=100000000000000 stages=1k,0 \
+            stage.0.seq_tokens=1000000000 stage.0.blend.0.weight=0 stage.0.length_weights.0.weight=-1 stages=0 stages=100000000000000 stages=1k,0 \
             activations.head_groups=0 activations.head_groups=7 activations.offload_fraction=0 \
             run.minutes=0 run.minutes=-1 run.minutes=nan checkpoint.every_steps=0 checkpoint.every_s=-1 \
             model.init_std=nan model.rope_theta=0 model.rope_theta=-1 model.layers=0 model.layers=1000000000 \
@@ -361,6 +368,21 @@ mod tests {
             let error = check(&load(case)).expect_err(case).to_string();
             assert!(error.contains(&format!("`{key}`")) && error.contains("command line"), "{case}: {error}");
         }
+    }
+
+    #[test]
+    fn stages_of_one_name_are_numbered() {
+        let names = |settings: &str| {
+            let stages = load(settings).value.stage;
+            stages.into_iter().map(|stage| stage.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(""), ["pretrain"]);
+        assert_eq!(names("stages=1k,2k,1k,1k"), ["1k", "2k", "1k-2", "1k-3"]);
+        let mut loaded = load("");
+        loaded.value.stage =
+            ["a", "a-2", "a"].map(|name| Stage { name: name.into(), ..Stage::default() }).to_vec();
+        loaded.value.expand_stages().unwrap();
+        assert_eq!(loaded.value.stage[2].name, "a-3");
     }
 
     #[test]

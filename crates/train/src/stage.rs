@@ -13,9 +13,9 @@ use crate::fault::Faults;
 use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    CpCommType, GemmName, Granularity, LinearsName, Memory, MeshTable, Method, MomentType, OffloadCodec,
-    OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe, RopeType,
-    ShardingName, Stage,
+    CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method, MomentType,
+    OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe,
+    RopeType, ShardingName, Stage,
 };
 use crate::schedule::Schedule;
 use crate::source::Shape;
@@ -389,9 +389,14 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         seed: recipe.run.seed.wrapping_add(index as u64),
         split: Split::Train { held_out },
         min_doc_tokens: stage.min_doc_tokens as u64,
+        length_weights: stage.length_weights.iter().map(length_weight).collect(),
         ahead: recipe.data.ahead,
         ..loader::Spec::new(stage.seq_tokens as u32)
     }
+}
+
+fn length_weight(of: &LengthWeight) -> loader::LengthWeight {
+    loader::LengthWeight { min_tokens: of.min_tokens as u64, weight: of.weight }
 }
 
 #[cfg(test)]
@@ -429,6 +434,15 @@ mod tests {
             assert_eq!(twice, at_once, "{kind:?}");
             assert_eq!(twice.max_positions, if kind == RopeType::Dynamic { 256 } else { 2048 });
         }
+    }
+
+    #[test]
+    fn documents_are_drawn_by_the_weights_of_their_stage() {
+        let length_weights = vec![LengthWeight { min_tokens: 64, weight: 2.5 }];
+        let recipe =
+            Recipe { stage: vec![Stage { length_weights, ..Stage::default() }], ..Recipe::default() };
+        let drawn = loader_spec(&recipe, 0, 0.0).length_weights;
+        assert_eq!(drawn, [loader::LengthWeight { min_tokens: 64, weight: 2.5 }]);
     }
 
     #[test]

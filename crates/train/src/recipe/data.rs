@@ -41,4 +41,12 @@ recipe! {
         /// Its share of the samples; shares need not add up to 1.
         pub weight: f64 = 1.0,
     }
+
+    /// How often documents of some length are drawn.
+    pub struct LengthWeight {
+        /// Shortest document that it holds for, in tokens; of several the largest that a document reaches counts.
+        pub min_tokens: usize = 0,
+        /// Times in an epoch; 2.5 is twice, and a third time every second time.
+        pub weight: f64 = 1.0,
+    }
 }

@@ -1,7 +1,6 @@
 //! What the log says of memory: at the beginning of a stage what the plan foretells, and then what the stage's second
 //! step took. And a trace of that step, where one is wanted.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
@@ -66,18 +65,10 @@ impl Run<'_> {
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
     }
 
-    /// The file of a stage's trace, `trace-STAGE.json`, with its number where an earlier one has its name.
-    fn trace_file(&self, index: usize) -> PathBuf {
-        let stages = &self.recipe.stage;
-        let name = stages[index].name.replace('/', "-");
-        let again = stages[..index].iter().any(|stage| stage.name == stages[index].name);
-        let number = if again { format!("-{index}") } else { String::new() };
-        self.folder.join(format!("trace-{name}{number}.json"))
-    }
-
     /// Writes `trace-STAGE.json`: what was computed, what went to disk and came from there, and what waited for it.
     pub(super) fn trace(&self, index: usize, begun: Instant, spans: &[fathom_grad::Span]) -> Result<()> {
-        let mut trace = TraceWriter::create(self.trace_file(index))?;
+        let name = self.recipe.stage[index].name.replace('/', "-");
+        let mut trace = TraceWriter::create(self.folder.join(format!("trace-{name}.json")))?;
         trace.name_stream(0, COMPUTE, "compute")?;
         let micros = |at: Instant| at.saturating_duration_since(begun).as_secs_f64() * 1e6;
         for span in spans {
