@@ -57,6 +57,14 @@ pub enum Verb {
         #[command(subcommand)]
         what: Inspect,
     },
+    /// Draws a run's page from its log: also while it goes on, or after it failed.
+    Report {
+        /// The run's folder.
+        run: PathBuf,
+        /// The page; `report.html` in the run's folder if not given.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
     /// Two runs side by side, and the first step where their bits differ.
     Diff {
         /// A run's folder.

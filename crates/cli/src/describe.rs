@@ -7,11 +7,18 @@ use fathom_train::recipe::Recipe;
 
 use crate::measure::Figures;
 
+/// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
+/// made. A run of one stage from nothing extends no model.
+pub fn before(recipe: &Recipe) -> Option<usize> {
+    let from = recipe.model.from.as_ref().map(|_| 0);
+    from.or(recipe.stage.len().checked_sub(1).filter(|stages| *stages > 0))
+}
+
 /// When the last measurement is: a run of one stage from nothing extends no model.
 pub fn after(recipe: &Recipe) -> &'static str {
-    match recipe.stage.len() > 1 || recipe.model.from.is_some() {
-        true => "after_extension",
-        false => "after_training",
+    match before(recipe) {
+        Some(_) => "after_extension",
+        None => "after_training",
     }
 }
 

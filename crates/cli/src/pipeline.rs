@@ -2,9 +2,9 @@
 //! Every phase leaves its result in the run's folder, so running again resumes.
 
 mod corpus;
+mod watch;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -14,22 +14,22 @@ use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_base::{human, rss};
-use fathom_eval::Moment;
 use fathom_grad::Params;
-use fathom_model::{FolderOptions, Model, SaveOptions, Spec, SpecialIds, open_config, save_hf};
+use fathom_model::{FolderOptions, GenerationConfig, Model, SaveOptions, Spec, open_config, save_hf};
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Checkpoints, Draft, Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, new_model, stage, train_experts,
+    Checkpoints, Draft, Outcome, Parts, Run, Stores, Trainer, new_model, stage, train_experts,
 };
 
 use crate::crew::Crew;
 use crate::live::Live;
-use crate::measure::{Extent, OnDevice, Subject, measure, sample};
-use crate::{choices, commands, describe, device, folder, ranks};
+use crate::measure::{OnDevice, Subject, sample};
+use crate::{commands, describe, device, folder, ranks};
+use watch::{BEFORE, Watch, if_there_is_room};
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -41,6 +41,17 @@ pub fn spec(recipe: &Recipe) -> Result<Spec> {
     Ok(spec)
 }
 
+/// What the exported model's files say of generation: as the model's that the recipe starts from, or the special tokens of
+/// the tokenizer in a folder.
+pub fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
+    if let Some(folder) = &recipe.model.from {
+        return Ok(open_config(&device::model_folder(folder)?)?.1);
+    }
+    let tokenizer = Tokenizer::from_dir(tokenizer)?;
+    let eos = tokenizer.eos().into_iter().collect();
+    Ok(GenerationConfig { bos: tokenizer.bos(), eos, ..GenerationConfig::default() })
+}
+
 /// A run in progress.
 struct Job<'a> {
     recipe: &'a Recipe,
@@ -48,6 +59,8 @@ struct Job<'a> {
     folder: PathBuf,
     begun: Instant,
     live: Live,
+    /// Shows the run while it goes on.
+    tensorboard: Option<EventFile>,
 }
 
 /// Runs a recipe to its end, or until `stop` is set.
@@ -63,7 +76,8 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
     let recipe = &loaded.value;
     let folder = recipe.run.out.clone();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut job = Job { recipe, loaded, folder, begun: Instant::now(), live: Live::new() };
+    let (begun, live) = (Instant::now(), Live::new());
+    let mut job = Job { recipe, loaded, folder, begun, live, tensorboard: None };
     let _claimed = folder::claim(&job.folder, &job.live)?;
     folder::same_recipe(&job.folder, loaded)?;
     if job.is_done() {
@@ -102,7 +116,7 @@ impl Job<'_> {
     fn page_if_missing(&self) -> Result<()> {
         match self.page().exists() {
             true => Ok(()),
-            false => Ok(fathom_report::html::write_page(&self.log(), &self.page())?),
+            false => commands::report::write(&self.folder, &self.page()).map(drop),
         }
     }
 
@@ -169,17 +183,6 @@ impl Job<'_> {
         ranks::run(recipe, &mesh, crew, first, &|device| ranks::follow(shared, device).map(|_| ()))
     }
 
-    /// The special tokens of the exported model.
-    fn special(&self, tokenizer: &Tokenizer) -> Result<SpecialIds> {
-        match &self.recipe.model.from {
-            Some(folder) => Ok(open_config(&device::model_folder(folder)?)?.1),
-            None => {
-                let eos = tokenizer.eos().into_iter().collect();
-                Ok(SpecialIds { bos: tokenizer.bos(), eos, pad: None })
-            }
-        }
-    }
-
     /// What the first rank does: everything that is seen of a run.
     fn first_rank(
         mut self,
@@ -218,27 +221,15 @@ impl Job<'_> {
         if begun.step > 0 {
             self.live.say(&format!("resumed after step {}", begun.step));
         }
-        let measure_s = self.measure_s();
-        let mut hooks = Watch {
-            recipe: self.recipe,
-            live: &mut self.live,
-            tokenizer,
-            stores,
-            measures: alone && self.recipe.eval.enabled,
-            measure_s,
-            tensorboard: match self.recipe.run.tensorboard {
-                true => {
-                    Some(EventFile::resume(&self.folder.join("tensorboard"), unix_s() as u64, begun.step)?)
-                }
-                false => None,
-            },
-        };
-        if begun.step == 0 && self.recipe.model.from.is_some() && alone {
-            run.before(&mut |trainer, metrics| {
-                hooks.measure(trainer.into(), "before_extension", 0, metrics)
-            })?;
+        if self.recipe.run.tensorboard {
+            let folder = self.folder.join("tensorboard");
+            self.tensorboard = Some(EventFile::resume(&folder, unix_s() as u64, begun.step)?);
         }
-        let outcome = run.train(&mut hooks)?;
+        let mut watch = self.watch(tokenizer, stores, alone);
+        if begun.step == 0 && alone && describe::before(recipe) == Some(0) {
+            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        }
+        let outcome = run.train(&mut watch)?;
         let progress = run.progress().clone();
         self.live.finish();
         if outcome == Outcome::Interrupted {
@@ -264,21 +255,16 @@ impl Job<'_> {
         // Without what training keeps beside the weights: of all ranks together one of them may have no room for it.
         let (mut device, mut model, mut params) = trainer.into_model();
         if alone {
-            self.export(&device, &model, &params, tokenizer)?;
+            self.export(&device, &model, &params)?;
         } else {
             drop((device, model, params));
             self.export_of_ranks(progress.step)?;
             device = device::open(&self.recipe.machine)?;
-            let folder = self.folder.join("model");
-            let Some(whole) = if_there_is_room(&self.live, || device::load(&device, &folder, None))? else {
+            let step = progress.step;
+            let Some(whole) = self.measure_saved(&device, tokenizer, stores, step, &mut metrics)? else {
                 return self.end(metrics, progress);
             };
             device::Loaded { model, params } = whole;
-            let measure_s = self.measure_s();
-            let (recipe, live, measures) = (self.recipe, &mut self.live, self.recipe.eval.enabled);
-            let mut watch = Watch { recipe, live, tokenizer, stores, measures, measure_s, tensorboard: None };
-            let of = OnDevice { device: &device, model: &model, params: &params };
-            watch.measure(of, describe::after(self.recipe), progress.step, &mut metrics)?;
         }
         let of = OnDevice { device: &device, model: &model, params: &params };
         let subject = Subject { of, tokenizer, stores };
@@ -287,6 +273,44 @@ impl Job<'_> {
             metrics.write(&Event::Sample(sample))?;
         }
         self.end(metrics, progress)
+    }
+
+    /// Measures a run over ranks, none of which has room for a whole model while it trains: what was saved before the extension,
+    /// and the exported model, which is given; `None` where there is no room for it.
+    fn measure_saved(
+        &mut self,
+        device: &Device,
+        tokenizer: &Tokenizer,
+        stores: &Stores,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> Result<Option<device::Loaded>> {
+        let (recipe, folder) = (self.recipe, self.folder.clone());
+        let mut watch = self.watch(tokenizer, stores, true);
+        if recipe.eval.enabled {
+            let before = if_there_is_room(watch.live, || saved_before(recipe, &folder, device))?;
+            if let Some((step, whole)) = before.flatten() {
+                watch.measure((device, &whole).into(), BEFORE, step, metrics)?;
+            }
+        }
+        let whole = if_there_is_room(watch.live, || device::load(device, &folder.join("model"), None))?;
+        if let Some(whole) = &whole {
+            watch.measure((device, whole).into(), describe::after(recipe), step, metrics)?;
+        }
+        Ok(whole)
+    }
+
+    /// What looks at the run; it measures where a whole model is at hand.
+    fn watch<'b>(&'b mut self, tokenizer: &'b Tokenizer, stores: &'b Stores, whole: bool) -> Watch<'b> {
+        Watch {
+            recipe: self.recipe,
+            tokenizer,
+            stores,
+            measures: whole && self.recipe.eval.enabled,
+            measure_s: self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE),
+            live: &mut self.live,
+            tensorboard: &mut self.tensorboard,
+        }
     }
 
     /// The model of a run over ranks: from its last checkpoint.
@@ -313,11 +337,6 @@ impl Job<'_> {
         self.report()
     }
 
-    /// Seconds of one measurement of a timed run.
-    fn measure_s(&self) -> Option<f64> {
-        self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE)
-    }
-
     /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares.
     fn stage_seconds(&self) -> Vec<f64> {
         let stages = &self.recipe.stage;
@@ -331,22 +350,18 @@ impl Job<'_> {
         stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect()
     }
 
-    fn export(&self, device: &Device, model: &Model, params: &Params, tokenizer: &Tokenizer) -> Result<()> {
-        let special = &self.special(tokenizer)?;
-        let folder = self.folder.join("model");
-        let copy = device::tokenizer_files(&self.folder.join("data/tokenizer"));
-        let options = FolderOptions { weights: SaveOptions::new(model.dtype(params)), special, copy: &copy };
+    fn export(&self, device: &Device, model: &Model, params: &Params) -> Result<()> {
+        let (folder, tokenizer) = (self.folder.join("model"), self.folder.join("data/tokenizer"));
+        let (generation, copy) = (&generation(self.recipe, &tokenizer)?, device::tokenizer_files(&tokenizer));
+        let weights = SaveOptions::new(model.dtype(params));
+        let options = FolderOptions { weights, generation, copy: &copy };
         save_hf(device, model, params, &folder, options)?;
         Ok(())
     }
 
     fn report(&self) -> Result<()> {
         let page = self.page();
-        fathom_report::html::write_page(&self.log(), &page)?;
-        let log = fathom_report::RunLog::read(self.log())?;
-        for verdict in fathom_report::verdict::verdicts(&log) {
-            println!("  {verdict}");
-        }
+        commands::report::print(&commands::report::write(&self.folder, &page)?);
         println!("\nfinished in {}. What next:", human::seconds(self.begun.elapsed().as_secs_f64()));
         let me = std::env::current_exe().map_or("fathom".to_string(), |path| path.display().to_string());
         let out = self.folder.display();
@@ -361,119 +376,22 @@ impl Job<'_> {
     }
 }
 
+/// The model before its extension and the step that it is of: as it was read, or as it was saved when the stages before the
+/// last were done.
+fn saved_before(recipe: &Recipe, run: &Path, device: &Device) -> Result<Option<(u64, device::Loaded)>> {
+    let (stages, from) = (describe::before(recipe), recipe.model.from.as_deref());
+    if let (Some(0), Some(from)) = (stages, from) {
+        let dtype = device::precision(recipe.model.precision);
+        return Ok(Some((0, device::load(device, &device::model_folder(from)?, Some(dtype))?)));
+    }
+    let saved = stages.and_then(|stages| Checkpoints::new(&run.join("checkpoints"), 1).after(stages));
+    saved.map(|(step, folder)| Ok((step, commands::convert::load_checkpoint(device, &folder)?))).transpose()
+}
+
 /// Share of a timed run for each of the two measurements.
 const MEASURE_SHARE: f64 = 0.09;
 /// Share of a timed run left for export, report and what takes longer than thought.
 const MARGIN_SHARE: f64 = 0.06;
-
-/// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
-/// prompt. Then it is left out, and the run goes on.
-fn if_there_is_room<T>(live: &Live, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
-    // Weights are only looked at, and what work took is given back when it unwinds.
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => done.map(Some),
-        Err(panic) => match panic.downcast_ref::<String>() {
-            Some(text) if text.starts_with("out of memory: ") => {
-                live.say("warning: not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
-                Ok(None)
-            }
-            _ => resume_unwind(panic),
-        },
-    }
-}
-
-/// Shows steps and measures after stages.
-struct Watch<'a> {
-    recipe: &'a Recipe,
-    live: &'a mut Live,
-    tokenizer: &'a Tokenizer,
-    stores: &'a Stores,
-    /// Measures between stages: not while the model is spread over ranks.
-    measures: bool,
-    measure_s: Option<f64>,
-    /// Shows the run while it goes on.
-    tensorboard: Option<EventFile>,
-}
-
-impl Watch<'_> {
-    /// Measures up to the run's longest sequence.
-    fn measure(
-        &mut self,
-        of: OnDevice<'_>,
-        when: &str,
-        step: u64,
-        metrics: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
-        if !self.measures {
-            return Ok(());
-        }
-        let stages = &self.recipe.stage;
-        let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
-        let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
-        let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
-        let extent = Extent { moment, tokens, context, seconds: self.measure_s };
-        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        self.live.note(&format!("measuring {}", when.replace('_', " ")));
-        let measured = if_there_is_room(self.live, || measure(&subject, self.recipe, &extent, metrics))
-            .map_err(|error| fathom_train::Error::Hook(error.into()))?;
-        let Some(figures) = measured else { return Ok(()) };
-        if let (Some(file), Some(bits)) = (&mut self.tensorboard, &figures.bits) {
-            file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
-        }
-        self.live.say(&format!("{}: {}", when.replace('_', " "), describe::figures(&figures, context)));
-        Ok(())
-    }
-}
-
-impl Hooks for Watch<'_> {
-    fn warn(&mut self, text: &str) {
-        self.live.say(&format!("warning: {text}"));
-    }
-
-    fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
-        self.live.later_s = self.measure_s.unwrap_or(0.0);
-        self.live.say(&format!(
-            "stage {}: {} tokens, {}; planned peak {}",
-            stage.name,
-            human::grouped(stage.seq_len_tokens),
-            stage.rope,
-            human::bytes(settled.plan.usage.peak_live)
-        ));
-        if let Some(solution) = &settled.solution {
-            self.live.say(&format!("places of activations by the plan:\n{}", choices::table(solution)));
-        }
-        self.live.stage(stage);
-    }
-
-    fn step(
-        &mut self,
-        step: &events::Step,
-        stage_step: u64,
-        stage_steps: Option<u64>,
-    ) -> fathom_train::Result<()> {
-        self.live.step(step, stage_step, stage_steps);
-        match &mut self.tensorboard {
-            Some(file) => Ok(file.step(unix_s(), step)?),
-            None => Ok(()),
-        }
-    }
-
-    fn stage_done(
-        &mut self,
-        trainer: &Trainer,
-        index: usize,
-        step: u64,
-        metrics: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
-        let last = index + 1 == self.recipe.stage.len();
-        let before = index + 2 == self.recipe.stage.len() && self.recipe.model.from.is_none();
-        match (before, last) {
-            (true, _) => self.measure(trainer.into(), "before_extension", step, metrics),
-            (_, true) => self.measure(trainer.into(), describe::after(self.recipe), step, metrics),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// How a run or a plan begins its log.
 pub fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {

@@ -178,6 +178,13 @@ pub(crate) fn written(scaling: &RopeScaling) -> Value {
     value
 }
 
+/// A rotary setting of one kind of layer in the spelling of Transformers 5; its family rotates whole heads.
+pub(crate) fn parameters(rope: &RopeSpec) -> Value {
+    let mut value = written(&rope.scaling);
+    value["rope_theta"] = json!(rope.theta);
+    value
+}
+
 /// Adds a rotary setting in the spelling of Transformers 4, which 5 reads as well.
 pub(crate) fn write_rope(map: &mut Map<String, Value>, keys: &RopeKeys, rope: &RopeSpec, head_dim: usize) {
     map.insert(keys.theta.0.into(), json!(rope.theta));

@@ -202,6 +202,23 @@ impl Checkpoints {
         step_of(&self.newest().ok()??)
     }
 
+    /// Every published checkpoint, by name, whose state can be read.
+    fn readable(&self) -> impl Iterator<Item = (String, State)> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten();
+        entries.filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok().filter(|name| step_of(name).is_some())?;
+            let state = read_state(&self.folder.join(&name)).ok()?;
+            Some((name, state))
+        })
+    }
+
+    /// The checkpoint with which a run ended its first `stages` stages: its step and its folder.
+    pub fn after(&self, stages: usize) -> Option<(u64, PathBuf)> {
+        let is_it = |progress: &Progress| progress.stage == stages && progress.stage_step == 0;
+        let (name, state) = self.readable().find(|(_, state)| is_it(&state.progress))?;
+        Some((state.progress.step, self.folder.join(name)))
+    }
+
     /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads its part,
     /// and they share out the checking of files.
     ///
@@ -229,15 +246,7 @@ impl Checkpoints {
     /// Why the newest checkpoint cannot be used, and which one a run could go on from instead.
     fn with_way_out(&self, error: Error) -> Error {
         let newest = self.newest().ok().flatten();
-        let mut others: Vec<String> = fs::read_dir(&self.folder)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| step_of(name).is_some() && newest.as_ref() != Some(name))
-            .filter(|name| read_state(&self.folder.join(name)).is_ok())
-            .collect();
-        others.sort();
-        match others.pop() {
+        match self.readable().map(|(name, _)| name).filter(|name| newest.as_ref() != Some(name)).max() {
             Some(other) => refuse(
                 &self.folder.join(LATEST),
                 format!("{error}; to go on from {other} instead, write that name into this file"),

@@ -8,21 +8,22 @@ use anyhow::{Context, Result, bail};
 use fathom_base::human;
 use fathom_base::recipe::Layers;
 use fathom_model::{
-    FolderOptions, Model, SafeTensors, SaveOptions, Source, Spec, SpecialIds, load, open_config, save_hf,
+    FolderOptions, GenerationConfig, Model, SafeTensors, SaveOptions, Source, Spec, load, open_config,
+    save_hf,
 };
 use fathom_tensor::{DType, Device, Meta};
-use fathom_text::Tokenizer;
 use fathom_train::recipe::{Machine, Recipe};
 use fathom_train::{Progress, stage};
 
 use crate::args::Convert;
+use crate::device::Loaded;
 use crate::library::resolve;
 use crate::{device, pipeline};
 
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
     spec: Spec,
-    special: SpecialIds,
+    generation: GenerationConfig,
     weights: SafeTensors,
     tokenizer: PathBuf,
 }
@@ -45,12 +46,17 @@ pub fn import(args: &Convert) -> Result<()> {
 }
 
 fn hugging_face(folder: &Path) -> Result<Found> {
-    let (spec, special) = open_config(folder)?;
-    Ok(Found { spec, special, weights: SafeTensors::open_folder(folder)?, tokenizer: folder.to_path_buf() })
+    let (spec, generation) = open_config(folder)?;
+    Ok(Found {
+        spec,
+        generation,
+        weights: SafeTensors::open_folder(folder)?,
+        tokenizer: folder.to_path_buf(),
+    })
 }
 
 /// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
-/// run's recipe and the stage that the checkpoint is in.
+/// run's recipe and the stages that they were trained in.
 fn checkpoint(from: &Path) -> Result<Found> {
     let (run, folder) = match from.join("state.json").is_file() {
         true => {
@@ -67,13 +73,10 @@ fn checkpoint(from: &Path) -> Result<Found> {
     }
     let loaded = resolve(Layers::new().file(&path))?;
     let weights = SafeTensors::open_folder(&folder.join("model"))?;
-    let spec = spec_of(&loaded.value, stage_of(&folder)?, &weights)?;
+    let spec = spec_of(&loaded.value, stages_of(&folder)?, &weights)?;
     let tokenizer = run.join("data/tokenizer");
-    let special = match &loaded.value.model.from {
-        Some(from) => open_config(&device::model_folder(from)?)?.1,
-        None => special(&tokenizer)?,
-    };
-    Ok(Found { spec, special, weights, tokenizer })
+    let generation = pipeline::generation(&loaded.value, &tokenizer)?;
+    Ok(Found { spec, generation, weights, tokenizer })
 }
 
 fn newest(run: &Path) -> Result<PathBuf> {
@@ -89,21 +92,21 @@ fn newest(run: &Path) -> Result<PathBuf> {
     Ok(checkpoints.join(name.trim()))
 }
 
-/// The stage of a checkpoint, from its `state.json`.
-fn stage_of(folder: &Path) -> Result<usize> {
+/// How many stages have trained a checkpoint, from its `state.json`.
+fn stages_of(folder: &Path) -> Result<usize> {
     let path = folder.join("state.json");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let state: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
     let progress: Progress = serde_json::from_value(state["progress"].clone())
         .with_context(|| format!("{}: key `progress`", path.display()))?;
-    Ok(progress.stage)
+    Ok(progress.stage + usize::from(progress.stage_step > 0))
 }
 
-/// The architecture after the stages up to the one that the checkpoint is in.
-fn spec_of(recipe: &Recipe, reached: usize, weights: &SafeTensors) -> Result<Spec> {
+/// The architecture after the first `stages` stages.
+fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec> {
     let mut spec = pipeline::spec(recipe)?;
-    for (index, table) in recipe.stage.iter().enumerate().take(reached + 1) {
+    for (index, table) in recipe.stage.iter().enumerate().take(stages) {
         spec = stage::extend(&spec, table, index)?;
     }
     // A tokenizer that was trained decides the vocabulary, so the embedding tells it and not the recipe.
@@ -113,11 +116,6 @@ fn spec_of(recipe: &Recipe, reached: usize, weights: &SafeTensors) -> Result<Spe
         spec.vocab = rows;
     }
     Ok(spec)
-}
-
-fn special(tokenizer: &Path) -> Result<SpecialIds> {
-    let tokenizer = Tokenizer::from_dir(tokenizer)?;
-    Ok(SpecialIds { bos: tokenizer.bos(), eos: tokenizer.eos().into_iter().collect(), pad: None })
 }
 
 fn convert(args: &Convert, found: Found) -> Result<()> {
@@ -136,6 +134,19 @@ fn convert(args: &Convert, found: Found) -> Result<()> {
     Ok(())
 }
 
+/// The model of a checkpoint of a run, on a device.
+///
+/// # Errors
+/// Files that cannot be read or are of another model.
+pub fn load_checkpoint(device: &Device, folder: &Path) -> Result<Loaded> {
+    let Found { spec, weights, .. } = checkpoint(folder)?;
+    // Half-precision files are widened in memory, since kernels have no such type.
+    let dtype = if stored_type(&weights) == DType::Bf16 { DType::Bf16 } else { DType::F32 };
+    let (model, mut params) = Model::declare(device, &spec, dtype);
+    load(device, &model, &mut params, &weights)?;
+    Ok(Loaded { model, params })
+}
+
 /// Writes the model of a run's newest checkpoint to its folder `model`: from the files, through the memory of the host, for no
 /// rank of the run need have room for a whole model.
 ///
@@ -149,7 +160,7 @@ pub fn write_model(run: &Path) -> Result<()> {
 
 /// Writes a model as a Hugging Face folder; how many weights it has.
 fn write(found: Found, to: &Path, options: SaveOptions) -> Result<u64> {
-    let Found { spec, special, weights, tokenizer } = found;
+    let Found { spec, generation, weights, tokenizer } = found;
     let device: Device = device::cpu(&Machine::default())?;
     // Half-precision files are widened in memory, since kernels have no such type.
     let held = if options.dtype == DType::Bf16 { DType::Bf16 } else { DType::F32 };
@@ -170,7 +181,7 @@ fn write(found: Found, to: &Path, options: SaveOptions) -> Result<u64> {
         &model,
         &params,
         to,
-        FolderOptions { weights: options, special: &special, copy: &copy },
+        FolderOptions { weights: options, generation: &generation, copy: &copy },
     )?;
     Ok(params.num_elements())
 }

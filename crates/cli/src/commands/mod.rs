@@ -20,6 +20,7 @@ mod plan_ranks;
 mod plan_trace;
 mod quality;
 mod recipes;
+pub(crate) mod report;
 mod stages;
 mod supervise;
 mod train;
@@ -46,6 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Export(args) => convert::export(&args)?,
         Verb::Import(args) => convert::import(&args)?,
         Verb::Inspect { what } => inspect::run(&what)?,
+        Verb::Report { run, out } => report::run(&run, out.as_deref())?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
         Verb::Doctor(args) if args.dist => dist::run(&args)?,
         Verb::Doctor(args) => doctor::run(&args)?,

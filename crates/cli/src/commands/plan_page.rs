@@ -7,7 +7,7 @@ use anyhow::Result;
 use fathom_base::metrics::{Event, events};
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_model::Model;
-use fathom_report::html;
+use fathom_report::{RunLog, html};
 use fathom_tensor::{Device, Meta, Profile};
 use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Subject, Workload, longest_stage};
@@ -51,5 +51,7 @@ pub fn write(
             all.push(Event::Lengths(subject.lengths(budgets.memory)));
         }
     }
-    Ok(html::write_plan(all, path)?)
+    let mut log = RunLog::default();
+    all.into_iter().for_each(|event| log.add(event));
+    Ok(html::write_page(&log, path)?)
 }

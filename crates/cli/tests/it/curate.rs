@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fathom_cpu::Cpu;
 use fathom_model::{
-    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf,
+    FolderOptions, GenerationConfig, Init, LlamaSizes, Model, SaveOptions, Spec, initialise, save_hf,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -185,7 +185,7 @@ fn random_model(folder: &Path) {
     let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
     initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 5 });
     let weights = SaveOptions::new(DType::F32);
-    let options = FolderOptions { weights, special: &SpecialIds::default(), copy: &[] };
+    let options = FolderOptions { weights, generation: &GenerationConfig::default(), copy: &[] };
     save_hf(&device, &model, &params, folder, options).unwrap();
     let texts = (0..200).map(|n| format!("w{n} w{} w{}", n * 7, n * 13));
     Tokenizer::train_bpe(texts, 300, &["<|endoftext|>"]).unwrap().save_dir(folder).unwrap();

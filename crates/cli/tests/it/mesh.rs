@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::run::write_text;
+use crate::run::{TINY, write_text};
 use crate::{arg, good, rows};
 
 /// Losses and norms of the steps of a run of the recipe.
@@ -67,4 +67,54 @@ fn a_model_larger_than_a_rank_is_exported() {
     for name in ["model.safetensors", "config.json", "generation_config.json", "tokenizer.json"] {
         assert!(file("one", name) == file("two", name), "{name}");
     }
+}
+
+/// No rank has a whole model while it trains, so what was saved is measured at the end: the figures of one rank, in the log and
+/// in TensorBoard.
+#[test]
+fn a_run_over_ranks_is_measured_before_and_after_its_extension() {
+    let folder = tempfile::tempdir().unwrap();
+    write_text(&folder.path().join("text"));
+    fs::write(
+        folder.path().join("two.toml"),
+        "[[stage]]\nseq_tokens = 64\nsteps = 2\n[[stage]]\nseq_tokens = 128\nsteps = 2\nrope_type = \"yarn\"\n",
+    )
+    .unwrap();
+    let sizes = TINY.iter().filter(|key| !key.starts_with("stage.")).copied();
+    let sizes: Vec<&str> =
+        sizes.chain(["eval.tokens=256", "run.tensorboard=true", "checkpoint.keep=1"]).collect();
+    let data = format!("data.paths=[\"{}\"]", arg(&folder.path().join("text")));
+    let recipe = folder.path().join("two.toml");
+    let measured = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let key = format!("run.out={}", arg(&out));
+        let run = ["train", arg(&recipe), &data, &key];
+        good(run.into_iter().chain(sizes.iter().copied()).chain(more.iter().copied()));
+        let log = rows(&fs::read_to_string(out.join("metrics.jsonl")).unwrap());
+        let shown: Vec<u8> = fs::read_dir(out.join("tensorboard"))
+            .unwrap()
+            .flat_map(|file| fs::read(file.unwrap().path()).unwrap())
+            .collect();
+        let bits: Vec<_> = log.iter().filter(|row| row["event"] == "eval_bits").collect();
+        for row in &bits {
+            let tag = format!("val/bits_per_byte/{}", row["name"].as_str().unwrap());
+            assert!(shown.windows(tag.len()).any(|part| part == tag.as_bytes()), "{name}: {tag}");
+        }
+        let by_position = log.iter().filter(|row| row["event"] == "eval_position");
+        let moments: Vec<_> = by_position
+            .map(|row| [&row["when"], &row["step"], &row["trained_tokens"]].map(ToString::to_string))
+            .collect();
+        let figures: Vec<f64> = bits.iter().map(|row| row["bits_per_byte"].as_f64().unwrap()).collect();
+        (moments, figures)
+    };
+    let compare = |name: &str, more: &[&str]| {
+        let (moments, figures) = measured(&format!("{name}-one"), more);
+        let (moments_of_ranks, figures_of_ranks) =
+            measured(&format!("{name}-two"), &[more, &["mesh.pp=2"]].concat());
+        assert_eq!((moments.len(), figures.len()), (2, 2), "{moments:?}");
+        assert_eq!((moments_of_ranks, figures_of_ranks), (moments, figures));
+    };
+    compare("new", &[]);
+    let from = format!("model.from={}", arg(&folder.path().join("new-one")));
+    compare("read", &[&from]);
 }

@@ -174,6 +174,11 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     for trace in ["trace-64.json", "trace-128.json", "trace-128-2.json"] {
         assert!(out.join(trace).is_file(), "{trace}");
     }
+    // Every stage is on the page.
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    for stage in ["64", "128", "128-2"] {
+        assert!(page.contains(&format!("Memory over one step, {stage}<")), "{stage}");
+    }
     // As after a kill between the last event and the page.
     fs::remove_file(out.join("report.html")).unwrap();
     good(run.iter());
@@ -185,7 +190,7 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     assert_eq!(config("again"), config("taken"));
 }
 
-/// A model that goes on from another keeps the files of its tokenizer, a chat template among them.
+/// A model that goes on from another keeps the files of its tokenizer, a chat template among them, and its defaults of sampling.
 #[test]
 fn a_chat_template_stays_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -202,6 +207,12 @@ fn a_chat_template_stays_with_the_model() {
     fs::write(from.join("chat_template.jinja"), "{{ messages[0] }}").unwrap();
     fs::write(from.join("tokenizer_config.json"), "{\"eos_token\": \"<|endoftext|>\", \"pad_token\": \"x\"}")
         .unwrap();
+    let read = |folder: &Path, name: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(folder.join(name)).unwrap()).unwrap()
+    };
+    let mut generation = read(&from, "generation_config.json");
+    generation["temperature"] = 0.6.into();
+    fs::write(from.join("generation_config.json"), generation.to_string()).unwrap();
     train(&at("b"), &[&format!("model.from={}", arg(&from))]);
     fs::rename(at("b").join("model"), at("taken")).unwrap();
     good(["export", arg(&at("b")), arg(&at("again"))]);
@@ -212,8 +223,8 @@ fn a_chat_template_stays_with_the_model() {
                 "{to}: {name}"
             );
         }
-        let config = fs::read(at(to).join("tokenizer_config.json")).unwrap();
-        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        assert_eq!(read(&at(to), "generation_config.json"), generation, "{to}");
+        let config = read(&at(to), "tokenizer_config.json");
         assert_eq!((&config["eos_token"], &config["pad_token"]), (&"<|endoftext|>".into(), &"x".into()));
     }
 }

@@ -7,9 +7,9 @@ use super::common::{Dialect, KvHeads};
 use super::gemma2::{sandwich, write_sandwich};
 use super::{Family, common, gemma, names};
 use crate::config::Config;
-use crate::config_rope::{Outside, RopeKeys, RopeSizes, read_parameters};
+use crate::config_rope::{Outside, RopeKeys, RopeSizes, parameters, read_parameters};
 use crate::error::Result;
-use crate::rope::RopeSpec;
+use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::{QkNorm, Spec};
 
 const DIALECT: Dialect = Dialect {
@@ -48,7 +48,18 @@ pub(super) static FAMILY: Family = Family {
         common::write(s, &DIALECT, map);
         write_sandwich(s, map);
         common::write_layer_types(s, map);
-        map.insert("rope_local_base_freq".into(), json!(s.ropes.get(SLIDING).map(|rope| rope.theta)));
+        match (s.ropes.get(FULL), s.ropes.get(SLIDING)) {
+            (Some(full), Some(sliding)) if sliding.scaling != RopeScaling::Default => {
+                // Only Transformers 5 has keys for it, and they say everything.
+                map.retain(|key, _| !["rope_theta", "rope_scaling"].contains(&key.as_str()));
+                let kinds =
+                    json!({ "full_attention": parameters(full), "sliding_attention": parameters(sliding) });
+                map.insert("rope_parameters".into(), kinds);
+            }
+            (_, sliding) => {
+                map.insert("rope_local_base_freq".into(), json!(sliding.map(|rope| rope.theta)));
+            }
+        }
     },
     names: names::SANDWICH,
 };

@@ -127,7 +127,8 @@ impl Family {
         Ok(spec)
     }
 
-    /// The object of a `config.json` that both Transformers 4 and 5 load, without token ids and dtype.
+    /// The object of a `config.json` that both Transformers 4 and 5 load (5 alone where 4 has no keys), without token ids and
+    /// dtype.
     ///
     /// # Errors
     /// If the family's configuration cannot express the specification; `file` is for messages.

@@ -15,23 +15,25 @@ use crate::family::Family;
 use crate::model::Model;
 use crate::spec::Spec;
 
-/// Ids of special tokens, as a model's files name them.
+/// What a model's files say of generation: `generation_config.json`, where it is silent `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SpecialIds {
+pub struct GenerationConfig {
     /// Begins a sequence.
     pub bos: Option<u32>,
     /// Each of these ends one.
     pub eos: Vec<u32>,
     /// Padding; Fathom has none, but files name it.
     pub pad: Option<u32>,
+    /// What else `generation_config.json` says, such as defaults of sampling: exported as it was read.
+    pub others: Map<String, Value>,
 }
 
 /// An opened folder.
 pub struct HfFolder {
     /// The architecture.
     pub spec: Spec,
-    /// Special tokens: `generation_config.json`, else `config.json`.
-    pub special: SpecialIds,
+    /// Special tokens and defaults of generation.
+    pub generation: GenerationConfig,
     /// The weights.
     pub source: SafeTensors,
 }
@@ -41,32 +43,42 @@ pub struct HfFolder {
 /// # Errors
 /// Names the file and the key or tensor that is missing, malformed or not supported.
 pub fn open(folder: &Path) -> Result<HfFolder> {
-    let (spec, special) = open_config(folder)?;
-    Ok(HfFolder { spec, special, source: SafeTensors::open_folder(folder)? })
+    let (spec, generation) = open_config(folder)?;
+    Ok(HfFolder { spec, generation, source: SafeTensors::open_folder(folder)? })
 }
 
-/// The architecture and special tokens of a folder, without its weights.
+/// The architecture and what a folder says of generation, without its weights.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_config(folder: &Path) -> Result<(Spec, SpecialIds)> {
+pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let file = folder.join("config.json");
     let config = read_object(&file)?;
     let spec = Family::read(&file, &config)?;
-    let mut special = special_ids(&file, &config)?;
-    let file = folder.join("generation_config.json");
-    if file.is_file() {
-        let generation = special_ids(&file, &read_object(&file)?)?;
-        special.bos = generation.bos.or(special.bos);
-        special.pad = generation.pad.or(special.pad);
-        if !generation.eos.is_empty() {
-            special.eos = generation.eos;
-        }
+    let outer = special_ids(&file, &config)?;
+    let file = folder.join(GENERATION);
+    if !file.is_file() {
+        return Ok((spec, outer));
     }
-    Ok((spec, special))
+    let mut map = read_object(&file)?;
+    let inner = special_ids(&file, &map)?;
+    map.retain(|key, _| !SPECIAL.contains(&key.as_str()));
+    let generation = GenerationConfig {
+        bos: inner.bos.or(outer.bos),
+        eos: if inner.eos.is_empty() { outer.eos } else { inner.eos },
+        pad: inner.pad.or(outer.pad),
+        others: map,
+    };
+    Ok((spec, generation))
 }
 
-fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<SpecialIds> {
+/// Defaults of generation beside a configuration.
+const GENERATION: &str = "generation_config.json";
+/// Keys of special tokens in both files: they begin a sequence, end it, fill it up.
+const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// Special tokens of one of the files.
+fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<GenerationConfig> {
     let ids = |key: &str| -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = match map.get(key) {
@@ -80,7 +92,8 @@ fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<SpecialIds> {
         ids.ok_or_else(|| Error::config(file, key, what()))
     };
     let first = |key: &str| Ok(ids(key)?.first().copied());
-    Ok(SpecialIds { bos: first("bos_token_id")?, eos: ids("eos_token_id")?, pad: first("pad_token_id")? })
+    let [bos, eos, pad] = SPECIAL;
+    Ok(GenerationConfig { bos: first(bos)?, eos: ids(eos)?, pad: first(pad)?, others: Map::new() })
 }
 
 /// What else goes into a folder.
@@ -88,8 +101,8 @@ fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<SpecialIds> {
 pub struct FolderOptions<'a> {
     /// How weights are written.
     pub weights: SaveOptions,
-    /// Special tokens.
-    pub special: &'a SpecialIds,
+    /// Special tokens and defaults of generation.
+    pub generation: &'a GenerationConfig,
     /// Files to copy beside the weights under their own names: the tokenizer's.
     pub copy: &'a [PathBuf],
 }
@@ -112,7 +125,7 @@ pub fn save_hf(
     let mut config = Family::write(&file, &model.spec)?;
     config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
     // An id that is absent here would be taken from the family's class: null says that there is none.
-    let ids = special_values(options.special);
+    let ids = special_values(options.generation);
     config.extend(ids.clone());
     save(device, model, params, folder, options.weights)?;
     for from in options.copy {
@@ -123,21 +136,23 @@ pub fn save_hf(
             write_file(&to, &bytes)?;
         }
     }
-    let mut generation = Map::from_iter([("_from_model_config".to_string(), json!(true))]);
+    let mut generation = match options.generation.others.is_empty() {
+        true => Map::from_iter([("_from_model_config".to_string(), json!(true))]),
+        false => options.generation.others.clone(),
+    };
     generation.extend(ids.into_iter().filter(|(_, value)| !value.is_null()));
-    write_file(&folder.join("generation_config.json"), &pretty(generation))?;
+    write_file(&folder.join(GENERATION), &pretty(generation))?;
     write_file(&file, &pretty(config))
 }
 
-fn special_values(special: &SpecialIds) -> Map<String, Value> {
-    let eos = match special.eos.as_slice() {
+fn special_values(generation: &GenerationConfig) -> Map<String, Value> {
+    let eos = match generation.eos.as_slice() {
         [] => Value::Null,
         [one] => json!(one),
         many => json!(many),
     };
-    let all =
-        [("bos_token_id", json!(special.bos)), ("eos_token_id", eos), ("pad_token_id", json!(special.pad))];
-    Map::from_iter(all.map(|(key, value)| (key.to_string(), value)))
+    let values = [json!(generation.bos), eos, json!(generation.pad)];
+    SPECIAL.map(String::from).into_iter().zip(values).collect()
 }
 
 fn pretty(map: Map<String, Value>) -> Vec<u8> {

@@ -195,6 +195,24 @@ fn zeros_of_yarn_say_no_more_than_absent_keys() {
     assert_ne!(frequencies(json!({ "truncate": null })), plain);
 }
 
+/// Transformers 5 alone has a spelling for layers that slide and are scaled.
+#[test]
+fn scaled_layers_that_slide_are_written_by_kind_of_layer() {
+    let sliding = json!({ "rope_type": "yarn", "rope_theta": 2e4, "factor": 4.0 });
+    for full in [
+        json!({ "rope_type": "default", "rope_theta": 1e6 }),
+        json!({ "rope_type": "linear", "rope_theta": 1e6, "factor": 8.0 }),
+    ] {
+        let mut map = object(&root().join("gemma3/config.json"));
+        let kinds = json!({ "full_attention": full, "sliding_attention": sliding });
+        map.insert("rope_parameters".into(), kinds.clone());
+        let spec = read(&map).unwrap();
+        let written = Family::write(Path::new("config.json"), &spec).unwrap();
+        assert_eq!(written["rope_parameters"], kinds);
+        assert_eq!(read(&written).unwrap(), spec);
+    }
+}
+
 #[test]
 fn written_files_name_what_has_another_default() {
     let write = |case: &str, change: Value| {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::{OnDisk, Params, StateDisk};
 use fathom_model::{
-    DenseParams, FfnParams, FolderOptions, INDEX, Init, LlamaSizes, Model, SINGLE, SaveOptions, Spec,
-    SpecialIds, initialise, load, open, save, save_hf,
+    DenseParams, FfnParams, FolderOptions, GenerationConfig, INDEX, Init, LlamaSizes, Model, SINGLE,
+    SaveOptions, Spec, initialise, load, open, save, save_hf,
 };
 use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device};
@@ -34,6 +34,12 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
+/// Defaults of generation as a model's publisher writes them.
+fn sampling() -> GenerationConfig {
+    let text = r#"{ "do_sample": true, "temperature": 0.6, "top_p": 0.9, "stop_strings": ["\n\n"] }"#;
+    GenerationConfig { others: serde_json::from_str(text).unwrap(), ..GenerationConfig::default() }
+}
+
 #[test]
 fn what_is_exported_is_imported_bit_for_bit() {
     let device = cpu(2, None);
@@ -41,12 +47,13 @@ fn what_is_exported_is_imported_bit_for_bit() {
         for dtype in [DType::F32, DType::Bf16] {
             let (model, params) = loaded(&device, &case, dtype);
             let out = tempfile::tempdir().unwrap();
-            let special = SpecialIds { bos: Some(1), eos: vec![2, 3], pad: None };
-            let options = FolderOptions { weights: SaveOptions::new(dtype), special: &special, copy: &[] };
+            let generation = GenerationConfig { bos: Some(1), eos: vec![2, 3], ..sampling() };
+            let options =
+                FolderOptions { weights: SaveOptions::new(dtype), generation: &generation, copy: &[] };
             save_hf(&device, &model, &params, out.path(), options).unwrap();
             assert_eq!(files(out.path()), ["config.json", "generation_config.json", SINGLE]);
             let again = open(out.path()).unwrap();
-            assert_eq!((again.spec, again.special), (model.spec, special));
+            assert_eq!((again.spec, again.generation), (model.spec, generation));
             let (_, back) = loaded(&device, out.path(), dtype);
             assert_eq!(bits(&device, &params), bits(&device, &back), "{}", name(&case));
         }
@@ -58,8 +65,8 @@ fn an_older_configuration_does_not_outlive_its_weights() {
     let device = cpu(1, None);
     let (model, params) = loaded(&device, &root().join("llama2"), DType::F32);
     let out = tempfile::tempdir().unwrap();
-    let special = SpecialIds::default();
-    let options = FolderOptions { weights: SaveOptions::new(DType::F32), special: &special, copy: &[] };
+    let generation = GenerationConfig::default();
+    let options = FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
     save_hf(&device, &model, &params, out.path(), options).unwrap();
     // A second export that ends between its weights and its configuration.
     save(&device, &model, &params, out.path(), options.weights).unwrap();
@@ -113,12 +120,13 @@ fn shards_follow_the_limit_and_replace_each_other() {
     let device = cpu(2, None);
     let (model, params) = loaded(&device, &root().join("gpt_neox"), DType::F32);
     let out = tempfile::tempdir().unwrap();
-    let special = SpecialIds::default();
+    let generation = GenerationConfig::default();
     let tokenizer: PathBuf = root().join("llama2/golden.json");
     let mut counts = Vec::new();
     for max_shard_bytes in [1, 20_000, u64::MAX] {
         let weights = SaveOptions { dtype: DType::F32, max_shard_bytes };
-        let options = FolderOptions { weights, special: &special, copy: std::slice::from_ref(&tokenizer) };
+        let options =
+            FolderOptions { weights, generation: &generation, copy: std::slice::from_ref(&tokenizer) };
         save_hf(&device, &model, &params, out.path(), options).unwrap();
         let names = files(out.path());
         counts.push(names.iter().filter(|name| name.ends_with(".safetensors")).count());

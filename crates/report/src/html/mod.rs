@@ -15,7 +15,6 @@ use std::fmt::Write;
 use std::path::Path;
 
 use fathom_base::human;
-use fathom_base::metrics::Event;
 
 use crate::error::{Error, Result};
 use crate::log::RunLog;
@@ -26,27 +25,14 @@ use crate::verdict;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Reads a log and writes the page beside it or wherever wanted, whole or not at all.
-///
-/// # Errors
-/// When the log cannot be read or the page cannot be written.
-pub fn write_page(metrics: &Path, page_path: &Path) -> Result<()> {
-    write(&page(&RunLog::read(metrics)?), page_path)
-}
-
-/// Writes the page of a plan: events without a log of steps.
+/// Writes the page of a log, whole or not at all.
 ///
 /// # Errors
 /// When the page cannot be written.
-pub fn write_plan(events: Vec<Event>, page_path: &Path) -> Result<()> {
-    let mut log = RunLog::default();
-    events.into_iter().for_each(|event| log.add(event));
-    write(&page(&log), page_path)
-}
-
-fn write(html: &str, page_path: &Path) -> Result<()> {
-    let temporary = page_path.with_extension("html.tmp");
-    std::fs::write(&temporary, html).map_err(|error| Error::write(&temporary, error))?;
+pub fn write_page(log: &RunLog, page_path: &Path) -> Result<()> {
+    // Not of the same name as that of another who writes the page now: a run that ends while it is asked for.
+    let temporary = page_path.with_extension(format!("html.{}.tmp", std::process::id()));
+    std::fs::write(&temporary, page(log)).map_err(|error| Error::write(&temporary, error))?;
     std::fs::rename(&temporary, page_path).map_err(|error| Error::write(page_path, error))
 }
 

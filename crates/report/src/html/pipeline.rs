@@ -1,14 +1,35 @@
-//! The section on ranks: which runs which micro batch when, as measured and as planned.
+//! The section on ranks: which runs which micro batch when, as measured and as planned; and how fast each is.
 
 use fathom_base::human;
-use fathom_base::metrics::events::{Pipeline, PipelineLane, PipelinePass};
+use fathom_base::metrics::events::{Pipeline, PipelineLane, PipelinePass, Ranks};
 
+use super::table;
 use crate::log::RunLog;
 use crate::plots::{Gantt, GanttBar};
 
 /// The section; empty for one rank alone.
 pub fn section(log: &RunLog) -> String {
-    log.pipelines.iter().map(|pipeline| chart(pipeline).draw().html()).collect()
+    let charts: String = log.pipelines.iter().map(|pipeline| chart(pipeline).draw().html()).collect();
+    charts + &log.ranks.last().map_or(String::new(), speeds)
+}
+
+/// How fast each rank was, as a table.
+fn speeds(ranks: &Ranks) -> String {
+    let score = |scores: &[f64], rank: usize| scores.get(rank).map_or("-".into(), |x| format!("{x:.2}"));
+    let rows: Vec<Vec<String>> = (ranks.busy_s.iter().enumerate())
+        .map(|(rank, busy_s)| {
+            let [relative, individual] = [&ranks.relative, &ranks.individual].map(|all| score(all, rank));
+            vec![format!("rank {rank}"), human::seconds(*busy_s), relative, individual]
+        })
+        .collect();
+    let head = ["", "own time of a step", "against the fastest", "against its own best"];
+    format!(
+        "<details><summary>How fast each rank is, after step {}</summary>{}<p class=\"note\">Means of a few steps without the \
+         time that a rank waits for others. 1 is as fast as the fastest rank of the same stage of the pipeline, or as the rank \
+         was at its best; 0.5 is half of that.</p></details>\n",
+        ranks.step,
+        table(&head, &rows)
+    )
 }
 
 /// Kinds of bars: as the log calls them, and for the legend.

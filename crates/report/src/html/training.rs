@@ -89,7 +89,7 @@ fn loss(log: &RunLog, along: &Along) -> LineChart {
     }
 }
 
-/// Where stages and resumes lie along x.
+/// Where stages, resumes and recoveries lie along x.
 pub(super) fn marks(log: &RunLog, along: &Along) -> Vec<Mark> {
     // An event lies between the last step before it and the first after; the mark stands at the former.
     let position = |finished: u64| {
@@ -103,6 +103,9 @@ pub(super) fn marks(log: &RunLog, along: &Along) -> Vec<Mark> {
     }
     for resume in &log.resumes {
         marks.push(Mark { x: position(resume.step), label: "resumed".into(), class: "resume" });
+    }
+    for recovery in &log.recoveries {
+        marks.push(Mark { x: position(recovery.step), label: "recovered".into(), class: "resume" });
     }
     marks.sort_by(|a, b| a.x.total_cmp(&b.x));
     marks
@@ -169,6 +172,10 @@ fn events_note(log: &RunLog) -> String {
         let steps: Vec<String> = log.resumes.iter().map(|resume| resume.step.to_string()).collect();
         parts.push(format!("resumed after step {}", steps.join(", ")));
     }
+    parts.extend(log.recoveries.iter().map(|recovery| {
+        let (step, seconds) = (recovery.step, human::seconds(recovery.seconds));
+        format!("went back to step {step} within {seconds}: {}", recovery.why)
+    }));
     let items: String = parts.iter().map(|part| format!("<li>{}</li>", crate::svg::escape(part))).collect();
     if items.is_empty() { items } else { format!("<ul class=\"note\">{items}</ul>\n") }
 }

@@ -14,8 +14,9 @@ fn page_of(events: &[Event]) -> (String, RunLog) {
     let mut writer = MetricsWriter::open(&path).unwrap();
     events.iter().for_each(|event| writer.write(event).unwrap());
     let page_path = folder.path().join("report.html");
-    html::write_page(&path, &page_path).unwrap();
-    (std::fs::read_to_string(page_path).unwrap(), RunLog::read(folder.path()).unwrap())
+    let log = RunLog::read(folder.path()).unwrap();
+    html::write_page(&log, &page_path).unwrap();
+    (std::fs::read_to_string(page_path).unwrap(), log)
 }
 
 /// Every opened element is closed, in order. Void and self-closed elements need no end.
@@ -215,6 +216,27 @@ fn two_runs_are_compared_to_the_bit() {
     let none = diff::compare(&log(1), &RunLog::default());
     let end = "loss: no step in common\ncheckpoints: none of a step in common\n";
     assert!(none.to_string().ends_with(end), "{none}");
+}
+
+#[test]
+fn ranks_and_their_failures_are_told() {
+    let mut events = fixture::run(1);
+    let why = "rank 1 <died>".to_string();
+    events.push(Event::Recovery(ev::Recovery { step: 300, seconds: 1.5, lost: vec![1], why }));
+    let scores = [vec![0.5, 1.0], vec![1.0, 0.5], vec![1.0, 0.75]];
+    let [busy_s, relative, individual] = scores;
+    events.push(Event::Ranks(ev::Ranks { step: 416, busy_s, relative, individual }));
+    let (page, _) = page_of(&events);
+    assert_balanced(&page);
+    for text in [
+        "<section id=\"ranks\">",
+        "How fast each rank is, after step 416",
+        "<td>rank 1</td><td class=\"num\">1.0 s</td><td class=\"num\">0.50</td><td class=\"num\">0.75</td>",
+        "went back to step 300 within 1.5 s: rank 1 &lt;died&gt;",
+        ">recovered<",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
 }
 
 fn values(events: &[Event]) -> Vec<serde_json::Value> {

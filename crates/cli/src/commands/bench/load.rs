@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_model::{
-    FolderOptions, Init, LlamaSizes, Model, SaveOptions, Spec, SpecialIds, initialise, save_hf,
+    FolderOptions, GenerationConfig, Init, LlamaSizes, Model, SaveOptions, Spec, initialise, save_hf,
 };
 use rustix::fs::{Advice, fadvise};
 
@@ -168,7 +168,7 @@ impl Made {
         initialise(&bed.device, &model, &mut params, Init::new(1));
         let options = FolderOptions {
             weights: SaveOptions::new(bed.dtype),
-            special: &SpecialIds::default(),
+            generation: &GenerationConfig::default(),
             copy: &[],
         };
         save_hf(&bed.device, &model, &params, &made.0, options)?;
