@@ -131,6 +131,14 @@ impl RunLog {
         self.steps.is_empty() && self.done.is_none() && !self.plans.is_empty()
     }
 
+    /// How many ranks the recipe asks for.
+    pub fn num_ranks(&self) -> u64 {
+        let rows = self.run.iter().flat_map(|run| &run.recipe);
+        let axes =
+            rows.filter(|row| ["mesh.tp", "mesh.cp", "mesh.dp", "mesh.pp"].contains(&row.path.as_str()));
+        axes.filter_map(|row| row.value.parse::<u64>().ok()).fold(1, u64::saturating_mul)
+    }
+
     /// Time spent training so far, in seconds.
     pub fn train_time_s(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.time_s)

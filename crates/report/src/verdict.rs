@@ -187,10 +187,11 @@ fn speed(log: &RunLog) -> Option<Verdict> {
 fn memory(log: &RunLog) -> Option<Verdict> {
     let peak = log.steps.iter().map(|step| step.pool_peak_bytes).max().filter(|peak| *peak > 0)?;
     let planned = log.plans.iter().map(|plan| plan.peak_live_bytes).max().filter(|planned| *planned > 0);
+    let of = if log.num_ranks() > 1 { "pool peak of the first rank" } else { "pool peak" };
     let (note, passes) = match planned {
-        Some(planned) if planned == peak => ("pool peak, planned to the byte".to_string(), Some(true)),
-        Some(planned) => (format!("pool peak; planned {}", human::bytes(planned)), Some(peak <= planned)),
-        None => ("pool peak".to_string(), None),
+        Some(planned) if planned == peak => (format!("{of}, planned to the byte"), Some(true)),
+        Some(planned) => (format!("{of}; planned {}", human::bytes(planned)), Some(peak <= planned)),
+        None => (of.to_string(), None),
     };
     Some(Verdict { name: "memory", value: human::bytes(peak), note, passes })
 }

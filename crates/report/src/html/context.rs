@@ -91,7 +91,10 @@ fn needle_map(needle: &Needle) -> HeatMap {
     let task = if needle.task.is_empty() { "needle".to_string() } else { words(&needle.task) };
     HeatMap {
         title: format!("Found in the haystack, {}", words(&needle.when)),
-        note: format!("Task: {task}; per cent of {} trials in each cell.", needle.trials),
+        note: match needle.trials {
+            1 => format!("Task: {task}; one trial in each cell."),
+            trials => format!("Task: {task}; per cent of {trials} trials in each cell."),
+        },
         x_label: "length of the prompt [tokens]".into(),
         y_label: "depth of the fact".into(),
         columns: needle.lengths_tokens.iter().map(|length| tokens::format(*length)).collect(),
@@ -107,10 +110,11 @@ pub fn compression(log: &RunLog) -> String {
         return String::new();
     }
     let group = |bits: &fathom_base::metrics::events::EvalBits| BarGroup {
-        name: bits.name.clone(),
+        name: words(&bits.name),
         values: vec![bits.bits_per_byte, bits.gzip_bits_per_byte],
     };
-    let bytes: u64 = log.bits.iter().map(|bits| bits.bytes).sum();
+    // A text that is measured at several moments is one text.
+    let bytes = log.bits.iter().map(|bits| bits.bytes).max().unwrap_or(0);
     let bars = Bars {
         title: "Bits per byte of held-out text".into(),
         note: format!(

@@ -29,6 +29,12 @@ pub fn section(log: &RunLog) -> String {
         html += &placed.map_or(String::new(), |placed| placement::map(placed).draw().html());
     }
     html += &plan_table(log);
+    if log.num_ranks() > 1 && !html.is_empty() {
+        html.insert_str(
+            0,
+            "<p class=\"note\">Of the first rank, which has its part of the model and of the data.</p>\n",
+        );
+    }
     html + &log.lengths.iter().map(lengths).collect::<String>()
 }
 

@@ -122,6 +122,9 @@ fn header(log: &RunLog) -> String {
     if let Some(longest) = log.stages.iter().map(|stage| stage.seq_len_tokens).max() {
         facts.push(format!("context {}", fathom_base::tokens::format(longest)));
     }
+    if log.num_ranks() > 1 {
+        facts.push(format!("{} ranks", human::grouped(log.num_ranks())));
+    }
     if log.is_plan() {
         let profile = log.plans.iter().map(|plan| &plan.profile).find(|profile| !profile.is_empty());
         facts.extend(profile.map(|profile| format!("planned for {profile}")));

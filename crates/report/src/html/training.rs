@@ -155,7 +155,7 @@ pub(super) fn series(log: &RunLog, name: &str, class: &str, of: fn(&Step) -> f64
 fn events_note(log: &RunLog) -> String {
     let mut parts = Vec::new();
     for stage in &log.stages {
-        let rope = if stage.rope.is_empty() { String::new() } else { format!(", {}", stage.rope) };
+        let rope = if stage.rope.is_empty() { String::new() } else { format!(", rope {}", stage.rope) };
         let length = fathom_base::tokens::format(stage.seq_len_tokens);
         parts.push(format!("{} from step {}: sequences of {length}{rope}", stage.name, stage.start_step + 1));
     }

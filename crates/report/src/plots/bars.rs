@@ -30,7 +30,9 @@ pub struct Bars {
 impl Bars {
     /// Draws the chart.
     pub fn draw(&self) -> Figure {
-        let (width, left, right, bar, gap) = (520.0, 120.0, 64.0, 20.0, 14.0);
+        let longest = self.groups.iter().map(|group| short(&group.name).chars().count()).max().unwrap_or(0);
+        let left = 14.0 + LETTER * longest as f64;
+        let (width, right, bar, gap) = (520.0, 64.0, 20.0, 14.0);
         let group = bar * self.kinds.len() as f64 + gap;
         let height = 12.0 + group * self.groups.len() as f64 + 34.0;
         let greatest =
@@ -69,11 +71,15 @@ impl Bars {
     }
 }
 
-/// A name that fits beside its bars.
+/// Width of a letter of a name, on average and a little more.
+const LETTER: f64 = 6.4;
+/// Most letters of a name.
+const LETTERS: usize = 30;
+
+/// A name that leaves room for its bars.
 fn short(name: &str) -> String {
-    if name.chars().count() <= 17 {
-        name.into()
-    } else {
-        format!("{}…", name.chars().take(16).collect::<String>())
+    match name.chars().count() <= LETTERS {
+        true => name.into(),
+        false => format!("{}…", name.chars().take(LETTERS - 1).collect::<String>()),
     }
 }

@@ -6,6 +6,7 @@ mod fixture;
 use std::path::Path;
 
 use fathom_base::metrics::{Event, MetricsWriter, events as ev};
+use fathom_base::recipe::Row;
 use fathom_report::{RunLog, diff, html, verdict};
 
 fn page_of(events: &[Event]) -> (String, RunLog) {
@@ -221,6 +222,9 @@ fn two_runs_are_compared_to_the_bit() {
 #[test]
 fn ranks_and_their_failures_are_told() {
     let mut events = fixture::run(1);
+    let axis = |path: &str| Row { path: path.into(), value: "2".into(), source: "command line".into() };
+    let Event::Run(run) = &mut events[0] else { panic!("a log begins with its run") };
+    run.recipe.extend(["mesh.pp", "mesh.tp", "mesh.virtual_stages"].map(axis));
     let why = "rank 1 <died>".to_string();
     events.push(Event::Recovery(ev::Recovery { step: 300, seconds: 1.5, lost: vec![1], why }));
     let scores = [vec![0.5, 1.0], vec![1.0, 0.5], vec![1.0, 0.75]];
@@ -234,6 +238,9 @@ fn ranks_and_their_failures_are_told() {
         "<td>rank 1</td><td class=\"num\">1.0 s</td><td class=\"num\">0.50</td><td class=\"num\">0.75</td>",
         "went back to step 300 within 1.5 s: rank 1 &lt;died&gt;",
         ">recovered<",
+        "<span>4 ranks</span>",
+        "pool peak of the first rank",
+        "Of the first rank, which",
     ] {
         assert!(page.contains(text), "{text}");
     }
