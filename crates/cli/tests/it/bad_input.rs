@@ -72,6 +72,7 @@ fn flags_without_use_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("nosuch");
     refused(["curate", "sql", "select 1", "--out", arg(&nowhere)], &["nosuch"]);
+    refused(["report", arg(&nowhere)], &["nosuch", "metrics.jsonl"]);
     assert!(!nowhere.exists());
 }
 
