@@ -1,7 +1,7 @@
 //! What every crate of Fathom stands on: typed recipes whose values remember their source, the metric events
 //! that a run appends to `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] that products
 //! meet at. Everything else here is a small helper that more than one crate needs: human units, token counts,
-//! locks on files, machine facts, resident memory.
+//! locks on files, machine facts, memory that may be used, resident memory.
 //!
 //! This crate knows nothing of tensors, HTTP, or the files of any product.
 #![deny(missing_docs)]
@@ -13,6 +13,7 @@ mod error;
 pub mod human;
 pub mod lock;
 pub mod machine_facts;
+pub mod memory;
 pub mod metrics;
 pub mod ranks;
 pub mod recipe;

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rss::kib_field;
+use crate::memory::Memory;
 
 /// Facts about the machine, for reports and measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct MachineFacts {
     pub instructions: Vec<String>,
     /// Installed memory, 0 when unknown.
     pub memory_bytes: u64,
-    /// Memory that was free for use when asked, 0 when unknown.
+    /// Memory that was free for use when asked, within the limits of control groups; 0 when unknown.
     pub memory_available_bytes: u64,
     /// Operating system and kernel release.
     pub kernel: String,
@@ -31,15 +31,15 @@ impl MachineFacts {
     /// Reads the facts of this machine. Never fails: what cannot be read stays empty.
     pub fn read() -> MachineFacts {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = Memory::read();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         MachineFacts {
             cpu: cpu_model(&cpuinfo),
             cores,
             instructions: instructions(&cpuinfo),
-            memory_bytes: kib_field(&meminfo, "MemTotal:").unwrap_or(0) * 1024,
-            memory_available_bytes: kib_field(&meminfo, "MemAvailable:").unwrap_or(0) * 1024,
+            memory_bytes: memory.as_ref().map_or(0, |memory| memory.installed_bytes),
+            memory_available_bytes: memory.map_or(0, |memory| memory.available_bytes),
             kernel: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_string(),
             architecture: std::env::consts::ARCH.to_string(),
         }

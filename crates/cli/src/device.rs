@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, bail};
+use fathom_base::human;
+use fathom_base::memory::Memory;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{Params, StateDisk};
@@ -18,6 +20,9 @@ use fathom_train::recipe::{Machine, MachineKind, Precision};
 
 use crate::args::On;
 use crate::{gpu, profiles};
+
+/// The memory budget where the system does not say what there is.
+const UNKNOWN_MEMORY: u64 = 8 << 30;
 
 /// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
 pub fn isa_mask() -> Result<Option<Isa>> {
@@ -92,20 +97,30 @@ pub fn threads(threads: usize) -> usize {
     if threads == 0 { all } else { threads }
 }
 
-/// Nine tenths of the memory that the system calls available.
+/// Nine tenths of the memory that is available now.
 pub fn default_budget() -> u64 {
-    memory("MemAvailable:").map_or(8 << 30, |bytes| bytes / 10 * 9)
+    most(|memory| memory.available_bytes)
 }
 
-/// All memory of this machine, if the system tells.
-pub fn total_memory() -> Option<u64> {
-    memory("MemTotal:")
+/// Nine tenths of all memory that this process may use, whatever happens to be free.
+pub fn whole_budget() -> u64 {
+    most(|memory| memory.total_bytes)
 }
 
-fn memory(key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    Some(line.trim().split(' ').next()?.parse::<u64>().ok()? * 1024)
+fn most(bytes: impl Fn(Memory) -> u64) -> u64 {
+    static SAID: Once = Once::new();
+    Memory::read().map_or_else(
+        || {
+            SAID.call_once(|| {
+                let taken = human::bytes(UNKNOWN_MEMORY);
+                eprintln!(
+                    "warning: this system does not say how much memory it has; {taken} are taken for it (machine.memory_bytes)"
+                );
+            });
+            UNKNOWN_MEMORY
+        },
+        |memory| bytes(memory) / 10 * 9,
+    )
 }
 
 /// f32 or bf16 by name.

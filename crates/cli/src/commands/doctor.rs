@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
+use fathom_base::memory::Memory;
 use fathom_base::ranks::Claim;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
@@ -109,11 +110,18 @@ fn processor(findings: &mut Findings) -> Result<()> {
 }
 
 fn memory(findings: &mut Findings) {
-    let facts = MachineFacts::read();
-    let available = facts.memory_available_bytes;
-    let verdict = if available >= ENOUGH_MEMORY { Verdict::Ok } else { Verdict::Warn };
-    let (free, all) = (human::bytes(available), human::bytes(facts.memory_bytes));
-    findings.say(verdict, "memory", format!("{free} available of {all}"));
+    match Memory::read() {
+        None => findings.say(Verdict::Warn, "memory", "unknown on this system"),
+        Some(memory) => {
+            let verdict = if memory.available_bytes >= ENOUGH_MEMORY { Verdict::Ok } else { Verdict::Warn };
+            let [free, all, installed] =
+                [memory.available_bytes, memory.total_bytes, memory.installed_bytes].map(human::bytes);
+            let limit = memory.limited_by.map_or_else(String::new, |file| {
+                format!(", the limit of {}; {installed} are installed", file.display())
+            });
+            findings.say(verdict, "memory", format!("{free} available of {all}{limit}"));
+        }
+    }
     findings.say(
         Verdict::Ok,
         "memory budget",

@@ -33,8 +33,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
     }
     let profile = profiles::of_rank(profiles::of(&recipe.machine)?, args.gpus.unwrap_or(own));
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
-    let all = device::total_memory().map_or_else(device::default_budget, |bytes| bytes / 10 * 9);
-    let budgets = budgets(recipe, &profile, all);
+    let budgets = budgets(recipe, &profile, device::whole_budget());
     if let Some(path) = &args.html {
         plan_page::write(args, &loaded, &profile, budgets, path)?;
     }
