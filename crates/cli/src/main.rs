@@ -22,15 +22,21 @@ mod ranks;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fathom_tensor::OutOfMemory;
 
 /// Exit code of a program whose reader went away (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
 const NOBODY_READS: i32 = 141;
 
 fn main() -> ExitCode {
     let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| match info.payload_as_str() {
-        Some(text) if text.starts_with("failed printing to stdout") => std::process::exit(NOBODY_READS),
-        _ => report(info),
+    std::panic::set_hook(Box::new(move |info| {
+        if info.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout")) {
+            std::process::exit(NOBODY_READS);
+        }
+        match info.payload().downcast_ref::<OutOfMemory>() {
+            Some(full) => eprintln!("{full}"),
+            None => report(info),
+        }
     }));
     commands::run(args::Args::parse()).unwrap_or_else(|error| {
         eprintln!("error: {}", describe(&error));

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 pub(crate) struct BestFit {
     /// End of the highest part ever taken.
     pub peak_end: u64,
-    end: u64,
-    /// Free holes below `end`: offset -> length. Neighbours are always merged.
+    /// Free holes below `peak_end`: offset -> length. Neighbours are always merged.
     holes: BTreeMap<u64, u64>,
 }
 
@@ -28,13 +27,21 @@ impl BestFit {
         }
         // A hole that touches the end is grown rather than left behind.
         let last = self.holes.last_key_value().map(|(&offset, &len)| (offset, len));
-        let start =
-            last.filter(|(offset, len)| offset + len == self.end).map_or(self.end, |(offset, _)| offset);
+        let start = last
+            .filter(|(offset, len)| offset + len == self.peak_end)
+            .map_or(self.peak_end, |(offset, _)| offset);
         let end = start.checked_add(size).filter(|end| *end <= limit)?;
         self.holes.remove(&start);
-        self.end = end;
-        self.peak_end = self.peak_end.max(end);
+        self.peak_end = end;
         Some(start)
+    }
+
+    /// Undoes a [`BestFit::place`] that grew the range from `peak_end`.
+    pub fn withdraw(&mut self, offset: u64, peak_end: u64) {
+        self.peak_end = peak_end;
+        if offset < peak_end {
+            self.holes.insert(offset, peak_end - offset);
+        }
     }
 
     /// Frees a part.
@@ -51,5 +58,28 @@ impl BestFit {
             len += after_len;
         }
         self.holes.insert(start, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_withdrawn_never_was() {
+        let mut fit = BestFit::default();
+        let placed = [10, 20].map(|size| fit.place(size, 100));
+        fit.give_back(10, 20);
+        assert_eq!(placed, [Some(0), Some(10)]);
+        for (size, expected) in [(50, 10), (21, 10)] {
+            assert_eq!(fit.place(size, 100), Some(expected));
+            fit.withdraw(expected, 30);
+            assert_eq!(fit.peak_end, 30);
+        }
+        // All of the hole at the end is there again.
+        assert_eq!((fit.place(20, 100), fit.peak_end), (Some(10), 30));
+        assert_eq!(fit.place(5, 100), Some(30));
+        fit.withdraw(30, 30);
+        assert_eq!((fit.place(5, 100), fit.peak_end), (Some(30), 35));
     }
 }

@@ -43,7 +43,7 @@ pub use machine::{
 pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
-pub use pool::{Category, Label, Mark, Pool, Usage, live_at_peak};
+pub use pool::{Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
 pub use profile::{OpDesc, Portions, Profile, Rates, Sheet};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

@@ -26,9 +26,11 @@ pub trait Arena {
     /// The pool is about to use bytes up to `end` of the range, more than ever before. A machine whose memory has to be
     /// asked for does so here; the order of calls is the program's.
     ///
-    /// # Panics
-    /// If the machine has no memory left.
-    fn grow(&self, _end: u64) {}
+    /// # Errors
+    /// If the machine has no memory left, with what it has.
+    fn grow(&self, _end: u64) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// `C (+)= op(A) op(B)`; op transposes if the flag is set.

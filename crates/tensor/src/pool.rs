@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,23 @@ use crate::best_fit::BestFit;
 use crate::loan::Span;
 use crate::machine::{Arena, Machine};
 use crate::{DType, Tensor};
+
+/// The payload of a panic for want of memory: of a pool's budget, or of the machine's own. What was allocated before unwinds as
+/// always, and the pool can be used again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory(String);
+
+impl OutOfMemory {
+    fn raise(what: String) -> ! {
+        std::panic::panic_any(OutOfMemory(what))
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory: {}", self.0)
+    }
+}
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -219,8 +237,8 @@ impl Pool {
     /// An uninitialised rows x cols tensor.
     ///
     /// # Panics
-    /// When the budget is exceeded; the message has the categories. A plan on `meta` tells beforehand.
-    #[track_caller]
+    /// With [`OutOfMemory`] when the budget is exceeded, or what the machine has left; the message has the categories. A plan on
+    /// `meta` tells beforehand.
     pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
         let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
         let charge = self.charge(bytes);
@@ -233,15 +251,19 @@ impl Pool {
                 .map(|(category, live)| format!("{} {live}", category.name()))
                 .collect();
             let (op, layer, budget) = (self.0.op.get(), self.0.layer.get(), self.0.budget);
-            panic!(
-                "out of memory: {op} (layer {layer}) asks for {charge} bytes of {}; the budget is {budget}; live: {}",
+            OutOfMemory::raise(format!(
+                "{op} (layer {layer}) asks for {charge} bytes of {}; the budget is {budget}; live: {}",
                 category.name(),
                 table.join(", ")
-            );
+            ));
         };
         if state.space.peak_end > state.usage.peak_reserved {
+            if let Err(why) = self.0.arena.grow(state.space.peak_end) {
+                let reserved = state.usage.peak_reserved;
+                state.space.withdraw(offset, reserved);
+                OutOfMemory::raise(why);
+            }
             state.usage.peak_reserved = state.space.peak_end;
-            self.0.arena.grow(state.space.peak_end);
         }
         let (name, gradient) = self.0.label.take().unwrap_or((self.0.op.get(), false));
         let label = Label { name, layer: self.0.layer.get(), gradient, category };
@@ -347,6 +369,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::{Device, Meta, Profile};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
     fn device(budget: u64) -> Device {
@@ -398,8 +421,18 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "out of memory")]
     fn the_budget_holds() {
-        device(1 << 20).empty(1, 2 << 20, DType::U8, Category::Data);
+        let device = device(1 << 20);
+        let ask = |bytes| device.empty(1, bytes, DType::U8, Category::Data);
+        let held = ask(1000);
+        let refused = catch_unwind(AssertUnwindSafe(|| ask(2 << 20))).err().unwrap();
+        let said = refused.downcast::<OutOfMemory>().unwrap().to_string();
+        assert!(said.starts_with("out of memory: "), "{said}");
+        let live = device.pool.usage().live;
+        assert!(said.ends_with(&format!("the budget is 1048576; live: data {live}")), "{said}");
+        // And is the same for whoever goes on.
+        drop((held, ask(1 << 19)));
+        assert_eq!(device.pool.usage().live, 0);
+        ask(1 << 20);
     }
 }

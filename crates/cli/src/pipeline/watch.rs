@@ -7,6 +7,7 @@ use fathom_base::human;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_eval::Moment;
 use fathom_report::tensorboard::EventFile;
+use fathom_tensor::OutOfMemory;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Settled, Stores, Trainer};
@@ -25,13 +26,11 @@ pub(super) fn if_there_is_room<T>(live: &Live, work: impl FnOnce() -> Result<T>)
     // Weights are only looked at, and what work took is given back when it unwinds.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map(Some),
-        Err(panic) => match panic.downcast_ref::<String>() {
-            Some(text) if text.starts_with("out of memory: ") => {
-                live.say("warning: not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
-                Ok(None)
-            }
-            _ => resume_unwind(panic),
-        },
+        Err(panic) if panic.is::<OutOfMemory>() => {
+            live.say("warning: not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
+            Ok(None)
+        }
+        Err(panic) => resume_unwind(panic),
     }
 }
 
@@ -124,5 +123,27 @@ impl Hooks for Watch<'_> {
             _ => return Ok(()),
         };
         self.measure(trainer.into(), when, step, metrics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fathom_tensor::{Category, DType, Device, Meta, Profile};
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_left_out() {
+        let device = Device::new(Arc::new(Meta::new(Profile::portable(1))), 1 << 20);
+        let live = Live::new();
+        let ask = |bytes: usize| {
+            let work = || Ok(device.empty(1, bytes, DType::U8, Category::Data).cols());
+            if_there_is_room(&live, work).unwrap()
+        };
+        assert_eq!([ask(1 << 10), ask(2 << 20), ask(1 << 20)], [Some(1 << 10), None, Some(1 << 20)]);
+        let other = || if_there_is_room(&live, || -> Result<()> { panic!("out of memory: in a text alone") });
+        assert!(catch_unwind(AssertUnwindSafe(other)).is_err());
     }
 }

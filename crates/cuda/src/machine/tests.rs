@@ -1,10 +1,13 @@
 //! The machine over a device that is memory of the host and does its work as late as it may ([`Fake`]).
 #![allow(unsafe_code)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::spill::{Codec, Options, Spill, Stats, Tag};
-use fathom_tensor::{Category, DType, Device, Machine, MatMul, Meta, Profile, Tensor, Usage, gpu};
+use fathom_tensor::{
+    Category, DType, Device, Machine, MatMul, Meta, OutOfMemory, Profile, Tensor, Usage, gpu,
+};
 
 use super::Cuda;
 use super::build::Parts;
@@ -109,10 +112,16 @@ fn memory_comes_as_the_pool_grows_and_goes_with_it() {
 }
 
 #[test]
-#[should_panic(expected = "out of memory on the device")]
-fn a_device_that_is_full_says_so() {
+fn a_device_that_is_full_says_so_and_goes_on() {
     let fake = Arc::new(Fake::new(8 << 20));
-    device(&fake).empty(1, 12 << 20, DType::U8, Category::Data);
+    let device = device(&fake);
+    let ask = |bytes| device.empty(1, bytes, DType::U8, Category::Data);
+    let refused = catch_unwind(AssertUnwindSafe(|| ask(12 << 20))).err().unwrap();
+    let said = refused.downcast::<OutOfMemory>().unwrap().to_string();
+    assert!(said.starts_with("out of memory: the device's pool has 0 bytes and asks for 12582912"), "{said}");
+    // What had no memory is not taken for memory.
+    let _held = ask(1 << 20);
+    assert!((1 << 20..=8 << 20).contains(&fake.used()));
 }
 
 #[test]

@@ -79,17 +79,16 @@ impl Arena for Growing {
         self.base
     }
 
-    fn grow(&self, end: u64) {
-        let Some(parts) = &self.parts else { return };
+    fn grow(&self, end: u64) -> std::result::Result<(), String> {
+        let Some(parts) = &self.parts else { return Ok(()) };
         let mut parts = parts.borrow_mut();
-        if let Err(error) = self.extend(&mut parts, end) {
+        self.extend(&mut parts, end).map_err(|error| {
             let (free, total) = self.streams.driver.memory().unwrap_or_default();
             let held = Growing::backed(&parts);
-            panic!(
-                "out of memory on the device: the pool has {held} bytes and asks for {end}; {free} of {total} are free; \
-                 {error}"
-            );
-        }
+            format!(
+                "the device's pool has {held} bytes and asks for {end}; {free} of {total} are free; {error}"
+            )
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use fathom_base::metrics::{Event, events};
 use fathom_model::{LlamaSizes, Model, Spec};
 use fathom_tensor::mesh::LinkError;
-use fathom_tensor::{DType, Device, Meta};
+use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 
 use super::memory::common;
 use super::{Hooks, Progress, Run};
@@ -36,6 +36,7 @@ impl Failed {
     pub fn panic(device: &Device, panic: &(dyn Any + Send)) -> Failed {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let text = text.or_else(|| panic.downcast_ref::<OutOfMemory>().map(ToString::to_string));
         let reason = format!("it panicked: {}", text.unwrap_or_else(|| "without a word".into()));
         let rank = device.mesh.rank();
         let first = device.mesh.check();
