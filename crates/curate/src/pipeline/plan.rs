@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::read::{RawOptions, RemoteOptions};
 use crate::stage::{Kind, kinds};
 use fathom_prose::extract::Extraction;
+use fathom_prose::pii::PiiOptions;
 
 /// One stage of the plan, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,7 +289,7 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
     segments
 }
 
-/// The whole recipe as TOML that loads to the same curation.
+/// The whole recipe as TOML that loads to the same curation, once secrets are given again; without them it is refused.
 fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
     let mut out = String::new();
     for row in loaded.rows().iter().filter(|row| row.path != "stage" && !row.path.starts_with("stage.")) {
@@ -301,7 +302,7 @@ fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
             let source = loaded.source(&format!("stage.{index}.{key}"));
             let source = source.map_or("default".to_owned(), ToString::to_string);
             // A secret does not belong into a file that is passed on with the data.
-            let hidden = toml::Value::String("hidden; give it again".to_owned());
+            let hidden = toml::Value::String(PiiOptions::HIDDEN_SALT.to_owned());
             let secret = key == "salt" && value.as_str().is_some_and(|salt| !salt.is_empty());
             let value = if secret { &hidden } else { value };
             out.push_str(&format!("{key} = {value}  # {}\n", source.replace(['\n', '\r'], "?")));

@@ -221,6 +221,29 @@ fn the_resolved_recipe_loads_to_the_same() {
     assert!(wanted == bytes_of(out.path()));
 }
 
+/// A secret is not saved with the recipe, and what stands in its place is not taken for one.
+#[test]
+fn a_saved_recipe_asks_for_its_secret() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let stage = r#"stage=[{use="pii", action="replace", salt="of mine"}]"#;
+    let first = pipeline(input.path(), out.path(), &[stage]).unwrap();
+    let text = first.resolved();
+    assert!(!text.contains("of mine"), "{text}");
+    let again = |sets: &[String]| {
+        let loaded = Loaded::<Recipe>::load(Layers::new().text("again", text).sets(sets)).unwrap();
+        Pipeline::new(&loaded)
+    };
+    let said = again(&[]).err().unwrap().to_string();
+    assert!(said.contains("recipe again, line ") && said.contains("`stage.0.salt`"), "{said}");
+    assert!(said.contains("since it is secret; give the same text again"), "{said}");
+    let given = again(&["stage.pii.salt=of mine".to_owned()]).unwrap();
+    assert!(!given.resolved().contains("of mine"));
+    run(&first, &options(1)).unwrap();
+    let wanted = bytes_of(out.path());
+    run(&given, &options(1)).unwrap();
+    assert!(wanted == bytes_of(out.path()));
+}
+
 const WHOLE: &str = r#"
 memory = "96MiB"
 

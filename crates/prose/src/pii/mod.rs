@@ -50,7 +50,7 @@ impl Pii {
     ///
     /// # Errors
     /// [`Error::Option`] when no entity is asked for, or when values are to be hashed without a salt: hashes of phone
-    /// numbers or names are guessed by trying all.
+    /// numbers or names are guessed by trying all. When the salt is [`PiiOptions::HIDDEN_SALT`].
     pub fn new(options: &PiiOptions) -> Result<Pii, Error> {
         let refused = |key: &str, found: &str, advice: &str| Error::Option {
             piece: "pii",
@@ -66,6 +66,13 @@ impl Pii {
                 "salt",
                 "empty",
                 "give a secret text; hashes without one are guessed by trying all values",
+            ));
+        }
+        if options.salt == PiiOptions::HIDDEN_SALT {
+            return Err(refused(
+                "salt",
+                "not in this file, since it is secret",
+                "give the same text again behind the file, as stage.NAME.salt=...",
             ));
         }
         Ok(Pii {
