@@ -91,6 +91,14 @@ pub fn load(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     Ok(loaded)
 }
 
+/// An error about a recipe's value, with the place where that was written.
+pub fn placed(loaded: &Loaded<Recipe>, error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(fathom_train::Error::Recipe { key, message }) => loaded.refuse(key, message).into(),
+        _ => error,
+    }
+}
+
 /// Loads layers into a recipe with at least one stage, to be looked at.
 pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     let mut loaded: Loaded<Recipe> = Loaded::load(layers).map_err(|error| match error {

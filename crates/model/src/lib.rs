@@ -43,7 +43,7 @@ pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
 pub use patch::{Patch, patches};
 pub use pieces::Piece;
-pub use portion::{Holding, Holdings, Portion, Shard, Weight};
+pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};
 pub use stages::StageLayers;

@@ -320,8 +320,8 @@ impl Model {
         disk: Option<Rc<StateDisk>>,
         portion: Portion,
     ) -> (Model, Params) {
-        if let Err(message) = portion.check(spec) {
-            panic!("{message}");
+        if let Err(misfit) = portion.check(spec) {
+            panic!("{misfit}");
         }
         device.pool.enter("weights", -1);
         let (replicas, same_experts) =

@@ -1,5 +1,6 @@
 //! What of a model one rank holds: some layers, and a part of each weight.
 
+use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::{Axis, Mesh};
@@ -93,7 +94,7 @@ impl Portion {
     ///
     /// # Errors
     /// What does not divide, and which sizes would.
-    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+    pub fn check(&self, spec: &Spec) -> Result<(), Misfit> {
         let tp = self.tp;
         self.check_experts(spec)?;
         let mut sizes = vec![("heads", spec.heads), ("kv_heads", spec.kv_heads)];
@@ -105,45 +106,43 @@ impl Portion {
             if !size.is_multiple_of(tp) {
                 let good: Vec<String> =
                     (1..=spec.kv_heads).filter(|tp| fits(*tp)).map(|tp| tp.to_string()).collect();
-                return Err(format!(
-                    "mesh.tp={tp} does not divide {name}={size}; tp may be {}",
-                    good.join(", ")
-                ));
+                let message = format!("{tp} does not divide {name}={size}; it may be {}", good.join(", "));
+                return Err(Misfit { axis: Axis::Tp, message });
             }
         }
         Ok(())
     }
 
     /// Whether experts can be dealt out like this.
-    fn check_experts(&self, spec: &Spec) -> Result<(), String> {
+    fn check_experts(&self, spec: &Spec) -> Result<(), Misfit> {
         let Portion { ep, etp, .. } = *self;
         let Some(moe) = &spec.moe else {
-            return match ep * etp {
-                1 => Ok(()),
-                _ => {
-                    Err(format!("{} has no experts: mesh.ep={ep} and mesh.etp={etp} must be 1", spec.family))
-                }
+            let Some((axis, size)) =
+                [(Axis::Ep, ep), (Axis::Etp, etp)].into_iter().find(|(_, size)| *size > 1)
+            else {
+                return Ok(());
             };
+            let message = format!("{size} ranks share experts, and {} has none; it must be 1", spec.family);
+            return Err(Misfit { axis, message });
         };
         for (axis, size, name, of) in
-            [("ep", ep, "experts", moe.experts), ("etp", etp, "columns of an expert", moe.ffn)]
+            [(Axis::Ep, ep, "experts", moe.experts), (Axis::Etp, etp, "columns of an expert", moe.ffn)]
         {
             if !of.is_multiple_of(size) {
                 let good = (1..=of.min(64)).filter(|size| of.is_multiple_of(*size));
                 let good: Vec<String> = good.map(|size| size.to_string()).collect();
-                return Err(format!(
-                    "mesh.{axis}={size} does not divide {of} {name}; {axis} may be {}",
-                    good.join(", ")
-                ));
+                let message = format!("{size} does not divide {of} {name}; it may be {}", good.join(", "));
+                return Err(Misfit { axis, message });
             }
         }
-        match etp > 1 && moe.expert_bias && !moe.transposed {
-            true => Err(format!(
-                "{}: biases of experts [gate | up] cannot be parted by mesh.etp={etp}",
+        if etp > 1 && moe.expert_bias && !moe.transposed {
+            let message = format!(
+                "{}'s biases of experts [gate | up] cannot be cut into {etp}; it must be 1",
                 spec.family
-            )),
-            false => Ok(()),
+            );
+            return Err(Misfit { axis: Axis::Etp, message });
         }
+        Ok(())
     }
 
     /// The specification of the part that this rank computes in its blocks: fewer heads and columns.
@@ -161,6 +160,21 @@ impl Portion {
     /// As [`Portion::share`], among the ranks that share an expert.
     fn expert_share(&self, len: usize) -> Range<usize> {
         len * self.etp_index / self.etp..len * (self.etp_index + 1) / self.etp
+    }
+}
+
+/// An axis of the mesh that a model cannot be spread over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Which.
+    pub axis: Axis,
+    /// Its size, what that does not divide, and which sizes would.
+    pub message: String,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.axis.name(), self.message)
     }
 }
 
@@ -433,6 +447,9 @@ mod tests {
         let chunks = |rank| Portion::of(&spec, &mesh(rank), 2).chunks;
         assert_eq!([chunks(0), chunks(1)], [vec![0..3, 5..7], vec![3..5, 7..9]]);
         let odd = Portion { tp: 3, ..Portion::whole(&spec) };
-        assert_eq!(odd.check(&spec).unwrap_err(), "mesh.tp=3 does not divide heads=2; tp may be 1, 2");
+        assert_eq!(
+            odd.check(&spec).unwrap_err().to_string(),
+            "tp: 3 does not divide heads=2; it may be 1, 2"
+        );
     }
 }

@@ -61,7 +61,7 @@ impl StageLayers {
             return Ok(());
         }
         Err(format!(
-            "mesh.layout gives {} stages with {sum} layers; the pipeline has {stages} stages and the model {layers} layers",
+            "{} stages with {sum} layers; the pipeline has {stages} stages and the model {layers} layers",
             given.len()
         ))
     }

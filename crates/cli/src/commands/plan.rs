@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{places, plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
-use crate::library::{layers, load};
+use crate::library::{layers, load, placed};
 use crate::{choices, device, pipeline, profiles};
 
 /// Runs the verb.
@@ -25,6 +25,10 @@ pub fn run(args: &args::Plan) -> Result<()> {
     }
     let loaded = load(layers)?;
     let recipe = &loaded.value;
+    plan(args, &loaded).map_err(|error| placed(&loaded, error))
+}
+
+fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
     let own = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
     if args.trace.is_some() && own == 1 {
         bail!(
@@ -35,7 +39,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
     let budgets = budgets(recipe, &profile, device::whole_budget());
     if let Some(path) = &args.html {
-        plan_page::write(args, &loaded, &profile, budgets, path)?;
+        plan_page::write(args, loaded, &profile, budgets, path)?;
     }
     let mut meshes = Vec::new();
     let specs = specs(recipe)?;

@@ -13,8 +13,8 @@ use fathom_train::recipe::Recipe;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::crew::Crew;
-use crate::library::{LIBRARY, layers, load};
-use crate::{args, commands, gpu, pipeline};
+use crate::library::{LIBRARY, layers, load, placed};
+use crate::{args, device, gpu, pipeline};
 
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
 pub const RESUME: u8 = 75;
@@ -117,8 +117,9 @@ fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .context("cannot watch for signals")?;
     }
-    let crew = Crew::assemble(flags, &loaded.value)?;
-    match pipeline::run(loaded, command.trim(), &stop, &crew)? {
+    let ended = Crew::assemble(flags, &loaded.value)
+        .and_then(|crew| pipeline::run(loaded, command.trim(), &stop, &crew));
+    match ended.map_err(|error| placed(loaded, error))? {
         Outcome::Finished => Ok(ExitCode::SUCCESS),
         Outcome::Interrupted => Ok(ExitCode::from(RESUME)),
     }

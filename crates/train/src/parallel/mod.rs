@@ -14,6 +14,7 @@ use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh};
 use fathom_tensor::{Device, Tensor};
 
 use self::stages::Order;
+use crate::error::{Error, Result};
 
 /// The ranks of a step, and which of them is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,18 +67,22 @@ impl Ranks {
     ///
     /// # Errors
     /// What does not divide, and what would.
-    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+    pub fn check(&self, spec: &Spec) -> Result<()> {
+        let refuse = |key: &str, message| Error::Recipe { key: format!("mesh.{key}"), message };
         let Grid { tp, cp, .. } = self.grid;
         let (layers, stages) = (spec.layers.len(), self.grid.pp * self.virtual_stages);
         if layers < stages && stages > 1 {
-            return Err(format!(
+            let message = format!(
                 "{layers} layers are fewer than the {stages} stages of the pipeline; mesh.pp times \
                  mesh.virtual_stages may be at most {layers}"
-            ));
+            );
+            return Err(refuse("pp", message));
         }
-        self.layout.check(layers, stages)?;
-        self.portion(spec, &self.imagined()).check(spec)?;
-        self.cp_comm.check(cp, spec.heads / tp, spec.kv_heads / tp)
+        self.layout.check(layers, stages).map_err(|message| refuse("layout", message))?;
+        let portion = self.portion(spec, &self.imagined());
+        portion.check(spec).map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
+        let comm = self.cp_comm.check(cp, spec.heads / tp, spec.kv_heads / tp);
+        comm.map_err(|message| refuse("cp_comm_type", message))
     }
 
     /// The part of a model that a rank has.

@@ -120,7 +120,7 @@ impl Draft<'_> {
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
         let mut how = stage::in_step(&self.recipe, self.index)?;
         how.ranks.rank = self.rank;
-        how.ranks.check(&spec).map_err(|message| Error::Recipe { key: "mesh".into(), message })?;
+        how.ranks.check(&spec)?;
         check_whole(&spec, &how)?;
         check_narrow(self.profile, &spec, &how)?;
         let dtype = match self.recipe.model.precision {

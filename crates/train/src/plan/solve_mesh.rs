@@ -99,10 +99,8 @@ impl Draft<'_> {
     pub fn solve_mesh(&self, gpus: usize) -> Result<MeshSolution> {
         let refuse = |message: String| Error::Recipe { key: "mesh".into(), message };
         if self.profile.rates.is_none() {
-            return Err(refuse(format!(
-                "the profile {} has no rates to tell meshes apart by",
-                self.profile.name
-            )));
+            let message = format!("{} has no rates to tell meshes apart by", self.profile.name);
+            return Err(Error::Recipe { key: "machine.profile".into(), message });
         }
         let mut own = self.clone();
         own.recipe.mesh = Default::default();

@@ -193,10 +193,10 @@ fn meshes_that_do_not_divide_are_refused() {
         draft.plan().unwrap_err().to_string()
     };
     let cases: [Refusal; 10] = [
-        (|recipe| recipe.mesh.tp = 8, "mesh: mesh.tp=8 does not divide kv_heads=4", "tp may be 1, 2, 4"),
+        (|recipe| recipe.mesh.tp = 8, "mesh.tp: 8 does not divide kv_heads=4", "it may be 1, 2, 4"),
         (|recipe| recipe.mesh.tp = 0, "mesh.tp", "at least 1"),
         (|recipe| recipe.mesh.dp = 2, "stage.0.micro_batches: 3 micro batches", "take a multiple of 2"),
-        (|recipe| recipe.mesh.pp = 7, "mesh: 6 layers are fewer", "7 stages"),
+        (|recipe| recipe.mesh.pp = 7, "mesh.pp: 6 layers are fewer", "7 stages"),
         (
             |recipe| (recipe.mesh.pp, recipe.mesh.virtual_stages) = (2, 2),
             "mesh.virtual_stages: 3 micro batches",
@@ -209,7 +209,11 @@ fn meshes_that_do_not_divide_are_refused() {
             "mesh.sharding: weights on disk",
             "no_shard",
         ),
-        (|recipe| (recipe.mesh.pp, recipe.mesh.layout) = (2, vec![3, 4]), "mesh: mesh.layout", "6 layers"),
+        (
+            |recipe| (recipe.mesh.pp, recipe.mesh.layout) = (2, vec![3, 4]),
+            "mesh.layout: 2 stages with 7 layers",
+            "6 layers",
+        ),
         (
             |recipe| {
                 recipe.stage[0].micro_batches = 4;

@@ -46,7 +46,7 @@ pub(super) fn run(args: &Bench, spec: &Spec, how: &InStep, tokens: usize, row: R
     }
     let recipe = recipe(args, tokens)?;
     let micro_batches = recipe.stage[0].micro_batches;
-    how.ranks.check(spec).map_err(anyhow::Error::msg).context("--mesh")?;
+    how.ranks.check(spec).context("--mesh")?;
     let dtype = device::dtype(&args.dtype)?;
     let rank = |device: &Device| {
         let portion = device::portion(device, spec, &how.ranks)?;

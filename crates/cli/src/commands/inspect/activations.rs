@@ -10,13 +10,16 @@ use serde_json::json;
 
 use crate::args;
 use crate::commands::plan::{budgets, specs};
-use crate::library::{layers, load};
+use crate::library::{layers, load, placed};
 use crate::{device, profiles};
 
 /// Runs the verb.
 pub fn run(args: &args::InspectRecipe) -> Result<()> {
     let loaded = load(layers(&args.recipe, &args.settings))?;
-    let recipe = &loaded.value;
+    inspect(args, &loaded.value).map_err(|error| placed(&loaded, error))
+}
+
+fn inspect(args: &args::InspectRecipe, recipe: &Recipe) -> Result<()> {
     let profile = profiles::of(&recipe.machine)?;
     let budgets = budgets(recipe, &profile, device::default_budget());
     for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {

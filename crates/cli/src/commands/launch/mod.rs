@@ -16,7 +16,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 
 use crate::args::{Job, Launch, Machines};
-use crate::library::{LIBRARY, layers, load};
+use crate::library::{LIBRARY, layers, load, placed};
 
 /// Runs the verb.
 pub fn run(on: &Launch) -> Result<ExitCode> {
@@ -47,7 +47,8 @@ struct Spread {
 impl<'a> Work<'a> {
     fn of(job: &'a Job) -> Result<Work<'a>> {
         let loaded = load(layers(&job.recipe, &job.settings))?;
-        let ranks = stage::ranks(&loaded.value, 0)?.grid.ranks();
+        let ranks =
+            stage::ranks(&loaded.value, 0).map_err(|error| placed(&loaded, error.into()))?.grid.ranks();
         let file = PathBuf::from(&job.recipe);
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let named = loaded.value.run.name.clone();
