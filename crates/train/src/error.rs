@@ -4,34 +4,39 @@ use std::path::PathBuf;
 
 use fathom_base::human;
 
+use crate::plan::Resource;
+
 /// Errors of a run. Everything saved before stays valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The plan says that a stage does not fit.
     #[error(
-        "stage `{stage}` needs {} of {of} and the budget is {}; its memory peaks in {peak_op}. {remedy}",
+        "stage `{stage}` needs {} of {of} and the budget is {}{}. {remedy}",
         human::bytes(*needed_bytes),
-        human::bytes(*budget_bytes)
+        human::bytes(*budget_bytes),
+        peak_op.as_ref().map_or(String::new(), |op| format!("; its memory peaks in {op}"))
     )]
     DoesNotFit {
         /// Name of the stage.
         stage: String,
-        /// Of what it needs too much: memory, the host's, or disk.
-        of: &'static str,
+        /// Of what it needs too much.
+        of: Resource,
         /// Planned peak of it.
         needed_bytes: u64,
         /// What there is.
         budget_bytes: u64,
-        /// Where the peak is.
-        peak_op: String,
+        /// Where memory peaks, if that is short.
+        peak_op: Option<String>,
         /// What would make it fit.
         remedy: String,
     },
     /// Loss or gradient is not a number.
     #[error(
-        "step {step}: loss {loss}, gradient norm {norm}: not finite. The update was skipped and the last checkpoint is unharmed; lower \
-         optimizer.lr, set optimizer.clip=1.0, or use model.precision=\"f32\" to find the cause"
+        "step {step}: loss {loss}, gradient norm {norm}: not finite. The update was skipped; {}. Lower optimizer.lr{}, or use \
+         model.precision=\"f32\" to find the cause",
+        saved.map_or("nothing was saved yet".into(), |saved| format!("the checkpoint of step {saved} is unharmed")),
+        if *clipped { "" } else { ", set optimizer.clip=1.0" }
     )]
     NotFinite {
         /// The step.
@@ -40,6 +45,10 @@ pub enum Error {
         loss: f64,
         /// Gradient norm.
         norm: f64,
+        /// The step of the last checkpoint.
+        saved: Option<u64>,
+        /// Whether gradients are clipped.
+        clipped: bool,
     },
     /// A rank is gone, or ranks went apart.
     #[error(transparent)]

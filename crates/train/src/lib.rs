@@ -34,7 +34,7 @@ pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
 pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
-    MeshPlan, MeshSolution, OfRank, Plan, Row, Settled, Solution, Why, Workload, distinct, plan,
+    MeshPlan, MeshSolution, OfRank, Plan, Resource, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
 pub use recipe_check::{check, check_lengths};
 pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};

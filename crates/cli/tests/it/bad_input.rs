@@ -177,7 +177,7 @@ fn impossible_benchmarks() {
 }
 
 /// A tiny quickstart with one more setting.
-fn refused_run(settings: &[&str], names: &[&str]) {
+fn refused_run(settings: &[&str], names: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     crate::run::write_text(&at("text"));
@@ -187,15 +187,22 @@ fn refused_run(settings: &[&str], names: &[&str]) {
         .into_iter()
         .chain(crate::run::TINY.map(String::from))
         .chain(settings.iter().map(|s| s.to_string()));
-    refused(all, names);
+    refused(all, names)
 }
 
 #[test]
 fn a_run_that_does_not_fit_is_told_by_the_plan() {
-    refused_run(&["machine.memory_bytes=100000"], &["stage `warm` needs", "the budget is 97.7 KiB"]);
+    refused_run(
+        &["machine.memory_bytes=100000"],
+        &["stage `warm` needs", "of memory and the budget is 97.7 KiB; its memory peaks in "],
+    );
 }
 
 #[test]
 fn a_loss_that_is_not_a_number_ends_the_run() {
-    refused_run(&["optimizer.lr=1e30", "optimizer.clip=none"], &["not finite", "optimizer.lr"]);
+    let said = refused_run(
+        &["optimizer.lr=1e30", "optimizer.clip=none"],
+        &["not finite", "nothing was saved yet. Lower optimizer.lr, set optimizer.clip=1.0, or"],
+    );
+    assert!(!said.contains("unharmed"), "{said}");
 }

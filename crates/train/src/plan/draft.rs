@@ -1,6 +1,7 @@
 //! A stage of a recipe that can be planned, changed and planned again.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::Path;
 
 use fathom_base::human;
@@ -28,6 +29,27 @@ pub struct Budgets {
     pub disk: u64,
 }
 
+/// What a step takes bytes of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// The machine's memory.
+    Memory,
+    /// The host's memory.
+    Host,
+    /// Disk.
+    Disk,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Memory => "memory",
+            Resource::Host => "the host's memory",
+            Resource::Disk => "disk",
+        })
+    }
+}
+
 impl Budgets {
     /// So much memory, what the profile says of a host, and of the disk behind `folder` what the recipe allows, else most
     /// of what is free.
@@ -49,16 +71,16 @@ impl Budgets {
         over.into_iter().max().unwrap_or(0)
     }
 
-    /// What a step takes more of than there is: its name, the bytes taken and those that there are.
-    pub fn lack(&self, plan: &Plan) -> Option<(&'static str, u64, u64)> {
+    /// What a step takes more of than there is: the bytes taken and those that there are.
+    pub fn lack(&self, plan: &Plan) -> Option<(Resource, u64, u64)> {
         self.uses(plan).into_iter().find(|(_, used, budget)| used > budget)
     }
 
-    fn uses(&self, plan: &Plan) -> [(&'static str, u64, u64); 3] {
+    fn uses(&self, plan: &Plan) -> [(Resource, u64, u64); 3] {
         [
-            ("memory", plan.usage.peak_reserved, self.memory),
-            ("the host's memory", plan.host_peak_bytes, self.host),
-            ("disk", plan.disk_peak_bytes, self.disk),
+            (Resource::Memory, plan.usage.peak_reserved, self.memory),
+            (Resource::Host, plan.host_peak_bytes, self.host),
+            (Resource::Disk, plan.disk_peak_bytes, self.disk),
         ]
     }
 }
@@ -188,7 +210,7 @@ impl Draft<'_> {
             of,
             needed_bytes,
             budget_bytes,
-            peak_op: settled.plan.usage.peak_op,
+            peak_op: (of == Resource::Memory).then_some(settled.plan.usage.peak_op),
             remedy: remedy(&self.rescues(RESCUES)?),
         })
     }

@@ -26,7 +26,7 @@ use fathom_tensor::mesh::{Waits, Wires};
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
-pub use draft::{Budgets, Draft, Settled};
+pub use draft::{Budgets, Draft, Resource, Settled};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
 pub use gantt::{Bar, Gantt};

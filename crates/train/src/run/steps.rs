@@ -176,7 +176,13 @@ impl Run<'_> {
         self.metrics.write(&Event::Step(event.clone()))?;
         // A step without a token to train on is skipped too, and finite.
         if skipped != 0.0 && !(mean.is_finite() && norm.is_finite()) {
-            return Err(Error::NotFinite { step: event.step, loss: event.loss, norm: event.grad_norm });
+            return Err(Error::NotFinite {
+                step: event.step,
+                loss: event.loss,
+                norm: event.grad_norm,
+                saved: self.checkpoints.latest(),
+                clipped: self.recipe.optimizer.clip.is_some(),
+            });
         }
         let stage_step = self.progress.stage_step - (self.progress.step - event.step);
         hooks.step(&event, stage_step, running.steps)

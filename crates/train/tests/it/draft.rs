@@ -133,7 +133,7 @@ fn a_refusal_names_what_is_short() {
     let budgets = Budgets { memory: u64::MAX, host: 0, disk: 1 << 20 };
     let draft = Draft { profile: &profile, spec: &spec, recipe, index: 0, budgets, rank: 0 };
     let error = draft.check().unwrap_err().to_string();
-    assert!(error.contains("of disk and the budget is 1.00 MiB"), "{error}");
+    assert!(error.contains("of disk and the budget is 1.00 MiB. "), "{error}");
 }
 
 #[test]
