@@ -67,10 +67,22 @@ pub struct Places {
 /// the number of tokens.
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
+/// The norms before and after sub-layers; those of heads are attention's own.
+const NORMS: [&str; 8] = [
+    "attn.norm",
+    "attn.norm.stats",
+    "attn.post_norm",
+    "attn.post_norm.stats",
+    "mlp.norm",
+    "mlp.norm.stats",
+    "mlp.post_norm",
+    "mlp.post_norm.stats",
+];
+
 /// Modules by Megatron's names, and the activations that belong to each.
 const MODULES: [(&str, &[&str]); 10] = [
     ("core_attn", &ATTENTION),
-    ("layernorm", &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"]),
+    ("layernorm", &NORMS),
     ("mlp", &["mlp.*"]),
     ("mlp_act", &["mlp.act"]),
     ("moe", &["moe.*"]),
@@ -235,9 +247,12 @@ mod tests {
         assert_eq!(linear.place(3, "block.in"), Place::Keep);
         assert_eq!(Places::none().place(0, "mlp.act"), Place::Keep);
         let selective = Places::selective(&["mlp".into()]).unwrap();
-        assert_eq!(selective.place(0, "mlp.gate_up"), Place::Recompute);
+        assert_eq!(selective.place(0, "mlp.up"), Place::Recompute);
         assert_eq!(selective.place(0, "attn.q"), Place::Keep);
         assert!(Places::selective(&["mpl".into()]).unwrap_err().contains("mpl"));
+        let norms = Places::selective(&["layernorm".into()]).unwrap();
+        assert_eq!(norms.place(0, "mlp.post_norm.stats"), Place::Recompute);
+        assert_eq!(norms.place(0, "attn.q.norm"), Place::Keep);
         let disk = linear.offload(&["core_attn".into()], Place::Disk).unwrap();
         assert!(disk.uses(Place::Disk) && !disk.uses(Place::Host));
         assert_eq!(disk.place(0, "attn.lse"), Place::Disk);
