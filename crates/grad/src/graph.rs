@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use fathom_tensor::DType;
+use fathom_tensor::mesh::Mesh;
 
 use crate::op::{Desc, Op};
 use crate::params::{ParamId, Params};
@@ -96,6 +97,13 @@ pub struct Spread {
 impl Spread {
     /// One rank.
     pub const NONE: Spread = Spread { ranks: 1, rows: false, ep: 1, etp: 1 };
+
+    /// How the ranks of a mesh share it.
+    pub fn of(mesh: &Mesh) -> Spread {
+        let grid = mesh.grid();
+        let rows = grid.sequence_parallel && grid.tp > 1;
+        Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp }
+    }
 
     /// Ranks over which rows between sub-layers are shared.
     pub fn share(self) -> usize {
@@ -225,8 +233,8 @@ impl Graph {
         units
     }
 
-    /// The distinct activation names with columns and type, in program order.
-    pub fn activations(&self) -> impl Iterator<Item = &Info> {
-        self.values.iter()
+    /// All values with what is known of them, in program order.
+    pub fn activations(&self) -> impl Iterator<Item = (Val, &Info)> {
+        self.values.iter().enumerate().map(|(at, info)| (Val(at as u32), info))
     }
 }

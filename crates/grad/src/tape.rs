@@ -29,9 +29,7 @@ pub struct Scope<'a> {
 impl Scope<'_> {
     /// How ranks share the work.
     pub fn spread(&self) -> Spread {
-        let grid = self.device.mesh.grid();
-        let rows = grid.sequence_parallel && grid.tp > 1;
-        Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp }
+        Spread::of(&self.device.mesh)
     }
 }
 

@@ -5,16 +5,22 @@ use std::sync::Arc;
 
 use fathom_base::metrics::events;
 use fathom_grad::schedule::{At, Schedule};
-use fathom_grad::{Ctx, Desc, Params, Place, Places, Segments, Spread, Val};
-use fathom_model::{Model, Spec};
+use fathom_grad::{Ctx, Desc, Info, Params, Place, Places, Segments, Spread, Val};
+use fathom_model::{Model, Portion, Spec};
+use fathom_tensor::mesh::{Grid, Mesh};
 use fathom_tensor::spill::Codec;
 use fathom_tensor::{Category, DType, Device, Meta, Profile, Tensor};
+
+use crate::parallel::Ranks;
+use crate::plan::Workload;
 
 /// One activation of one segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activation {
     /// Its name.
     pub name: &'static str,
+    /// Its rows: the rank's tokens, or its share of them.
+    pub rows: usize,
     /// Its columns.
     pub cols: usize,
     /// Its type.
@@ -23,7 +29,7 @@ pub struct Activation {
     pub place: Place,
     /// True if it is there from forward to backward; a kept value that no gradient needs is not.
     pub held: bool,
-    /// Bytes for all tokens.
+    /// Bytes for all of the rank's tokens.
     pub bytes: u64,
 }
 
@@ -47,7 +53,7 @@ impl Segment {
     }
 }
 
-/// The activations of one micro batch of `tokens` tokens, in program order.
+/// The activations of one micro batch of `tokens` tokens on one rank, in program order.
 pub fn activations(
     profile: &Profile,
     spec: &Spec,
@@ -55,8 +61,29 @@ pub fn activations(
     places: &Places,
     tokens: usize,
 ) -> Vec<Segment> {
-    let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
-    let (model, params) = Model::declare(&device, spec, dtype);
+    on_mesh(Mesh::alone(), profile, (spec, dtype), places, tokens)
+}
+
+impl Workload<'_> {
+    /// The activations of one micro batch on the first rank of each stage of the pipeline, layer by layer, in program order.
+    pub fn activations(&self) -> Vec<Segment> {
+        let grid = Grid { pp: 1, ..self.how.ranks.grid };
+        let stage = Ranks { grid, rank: 0, ..self.how.ranks };
+        let tokens = self.tokens / grid.cp;
+        on_mesh(stage.imagined(), self.profile, (&self.spec, self.dtype), &self.how.places, tokens)
+    }
+}
+
+fn on_mesh(
+    mesh: Mesh,
+    profile: &Profile,
+    (spec, dtype): (&Spec, DType),
+    places: &Places,
+    tokens: usize,
+) -> Vec<Segment> {
+    let device = Device::on_mesh(Arc::new(Meta::new(profile.clone())), u64::MAX, mesh);
+    let portion = Portion::of(spec, &device.mesh, 1);
+    let (model, params) = Model::declare_part(&device, spec, dtype, None, portion);
     let mut recorder =
         Recorder { device: &device, params: &params, places, tokens, grads: false, segments: Vec::new() };
     model.forward(&mut recorder);
@@ -112,35 +139,29 @@ impl<'a> Segments<'a> for Recorder<'a> {
 
     fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
         let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
-        let graph = Ctx::record(self.params, Spread::NONE, input, body);
+        let graph = Ctx::record(self.params, Spread::of(&self.device.mesh), input, body);
         let at =
             At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away, split: false };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
-        // Values are numbered in the order in which they appear: the input, then what each operation makes.
-        let vals =
-            || graph.input.into_iter().chain(graph.nodes.iter().flat_map(|node| node.outs.iter().copied()));
-        let activations: Vec<Activation> = vals()
-            .zip(graph.activations())
-            .map(|(val, info)| Activation {
-                name: info.name,
-                cols: info.cols,
-                dtype: info.dtype,
-                place: self.places.place(layer, info.name),
-                held: if Some(val) == graph.input {
-                    schedule.keeps_input
-                } else {
-                    schedule.kept.contains(&val)
-                },
-                bytes: self.tokens as u64 * info.cols as u64 * info.dtype.bytes() as u64,
-            })
-            .collect();
+        let rows = |info: &Info| if info.total { 1 } else { self.tokens / info.share };
+        let activation = |(val, info): (Val, &Info)| Activation {
+            name: info.name,
+            rows: rows(info),
+            cols: info.cols,
+            dtype: info.dtype,
+            place: self.places.place(layer, info.name),
+            held: if Some(val) == graph.input { schedule.keeps_input } else { schedule.kept.contains(&val) },
+            bytes: (rows(info) * info.cols * info.dtype.bytes()) as u64,
+        };
+        let activations: Vec<Activation> = graph.activations().map(activation).collect();
         match self.segments.last_mut() {
             Some(last) if last.activations == activations && layer >= 0 => last.layers.push(layer),
             _ => self.segments.push(Segment { layers: vec![layer], activations }),
         }
-        let out = vals().zip(graph.activations()).find(|(val, _)| *val == graph.output);
-        let (cols, dtype) = out.map_or((0, DType::F32), |(_, info)| (info.cols, info.dtype));
-        self.device.empty(self.tokens, cols, dtype, Category::Activations)
+        let out = graph.activations().find(|(val, _)| *val == graph.output);
+        let (rows, cols, dtype) =
+            out.map_or((0, 0, DType::F32), |(_, info)| (rows(info), info.cols, info.dtype));
+        self.device.empty(rows, cols, dtype, Category::Activations)
     }
 }

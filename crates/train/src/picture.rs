@@ -6,7 +6,7 @@ use fathom_grad::{Place, Places};
 use fathom_model::Caps;
 use fathom_tensor::Category;
 
-use crate::activations::{activations, placement_event};
+use crate::activations::placement_event;
 use crate::plan::{Plan, Workload};
 use crate::recipe::Recipe;
 use crate::step::InStep;
@@ -30,7 +30,7 @@ impl Subject<'_> {
     /// The plan, the memory along a step, and the places, for the log; and how many points a recording of a whole step
     /// would have. `step` is how many updates were done before.
     pub fn events(&self, plan: &Plan, step: u64) -> (Vec<Event>, usize) {
-        let Workload { profile, spec, dtype, how, micro_batches, tokens } = &self.work;
+        let Workload { profile, how, micro_batches, tokens, .. } = &self.work;
         let marks = self.work.run(true).1;
         let points = marks.len() * micro_batches.div_ceil(timeline::SHOWN);
         let timeline = events::MemoryTimeline {
@@ -40,11 +40,11 @@ impl Subject<'_> {
             planned_peak_bytes: plan.usage.peak_live,
             ..timeline::of(marks)
         };
-        let segments = activations(profile, spec, *dtype, &how.places, *tokens);
+        let segments = self.work.activations();
         let events = vec![
             Event::Plan(plan_event(self.stage, &profile.name, plan)),
             Event::PlanTimeline(timeline),
-            Event::Placement(placement_event(self.stage, &how.places, *tokens, &segments)),
+            Event::Placement(placement_event(self.stage, &how.places, tokens / how.ranks.grid.cp, &segments)),
         ];
         (events, points)
     }

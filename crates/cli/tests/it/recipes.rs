@@ -83,6 +83,15 @@ fn activations_have_names_and_places() {
     assert_eq!(find("mlp.act")["place"], "recompute");
     let table = good(["inspect", "activations", "llama3-8b-128k"]);
     assert!(table.contains("layers 0 to 31") && table.contains("attn.lse"), "{table}");
+    // A rank of a mesh has a part of the tokens, of the heads and of the rows between sub-layers.
+    let mesh = ["inspect", "activations", "llama3-8b-128k", "mesh.tp=8", "mesh.cp=4", "mesh.pp=2"];
+    let list = rows(&good([&mesh[..], &["--json"]].concat()));
+    let shape = |name: &str| list.iter().find(|row| row["name"] == name).unwrap()["shape"].clone();
+    assert_eq!(shape("attn.out"), serde_json::json!([131_072 / 4, 4096 / 8]));
+    assert_eq!(shape("block.in"), serde_json::json!([131_072 / 4 / 8, 4096]));
+    let table = good(mesh);
+    assert!(table.contains("what one of 64 ranks has of each layer (pp=2 dp=1 cp=4 tp=8)"), "{table}");
+    assert!(table.contains("layers 0 to 31"), "{table}");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use fathom_base::human;
 use fathom_grad::Place;
-use fathom_train::activations::{Activation, Segment, activations};
+use fathom_train::activations::{Activation, Segment};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Draft, stage};
+use fathom_train::{Draft, Workload};
 use serde_json::json;
 
 use crate::args;
@@ -24,14 +24,11 @@ fn inspect(args: &args::InspectRecipe, recipe: &Recipe) -> Result<()> {
     let budgets = budgets(recipe, &profile, device::default_budget());
     for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {
         let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets, rank: 0 };
-        let places = draft.settle()?.how.places;
-        let spec = stage::extend(&spec, table, index)?;
-        let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
-        let dtype = device::precision(recipe.model.precision);
-        let segments = activations(&profile, &spec, dtype, &places, tokens);
+        let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
+        let segments = work.activations();
         match args.json {
-            true => print_json(recipe, index, tokens, &segments),
-            false => print_stage(recipe, index, tokens, &segments),
+            true => print_json(&table.name, &segments),
+            false => print_stage(&table.name, &work, &segments),
         }
     }
     Ok(())
@@ -47,13 +44,18 @@ fn title(segment: &Segment) -> String {
     }
 }
 
-fn print_stage(recipe: &Recipe, index: usize, tokens: usize, segments: &[Segment]) {
-    println!("stage {}: {} tokens in a micro batch", recipe.stage[index].name, human::grouped(tokens as u64));
+fn print_stage(stage: &str, work: &Workload<'_>, segments: &[Segment]) {
+    let grid = work.how.ranks.grid;
+    let part = match grid.ranks() {
+        1 => String::new(),
+        ranks => format!("; what one of {ranks} ranks has of each layer ({grid})"),
+    };
+    println!("stage {stage}: {} tokens in a micro batch{part}", human::grouped(work.tokens as u64));
     for segment in segments {
         println!("\n  {}", title(segment));
         for activation in &segment.activations {
-            let Activation { name, cols, dtype, place, held, bytes } = activation;
-            let shape = format!("[{tokens}, {cols}]");
+            let Activation { name, rows, cols, dtype, place, held, bytes } = activation;
+            let shape = format!("[{rows}, {cols}]");
             let held = if *held { "held" } else { "" };
             println!(
                 "    {name:<22} {shape:>20} {:<5} {:>10}  {:<10} {held}",
@@ -81,14 +83,14 @@ fn held(segments: &[Segment]) -> u64 {
         .sum()
 }
 
-fn print_json(recipe: &Recipe, index: usize, tokens: usize, segments: &[Segment]) {
+fn print_json(stage: &str, segments: &[Segment]) {
     for segment in segments {
-        for Activation { name, cols, dtype, place, held, bytes } in &segment.activations {
+        for Activation { name, rows, cols, dtype, place, held, bytes } in &segment.activations {
             let row = json!({
-                "stage": recipe.stage[index].name,
+                "stage": stage,
                 "layers": segment.layers,
                 "name": name,
-                "shape": [tokens, *cols],
+                "shape": [rows, cols],
                 "dtype": dtype,
                 "bytes": bytes,
                 "place": place.name(),
