@@ -1,7 +1,7 @@
 //! The one training loop.
 //!
-//! Pretraining, context extension and tuning differ in a source of batches and an objective; everything else is
-//! [`Trainer::step`]. A plan is that very step on the machine without data.
+//! A stage draws packed samples of token stores and minimises the cross-entropy of the next token; pretraining and context
+//! extension differ in lengths, rotary frequencies and data. Everything else is [`Trainer::step`]. A plan is that very step on the machine without data.
 //!
 //! This crate knows nothing of HTTP or serving.
 #![deny(missing_docs)]
@@ -39,6 +39,5 @@ pub use plan::{
 pub use recipe_check::{check, check_lengths};
 pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
-pub use source::{Samples, Shape, Source, append};
 pub use state::{open_state_disk, state_disk_bytes};
 pub use step::{InStep, MicroBatch, StepResult, Trainer};

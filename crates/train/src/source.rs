@@ -1,23 +1,10 @@
 //! Where a run's micro batches come from.
 
-use fathom_text::loader::Loader;
+use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, Packed};
 
 use crate::error::{Error, Result};
 use crate::step::MicroBatch;
-
-/// Gives micro batches without end, from a position that can be saved.
-pub trait Source {
-    /// The next micro batch.
-    ///
-    /// # Errors
-    /// From the data's own edges.
-    fn next(&mut self) -> Result<MicroBatch>;
-    /// The position after the last micro batch given.
-    fn cursor(&self) -> serde_json::Value;
-    /// Seconds that all calls of [`Source::next`] waited for data.
-    fn wait_s(&self) -> f64;
-}
 
 /// What a stage's micro batches are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +21,7 @@ pub struct Shape {
     pub one_length: bool,
 }
 
-/// Samples of token stores, a fixed number in each micro batch.
+/// Samples of token stores, a fixed number in each micro batch: without end, from a position that can be saved.
 pub struct Samples {
     loader: Loader,
     shape: Shape,
@@ -45,10 +32,12 @@ impl Samples {
     pub fn new(loader: Loader, shape: Shape) -> Samples {
         Samples { loader, shape }
     }
-}
 
-impl Source for Samples {
-    fn next(&mut self) -> Result<MicroBatch> {
+    /// The next micro batch.
+    ///
+    /// # Errors
+    /// More documents than masks have room for.
+    pub fn micro_batch(&mut self) -> Result<MicroBatch> {
         let mut micro = MicroBatch::default();
         for _ in 0..self.shape.samples {
             append(&mut micro, &self.loader.next());
@@ -59,12 +48,13 @@ impl Source for Samples {
         self.shape.check(micro)
     }
 
-    fn cursor(&self) -> serde_json::Value {
-        // A cursor is plain data; serialising it cannot fail.
-        serde_json::to_value(self.loader.cursor()).unwrap_or_default()
+    /// The position after the last micro batch given.
+    pub fn cursor(&self) -> &Cursor {
+        self.loader.cursor()
     }
 
-    fn wait_s(&self) -> f64 {
+    /// Seconds that all calls of [`Samples::micro_batch`] waited for data.
+    pub fn wait_s(&self) -> f64 {
         self.loader.total_wait_s()
     }
 }
@@ -98,7 +88,7 @@ fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
 }
 
 /// Appends a sample to the stream.
-pub fn append(micro: &mut MicroBatch, packed: &Packed) {
+fn append(micro: &mut MicroBatch, packed: &Packed) {
     let start = micro.ids.len();
     micro.ids.extend(packed.tokens.iter().map(|id| *id as i32));
     micro.labels.extend(&packed.labels);

@@ -272,7 +272,7 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
 }
 
 /// What a stage's micro batches are like.
-pub fn shape(recipe: &Recipe, index: usize) -> Shape {
+pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     let (stage, mesh) = (&recipe.stage[index], &recipe.mesh);
     let samples = stage.samples_per_micro_batch.max(1);
     // Ranks that share a micro batch's tokens, or send each other their rows, count on lengths that they know.

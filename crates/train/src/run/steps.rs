@@ -9,7 +9,6 @@ use fathom_tensor::mesh::Axis;
 use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
 use crate::error::{Error, Result};
 use crate::plan::drift;
-use crate::source::Source;
 use crate::stage;
 use crate::step::MicroBatch;
 
@@ -56,7 +55,7 @@ impl Run<'_> {
         let own = mesh.index(Axis::Dp) * share..(mesh.index(Axis::Dp) + 1) * share;
         let mut micro = Vec::with_capacity(share);
         for index in 0..all {
-            let next = running.source.next()?;
+            let next = running.source.micro_batch()?;
             if own.contains(&index) {
                 micro.push(next);
             }
@@ -125,7 +124,7 @@ impl Run<'_> {
         progress.tokens += tokens;
         progress.time_s += step_s;
         progress.stage_time_s += step_s;
-        progress.cursor = serde_json::from_value(running.source.cursor()).ok();
+        progress.cursor = Some(running.source.cursor().clone());
         let event = events::Step {
             step: progress.step,
             stage: running.index as u64,
