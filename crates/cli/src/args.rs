@@ -99,9 +99,8 @@ pub struct Quickstart {
     /// Folder of the run.
     #[arg(long, default_value = "out/quickstart")]
     pub out: PathBuf,
-    /// Your own text: files or folders of .txt .md .rs .html .jsonl .jsonl.zst .jsonl.gz .parquet. Recipe keys come before it, or
-    /// another flag lies between.
-    #[arg(long, num_args = 1..)]
+    /// Your own text: files or folders of .txt .md .rs .html .jsonl .jsonl.zst .jsonl.gz .parquet. May be repeated.
+    #[arg(long, value_name = "PATH")]
     pub data: Vec<PathBuf>,
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE", last = false)]
@@ -352,8 +351,8 @@ pub struct Generate {
 pub struct Eval {
     /// A run's folder, or a Hugging Face folder.
     pub model: PathBuf,
-    /// Text to measure on; the run's held-out documents if not given.
-    #[arg(long, num_args = 1..)]
+    /// Text to measure on, the run's held-out documents if not given. May be repeated.
+    #[arg(long, value_name = "PATH")]
     pub data: Vec<PathBuf>,
     /// Longest sequence; the model's own, up to 32768, if not given.
     #[arg(long)]

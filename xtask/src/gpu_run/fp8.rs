@@ -81,7 +81,6 @@ fn training(binary: &Path, out: &Path, format: &str, machine: &str) -> Command {
     command
         .args(["stage.0.blend=[{source='text',weight=1.0}]", "stage.1.blend=[{source='text',weight=1.0}]"]);
     command.args(["stage.2.seq_tokens=4096", "stage.2.min_doc_tokens=0"]);
-    // What follows --data are paths.
     command.args(["--data", "docs"]);
     command
 }

@@ -66,7 +66,6 @@ fn quickstart(binary: &Path, out: &Path, (precision, machine): (&str, &str), key
         "stage.2.min_doc_tokens=0",
     ]);
     command.args(keys);
-    // What follows --data are paths.
     command.args(["--data", "docs"]).stderr(Stdio::inherit());
     command
 }

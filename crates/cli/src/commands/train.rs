@@ -1,11 +1,10 @@
 //! `fathom train` and `fathom quickstart`.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
@@ -69,13 +68,6 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     // A fixed number of steps and no clock: two such runs are identical.
     let minutes = if args.steps.is_some() { "none".to_string() } else { args.minutes.to_string() };
     layers = layers.flag("--minutes", "run.minutes", &minutes);
-    if let Some(setting) = args.data.iter().find(|path| !path.exists() && is_setting(path)) {
-        bail!(
-            "--data: `{0}` is taken for a path, as is all that follows --data; write recipe keys before it: \
-             fathom quickstart {0} --data ...",
-            setting.display()
-        );
-    }
     if !args.data.is_empty() {
         let paths: Vec<String> =
             args.data.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
@@ -95,12 +87,6 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
 fn as_typed() -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     format!("fathom {}", words.join(" "))
-}
-
-/// Whether a text reads like `table.key=value`.
-fn is_setting(text: &Path) -> bool {
-    let text = text.to_string_lossy();
-    text.split_once('=').is_some_and(|(key, _)| key.contains('.') && !key.contains('/'))
 }
 
 fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode> {

@@ -67,7 +67,6 @@ fn flags_without_use_are_refused() {
     }
     refused(["doctor", "--rank", "0"], &["--rank", "--dist"]);
     refused(["plan", "quickstart", "--trace", "no/such/x.json"], &["--trace", "mesh"]);
-    refused(["quickstart", "--data", "text", "model.hidden=64"], &["`model.hidden=64`", "before it"]);
     refused(["curate", "stages", "fuzy"], &["fuzy", "did you mean"]);
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("nosuch");
