@@ -341,7 +341,7 @@ impl Job<'_> {
     fn stage_seconds(&self) -> Vec<f64> {
         let stages = &self.recipe.stage;
         let Some(minutes) = self.recipe.run.minutes else {
-            // Not asked for: without minutes every stage has its steps (`check_lengths`).
+            // Not asked for: without minutes every stage has its steps (`check_training`).
             return vec![60.0; stages.len()];
         };
         let left =

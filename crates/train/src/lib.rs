@@ -36,7 +36,7 @@ pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
     MeshPlan, MeshSolution, OfRank, Plan, Resource, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
-pub use recipe_check::{check, check_lengths};
+pub use recipe_check::{check, check_training};
 pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use state::{open_state_disk, state_disk_bytes};

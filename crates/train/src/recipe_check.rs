@@ -9,7 +9,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use crate::error::Result;
 use crate::needs_corpus;
-use crate::recipe::{FamilyName, Recipe, Stage};
+use crate::recipe::{FamilyName, Recipe, RopeType, Stage};
 
 /// What a number may be.
 #[derive(Clone, Copy)]
@@ -199,17 +199,28 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     ranks(loaded)
 }
 
-/// Refuses stages of which nothing says how long they are trained; a plan does without.
+/// Refuses what can be planned and not trained: stages of which nothing says how long they are trained, and a first one that
+/// extends a model where there is none yet.
 ///
 /// # Errors
 /// The first such stage.
-pub fn check_lengths(loaded: &Loaded<Recipe>) -> Result<()> {
+pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let endless = |stage: &Stage| stage.steps.is_none() && recipe.run.minutes.is_none();
-    match recipe.stage.iter().position(endless) {
-        Some(index) => {
-            let message = "is none, and so is run.minutes: nothing says how long the stage is trained; give one of the two";
-            refuse(loaded, &format!("stage.{index}.steps"), message)
+    if let Some(index) = recipe.stage.iter().position(endless) {
+        let message =
+            "is none, and so is run.minutes: nothing says how long the stage is trained; give one of the two";
+        return refuse(loaded, &format!("stage.{index}.steps"), message);
+    }
+    let extending = |stage: &Stage| match stage.rope_type {
+        RopeType::Keep | RopeType::Default => stage.rope_theta.map(|_| "rope_theta"),
+        _ => Some("rope_type"),
+    };
+    match recipe.stage.first().and_then(extending).filter(|_| recipe.model.from.is_none()) {
+        Some(key) => {
+            let message =
+                "the first stage extends a model, and there is none; give model.from, the folder of one";
+            refuse(loaded, &format!("stage.0.{key}"), message)
         }
         None => Ok(()),
     }
@@ -415,9 +426,20 @@ mod tests {
 
     #[test]
     fn a_stage_has_an_end() {
-        check_lengths(&load("")).unwrap();
-        check_lengths(&load("stage.0.steps=none run.minutes=1")).unwrap();
-        let error = check_lengths(&load("stage.0.steps=none")).unwrap_err().to_string();
+        check_training(&load("")).unwrap();
+        check_training(&load("stage.0.steps=none run.minutes=1")).unwrap();
+        let error = check_training(&load("stage.0.steps=none")).unwrap_err().to_string();
         assert!(error.contains("stage.0.steps") && error.contains("run.minutes"), "{error}");
+    }
+
+    #[test]
+    fn a_model_from_nothing_is_not_extended_at_once() {
+        for set in ["rope_type=yarn", "rope_theta=40000"] {
+            let error = check_training(&load(&format!("stage.0.{set}"))).unwrap_err().to_string();
+            let key = set.split('=').next().unwrap();
+            assert!(error.contains(&format!("`stage.0.{key}`")) && error.contains("model.from"), "{error}");
+            check_training(&load(&format!("stage.0.{set} model.from=out"))).unwrap();
+        }
+        check_training(&load("stage.0.rope_type=default stages=16k,64k stage.1.rope_type=yarn")).unwrap();
     }
 }

@@ -90,7 +90,7 @@ fn as_typed() -> String {
 }
 
 fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode> {
-    fathom_train::check_lengths(loaded)?;
+    fathom_train::check_training(loaded)?;
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
         eprintln!("machine: cpu ({why})");
     }
