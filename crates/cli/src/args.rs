@@ -134,7 +134,7 @@ fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
 }
 
-/// What computes, where no recipe says it.
+/// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
     /// A GPU if there is one, else the processor.
@@ -153,9 +153,9 @@ pub struct Train {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
-    /// auto, cpu, cuda, or meta for a plan.
-    #[arg(long)]
-    pub machine: Option<String>,
+    /// What computes, whatever the recipe says; without any of them it is `fathom plan`.
+    #[arg(long, value_enum)]
+    pub machine: Option<On>,
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,

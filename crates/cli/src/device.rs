@@ -35,14 +35,18 @@ pub fn isa_mask() -> Result<Option<Isa>> {
     Ok(isa)
 }
 
-/// A recipe's part of machines for a verb without a recipe.
-pub fn on(machine: On) -> Machine {
-    let kind = match machine {
+/// The machine of a flag, as a recipe calls it.
+pub fn kind(machine: On) -> MachineKind {
+    match machine {
         On::Auto => MachineKind::Auto,
         On::Cpu => MachineKind::Cpu,
         On::Cuda => MachineKind::Cuda,
-    };
-    Machine { kind, ..Machine::default() }
+    }
+}
+
+/// A recipe's part of machines for a verb without a recipe.
+pub fn on(machine: On) -> Machine {
+    Machine { kind: kind(machine), ..Machine::default() }
 }
 
 /// The machine that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.

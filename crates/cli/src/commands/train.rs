@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
-use fathom_train::recipe::Recipe;
+use fathom_train::recipe::{MachineKind, Recipe};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::crew::Crew;
@@ -24,8 +24,8 @@ const LONG_MINUTES: f64 = 60.0;
 /// The recipe that `fathom train` is given.
 pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
     let mut layers = layers(&args.recipe, &args.settings);
-    if let Some(machine) = &args.machine {
-        layers = layers.flag("--machine", "machine.kind", machine);
+    if let Some(machine) = args.machine {
+        layers = layers.flag("--machine", "machine.kind", device::kind(machine).name());
     }
     let chaos = args.chaos.map(|seed| seed.to_string());
     if let Some(seed) = &chaos {
@@ -37,24 +37,6 @@ pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
 /// Runs `fathom train`.
 pub fn train(args: &args::Train) -> Result<ExitCode> {
     let loaded = recipe(args)?;
-    if loaded.value.machine.kind == fathom_train::recipe::MachineKind::Meta {
-        let (recipe, settings) = (args.recipe.clone(), args.settings.clone());
-        let plan = args::Plan {
-            recipe,
-            settings,
-            json: false,
-            memory: None,
-            machine_profile: None,
-            why: false,
-            solve: None,
-            gpus: None,
-            markdown: false,
-            trace: None,
-            html: None,
-        };
-        commands::plan::run(&plan)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     run(&loaded, &as_typed(), &args.rank.claim())
 }
 
@@ -91,6 +73,10 @@ fn as_typed() -> String {
 
 fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode> {
     fathom_train::check_training(loaded)?;
+    if loaded.value.machine.kind == MachineKind::Meta {
+        let message = "it has shapes and no data, and trains nothing; `fathom plan` is a run of it";
+        return Err(loaded.refuse("machine.kind", message).into());
+    }
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
         eprintln!("machine: cpu ({why})");
     }

@@ -66,8 +66,8 @@ fn a_plan_for_people_names_the_categories() {
     for word in ["pretrain", "extend", "params", "grads", "optimizer", "activations", "peak", "reserved"] {
         assert!(out.contains(word), "{word}: {out}");
     }
-    // `train --machine meta` is the plan.
-    assert_eq!(good(["train", "quickstart", "--machine", "meta"]), out);
+    refused(["train", "quickstart", "--machine", "meta"], &["--machine", "auto, cpu, cuda"]);
+    refused(["train", "quickstart", "machine.kind=meta"], &["`machine.kind`", "`fathom plan`"]);
 }
 
 #[test]
