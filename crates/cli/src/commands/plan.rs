@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
+use fathom_base::recipe::Recipe as Loaded;
 use fathom_model::Spec;
 use fathom_tensor::{Category, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
@@ -24,11 +25,11 @@ pub fn run(args: &args::Plan) -> Result<()> {
         layers = layers.flag("--memory", "machine.memory_bytes", &bytes.to_string());
     }
     let loaded = load(layers)?;
-    let recipe = &loaded.value;
     plan(args, &loaded).map_err(|error| placed(&loaded, error))
 }
 
 fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
     let own = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
     if args.trace.is_some() && own == 1 {
         bail!(
@@ -200,8 +201,8 @@ impl Planned<'_> {
         size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
         // What a token adds is worked out between two lengths of one rank.
         if let Some(growth) = &self.growth {
-            let note = format!("bytes a token at the peak: {}", by_name(growth));
-            line("B", &human::number(growth.bytes), &note);
+            let note = format!("bytes at the peak: {}", by_name(growth));
+            line("per token", &human::number(growth.bytes), &note);
         }
         let budget = human::bytes(self.draft.budgets.memory);
         let verdict = match self.draft.budgets.lack(plan) {
@@ -210,7 +211,7 @@ impl Planned<'_> {
         };
         size("reserved", plan.usage.peak_reserved, &verdict);
         if let Some(beside) = self.draft.profile.beside_bytes {
-            size("beside", beside, "what libraries take of the device, as measured");
+            size("outside pool", beside, "what libraries take of the device, as measured");
         }
         if plan.host_bytes > 0 {
             let moved = format!("{} to the host and back in a step", human::bytes(plan.host_bytes));
@@ -251,7 +252,7 @@ impl Planned<'_> {
             ("products", times.matmul_s),
             ("attention", times.attention_s),
             ("memory", times.memory_s),
-            ("waiting", times.stall_s),
+            ("stalled", times.stall_s),
         ];
         let parts: Vec<String> = parts
             .into_iter()
