@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         }
         Ok(complaints) => {
             complaints.iter().for_each(|complaint| println!("{complaint}"));
-            eprintln!("{}: {} violations", args.join(" "), complaints.len());
+            eprintln!("{}: violations: {}", args.join(" "), complaints.len());
             ExitCode::FAILURE
         }
         Err(message) => {

@@ -1,7 +1,7 @@
-//! What every crate of Fathom stands on: typed recipes whose values remember their source, the metric events
-//! that a run appends to `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] that products
-//! meet at. Everything else here is a small helper that more than one crate needs: human units, token counts,
-//! locks on files, machine facts, memory that may be used, resident memory.
+//! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
+//! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] at which products meet. It also has
+//! small helpers that more than one crate needs: human units, token counts, file locks, machine facts, available and resident
+//! memory, and the variables by which launchers tell a process its rank.
 //!
 //! This crate knows nothing of tensors, HTTP, or the files of any product.
 #![deny(missing_docs)]

@@ -27,73 +27,73 @@ pub struct Args {
 /// The verbs.
 #[derive(Subcommand)]
 pub enum Verb {
-    /// From raw text to a model that answers: gathers, trains, extends, measures, exports, reports.
+    /// Goes from raw text to a working model: curates, trains, extends, measures, exports, reports.
     Quickstart(Quickstart),
-    /// Lists, shows or copies the recipes inside this binary.
+    /// Lists, shows or copies the shipped recipes.
     Recipes {
-        /// Which.
+        /// What to do with them.
         #[command(subcommand)]
         action: Recipes,
     },
-    /// Trains by a recipe. Run again on the same folder, it resumes.
+    /// Trains by a recipe; resumes when run again on the same folder.
     Train(Train),
-    /// Cleans, filters, deduplicates and tokenises text by a recipe. Run again on the same folder, it does what is missing.
+    /// Cleans, filters, deduplicates and tokenises text by a recipe; resumes when run again on the same folder.
     Curate(Curate),
-    /// Says what a run will need, to the byte, without data or memory: the same program on the machine `meta`.
+    /// Reports what a run needs, to the byte, by running it on `meta`, the machine without data.
     Plan(Plan),
-    /// Measures a model: bits per byte, loss by position, finding a planted fact.
+    /// Measures a model: bits per byte, loss by position, needle retrieval.
     Eval(Eval),
     /// Continues a prompt.
     Generate(Generate),
-    /// Measures this machine; one JSON object a line.
+    /// Measures this machine; prints one JSON object per line.
     Bench(Box<Bench>),
     /// Writes a run's or checkpoint's model as a Hugging Face folder.
     Export(Convert),
-    /// Reads a Hugging Face folder and writes it in Fathom's own spelling, streamed.
+    /// Converts a Hugging Face folder to Fathom's own layout of the same format.
     Import(Convert),
-    /// Looks inside: logits, gradients, activations.
+    /// Shows a model's logits, gradients or activations.
     Inspect {
         /// What to look at.
         #[command(subcommand)]
         what: Inspect,
     },
-    /// Draws a run's page from its log: also while it goes on, or after it failed.
+    /// Writes the report of a run from its log, also while it is running or after it failed.
     Report {
-        /// The run's folder.
+        /// The folder of the run.
         run: PathBuf,
-        /// The page; `report.html` in the run's folder if not given.
+        /// The page to write; default: `report.html` in the run's folder.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Two runs side by side, and the first step where their bits differ.
+    /// Compares two runs and finds the first step where their bits differ.
     Diff {
-        /// A run's folder.
+        /// The folder of a run.
         left: PathBuf,
-        /// Another.
+        /// The folder of another run.
         right: PathBuf,
-        /// One JSON object.
+        /// Prints one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// What this machine can do, and whether Fathom works on it.
+    /// Reports what this machine can do, and checks that Fathom works on it.
     Doctor(Doctor),
-    /// Writes or submits the job that trains a recipe on many ranks.
+    /// Writes or submits a job that trains a recipe on many ranks.
     Launch {
-        /// Where.
+        /// Where the job runs.
         #[command(subcommand)]
         on: Launch,
     },
-    /// Runs a job and starts it again from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
+    /// Runs a job and restarts it from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
     Supervise(Supervise),
 }
 
 /// `fathom quickstart`.
 #[derive(Group)]
 pub struct Quickstart {
-    /// Time for everything.
+    /// Minutes for the whole run.
     #[arg(long, default_value_t = 10.0)]
     pub minutes: f64,
-    /// Steps of each stage instead of a time; two such runs are identical.
+    /// Steps of each stage, instead of a time; two such runs are identical.
     #[arg(long)]
     pub steps: Option<u64>,
     /// Folder of the run.
@@ -110,9 +110,9 @@ pub struct Quickstart {
 /// `fathom recipes`.
 #[derive(Subcommand)]
 pub enum Recipes {
-    /// Lists them.
+    /// Lists the recipes, by group.
     Ls,
-    /// Prints one, resolved, with each value's source.
+    /// Prints a resolved recipe, with the source of each value.
     Show {
         /// A shipped recipe's name, or a file.
         name: String,
@@ -120,16 +120,16 @@ pub enum Recipes {
         #[arg(value_name = "PATH=VALUE")]
         settings: Vec<String>,
     },
-    /// Copies a shipped one to a file, to change it.
+    /// Copies a shipped recipe to a file.
     Cp {
-        /// Its name.
+        /// The recipe's name.
         name: String,
-        /// The file; `NAME.toml` if not given.
+        /// The file; default: `NAME.toml`.
         file: Option<PathBuf>,
     },
 }
 
-/// As many threads as a recipe may have.
+/// The number of threads that a recipe may have.
 fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
 }
@@ -137,11 +137,11 @@ fn threads() -> RangedU64ValueParser<usize> {
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
-    /// A GPU if there is one, else the processor.
+    /// A GPU if there is one, else the CPU.
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// A GPU, or a refusal that says what is missing.
+    /// A GPU, or an error that names what is missing.
     Cuda,
 }
 
@@ -159,7 +159,7 @@ pub struct Train {
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
-    /// Which rank this process is.
+    /// The rank of this process.
     #[command(flatten)]
     pub rank: Rank,
 }
@@ -168,7 +168,7 @@ pub struct Train {
 #[derive(Group)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Curate {
-    /// Something else than a run.
+    /// A subcommand instead of a run.
     #[command(subcommand)]
     pub verb: Option<CurateVerb>,
     /// A shipped recipe's name, or a file.
@@ -177,13 +177,13 @@ pub struct Curate {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
-    /// Number of this process among several on the same folder, from 0; a Slurm array's or Kubernetes index if not given.
+    /// Index of this process among those that share the folder, from 0; default: the index of the Slurm array or Kubernetes Job.
     #[arg(long)]
     pub rank: Option<usize>,
-    /// Number of processes; a Slurm array's, else the variable WORLD_SIZE, if not given.
+    /// Number of processes; default: the size of the Slurm array, else the variable WORLD_SIZE.
     #[arg(long)]
     pub world_size: Option<usize>,
-    /// Seconds to wait for the other processes where a stage needs the whole table.
+    /// Seconds to wait for the other processes before a stage that needs the whole table.
     #[arg(long, default_value_t = 0.0)]
     pub wait: f64,
     /// Where whole tables are sorted: in this process, or on a Ballista cluster (cargo feature `ballista`).
@@ -192,7 +192,7 @@ pub struct Curate {
     /// Address of the cluster's scheduler, e.g. df://localhost:50050.
     #[arg(long, value_name = "URL")]
     pub scheduler: Option<String>,
-    /// Progress and result as JSON objects, one a line.
+    /// Prints progress and result as JSON, one object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -209,32 +209,32 @@ pub enum Where {
 /// `fathom curate VERB`.
 #[derive(Subcommand)]
 pub enum CurateVerb {
-    /// Asks the tables of a curation, named after its stages: select source, count(*) from heuristics group by source.
+    /// Queries the tables of a curation, which are named after its stages: select source, count(*) from heuristics group by source.
     Sql {
         /// The query.
         query: String,
         /// The folder of the curation.
         #[arg(long, default_value = "out/curated")]
         out: PathBuf,
-        /// One JSON object a row.
+        /// Prints one JSON object per row.
         #[arg(long)]
         json: bool,
     },
-    /// Lists the stages that a recipe can use, or says what the options of one take and mean.
+    /// Lists the stages that a recipe can use, or documents the options of one.
     Stages {
-        /// A stage.
+        /// The stage to document.
         name: Option<String>,
-        /// One JSON object a stage.
+        /// Prints one JSON object per stage.
         #[arg(long)]
         json: bool,
     },
-    /// Writes the report of a curation again from its stats.json.
+    /// Rewrites the report of a curation from its stats.json.
     Report {
         /// The folder of the curation.
         #[arg(default_value = "out/curated")]
         out: PathBuf,
     },
-    /// Trains a fastText model of good text, for the stage `quality`.
+    /// Trains a fastText quality classifier, for the stage `quality`.
     TrainQuality(Box<TrainQuality>),
     /// Runs the scheduler of a Ballista cluster for `--engine ballista` (cargo feature `ballista`).
     Scheduler(Scheduler),
@@ -250,33 +250,32 @@ pub struct Plan {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
-    /// One JSON object a stage.
+    /// Prints one JSON object per stage.
     #[arg(long)]
     pub json: bool,
-    /// Memory that a step may use, e.g. 24GiB; the recipe's, or what the machine has, if not given.
+    /// Memory that a step may use, e.g. 24GiB; default: the recipe's limit, else what the machine has.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
-    /// cpu, h100, h200, b200, the same with what connects them (dgx-h100, dgx-h200, dgx-b200), or a file of `fathom bench profile
-    /// --out`.
+    /// The machine to plan for: cpu, h100, h200, b200, the same with their interconnect (dgx-h100, dgx-h200, dgx-b200), or a file
+    /// of `fathom bench profile --out`.
     #[arg(long, value_name = "NAME|FILE")]
     pub machine_profile: Option<String>,
-    /// Says what the peak is made of and which single change lowers it most.
+    /// Explains the peak and names the single change that lowers it most.
     #[arg(long)]
     pub why: bool,
-    /// Answers a question: `max-tokens` is the longest sequence with the best places there are, `mesh` the best meshes of --gpus
-    /// ranks.
+    /// Searches: `max-tokens` for the longest sequence under the best table of places, `mesh` for the best meshes of --gpus ranks.
     #[arg(long, value_enum)]
     pub solve: Option<Question>,
-    /// Ranks of --solve mesh; as many as the recipe's mesh has, if not given.
+    /// Number of ranks for --solve mesh; default: that of the recipe's mesh.
     #[arg(long, value_name = "N", requires = "solve")]
     pub gpus: Option<usize>,
-    /// The answer of --solve mesh as a row of a Markdown table, beside the recipe's own mesh.
+    /// Prints the answer of --solve mesh as a row of a Markdown table, beside the recipe's own mesh.
     #[arg(long, requires = "solve", conflicts_with = "json")]
     pub markdown: bool,
-    /// Writes a step of each stage of the recipe on its mesh as a Chrome trace for Perfetto, to this file.
+    /// Writes a step of each stage on the recipe's mesh to this file, as a Chrome trace for Perfetto.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Draws the plan as a page, to this file.
+    /// Writes the plan as an HTML page to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -284,37 +283,37 @@ pub struct Plan {
 /// What `fathom plan --solve` answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// How long can I go?
+    /// The longest sequence that fits.
     MaxTokens,
-    /// How do I spread it?
+    /// The best meshes.
     Mesh,
 }
 
 /// Sampling flags.
 #[derive(Group)]
 pub struct Sampling {
-    /// Divides the logits: higher is more random; 0 takes the most likely token.
+    /// Divides the logits: higher is more random; 0 always takes the most likely token.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
     /// Keeps the k most likely tokens; 0 keeps all.
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
-    /// Keeps the smallest set that reaches this probability.
+    /// Keeps the smallest set of tokens that reaches this probability.
     #[arg(long, default_value_t = 1.0)]
     pub top_p: f64,
-    /// Drops tokens less likely than this share of the most likely one.
+    /// Drops tokens less likely than this fraction of the most likely one.
     #[arg(long, default_value_t = 0.0)]
     pub min_p: f64,
-    /// Penalises tokens already seen; 1 changes nothing.
+    /// Penalises tokens that have occurred; 1 for no penalty.
     #[arg(long, default_value_t = 1.0)]
     pub repetition_penalty: f64,
-    /// Same seed, same text.
+    /// Seed of the sampler.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Most tokens to write; 256, or as many as the context has room for, if not given.
+    /// Maximum number of new tokens; default: 256, or what fits into the context.
     #[arg(long)]
     pub max_tokens: Option<usize>,
-    /// Ends where this text would appear.
+    /// Stops before this text; may be repeated.
     #[arg(long)]
     pub stop: Vec<String>,
 }
@@ -322,23 +321,23 @@ pub struct Sampling {
 /// `fathom generate`.
 #[derive(Group)]
 pub struct Generate {
-    /// A run's folder, or a Hugging Face folder.
+    /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The prompt; from standard input if not given.
+    /// The prompt; default: standard input.
     pub prompt: Option<String>,
     /// How to choose tokens.
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Most tokens of prompt and answer together; the model's own if not given.
+    /// Maximum number of tokens of prompt and answer together; default: the model's context.
     #[arg(long)]
     pub context: Option<usize>,
-    /// f32 or bf16.
+    /// Type of the weights; default: as they are stored.
     #[arg(long)]
     pub precision: Option<String>,
-    /// Prints only the answer's token ids, not its text.
+    /// Prints the token ids of the answer instead of its text.
     #[arg(long)]
     pub ids: bool,
-    /// What computes.
+    /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
     /// Threads; 0 for all cores.
@@ -349,24 +348,24 @@ pub struct Generate {
 /// `fathom eval`.
 #[derive(Group)]
 pub struct Eval {
-    /// A run's folder, or a Hugging Face folder.
+    /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// Text to measure on, the run's held-out documents if not given. May be repeated.
+    /// Text to measure on; may be repeated. Default: the run's held-out documents.
     #[arg(long, value_name = "PATH")]
     pub data: Vec<PathBuf>,
-    /// Longest sequence; the model's own, up to 32768, if not given.
+    /// Longest sequence in tokens; default: the model's context, up to 32768.
     #[arg(long)]
     pub tokens: Option<usize>,
-    /// Time for everything; without it all of the text is measured.
+    /// Time limit in seconds; default: none, all of the text is measured.
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Trials of each length and depth of the needle test; 0 leaves it out.
+    /// Trials per length and depth of the needle test; 0 skips it.
     #[arg(long, default_value_t = 3)]
     pub needle_trials: usize,
-    /// What computes.
+    /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
-    /// One JSON object a line.
+    /// Prints one JSON object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -374,14 +373,14 @@ pub struct Eval {
 /// `fathom export` and `fathom import`.
 #[derive(Group)]
 pub struct Convert {
-    /// Where the model is.
+    /// The folder of a run, a checkpoint or a Hugging Face model.
     pub from: PathBuf,
     /// The Hugging Face folder to write.
     pub to: PathBuf,
-    /// f32 or bf16.
+    /// Type of the weights; default: as they are stored.
     #[arg(long)]
     pub precision: Option<String>,
-    /// Most bytes of one file.
+    /// Maximum size of one file, in bytes.
     #[arg(long, default_value_t = 5_000_000_000)]
     pub max_shard_bytes: u64,
 }
@@ -389,9 +388,9 @@ pub struct Convert {
 /// `fathom inspect`.
 #[derive(Subcommand)]
 pub enum Inspect {
-    /// The logits of given ids: a table; with --out all of them, `logits` [tokens, vocab] f32.
+    /// The logits of given ids: a table, or with --out all of them, `logits` [tokens, vocab] f32.
     Logits(InspectModel),
-    /// The loss gradient of every parameter under its Hugging Face name.
+    /// The gradient of every parameter, under its Hugging Face name.
     Gradients(InspectModel),
     /// Every activation's name, shape, bytes and place.
     Activations(InspectRecipe),
@@ -405,7 +404,7 @@ pub struct InspectRecipe {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
-    /// One JSON object an activation.
+    /// Prints one JSON object per activation.
     #[arg(long)]
     pub json: bool,
 }
@@ -413,18 +412,18 @@ pub struct InspectRecipe {
 /// What to run a model on.
 #[derive(Group)]
 pub struct InspectModel {
-    /// A run's folder, or a Hugging Face folder.
+    /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     pub ids: Vec<u32>,
-    /// A safetensors file to write.
+    /// The safetensors file to write.
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// f32 or bf16.
+    /// Type of the weights.
     #[arg(long, default_value = "f32")]
     pub precision: String,
-    /// What computes.
+    /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
 }

@@ -5,79 +5,96 @@ use fathom_base::Error;
 use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
 use fathom_train::recipe::Recipe;
 
-/// The recipes of these names in the folder `recipes`.
+/// Groups of recipes by heading: their texts, from the folder `recipes`, and the names of each group.
 macro_rules! shipped {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../recipes/", $name, ".toml")))),*]
+    ($entries:ident, $groups:ident, $folder:literal: $($heading:literal: $($name:literal)*;)*) => {
+        const $entries: &[(&str, &str)] =
+            &[$($(($name, include_str!(concat!("../../../recipes/", $folder, $name, ".toml")))),*),*];
+        const $groups: &[Group] = &[$(($heading, &[$($name),*])),*];
     };
 }
 
-/// (name, text) of every shipped recipe; `-nvidia` are those on the mesh that NVIDIA published.
-const ENTRIES: &[(&str, &str)] = shipped!(
-    "quickstart"
-    "quickstart-128k"
-    "long-1m-cpu"
-    "extend"
-    "mesh-parity"
-    "llama3-1b"
-    "llama3-1b-16k"
-    "llama3-1b-64k"
-    "llama3-1b-128k"
-    "llama3-1b-1m"
-    "llama3-8b"
-    "llama3-8b-16k"
-    "llama3-8b-64k"
-    "llama3-8b-128k"
-    "llama3-8b-1m"
-    "llama3-70b"
-    "llama3-70b-16k"
-    "llama3-70b-64k"
-    "llama3-70b-128k"
-    "llama3-70b-1m"
-    "llama3-405b"
-    "mixtral-8x7b"
-    "mixtral-8x22b"
-    "nemotron3-22b"
-    "nemotron3-22b-16k"
-    "nemotron3-22b-64k"
-    "nemotron3-22b-128k"
-    "nemotron3-22b-1m"
-    "nemotron4-15b"
-    "nemotron4-340b"
-    "llama4-class-10m"
-    "llama3-8b-nvidia"
-    "llama3-8b-16k-nvidia"
-    "llama3-8b-64k-nvidia"
-    "llama3-8b-128k-nvidia"
-    "llama3-70b-nvidia"
-    "llama3-70b-16k-nvidia"
-    "llama3-70b-64k-nvidia"
-    "llama3-405b-128k-nvidia"
-    "mixtral-8x7b-nvidia"
-    "mixtral-8x7b-16k-nvidia"
-    "mixtral-8x7b-64k-nvidia"
-    "mixtral-8x22b-64k-nvidia"
-    "nemotron3-22b-16k-nvidia"
-    "nemotron3-22b-64k-nvidia"
-    "nemotron4-15b-16k-nvidia"
-    "nemotron4-15b-64k-nvidia"
-    "nemotron4-340b-nvidia"
+/// A heading, and the names of the recipes below it.
+pub type Group = (&'static str, &'static [&'static str]);
+
+shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
+    "Start here":
+        "quickstart"
+        "quickstart-128k"
+        "extend"
+        "long-1m-cpu";
+    "Pretraining":
+        "llama3-1b"
+        "llama3-8b"
+        "llama3-70b"
+        "llama3-405b"
+        "mixtral-8x7b"
+        "mixtral-8x22b"
+        "nemotron3-22b"
+        "nemotron4-15b"
+        "nemotron4-340b";
+    "Context extension (give model.from)":
+        "llama3-1b-16k"
+        "llama3-1b-64k"
+        "llama3-1b-128k"
+        "llama3-1b-1m"
+        "llama3-8b-16k"
+        "llama3-8b-64k"
+        "llama3-8b-128k"
+        "llama3-8b-1m"
+        "llama3-70b-16k"
+        "llama3-70b-64k"
+        "llama3-70b-128k"
+        "llama3-70b-1m"
+        "nemotron3-22b-16k"
+        "nemotron3-22b-64k"
+        "nemotron3-22b-128k"
+        "nemotron3-22b-1m";
+    "Clusters (-nvidia: on the mesh that NVIDIA published)":
+        "llama3-8b-nvidia"
+        "llama3-8b-16k-nvidia"
+        "llama3-8b-64k-nvidia"
+        "llama3-8b-128k-nvidia"
+        "llama3-70b-nvidia"
+        "llama3-70b-16k-nvidia"
+        "llama3-70b-64k-nvidia"
+        "llama3-405b-128k-nvidia"
+        "mixtral-8x7b-nvidia"
+        "mixtral-8x7b-16k-nvidia"
+        "mixtral-8x7b-64k-nvidia"
+        "mixtral-8x22b-64k-nvidia"
+        "nemotron3-22b-16k-nvidia"
+        "nemotron3-22b-64k-nvidia"
+        "nemotron4-15b-16k-nvidia"
+        "nemotron4-15b-64k-nvidia"
+        "nemotron4-340b-nvidia"
+        "dense-48l-10m";
+    "Self-test":
+        "mesh-parity";
 );
 
-/// The library.
-pub const LIBRARY: Library<'static> = Library::new(ENTRIES);
+shipped!(CURATE_ENTRIES, CURATE_GROUPS, "curate/":
+    "Curation (fathom curate)":
+        "common-crawl"
+        "code"
+        "books"
+        "wikipedia"
+        "arxiv";
+);
 
-/// (name, text) of every shipped recipe of a curation.
-const CURATE_ENTRIES: &[(&str, &str)] = &[
-    ("common-crawl", include_str!("../../../recipes/curate/common-crawl.toml")),
-    ("code", include_str!("../../../recipes/curate/code.toml")),
-    ("books", include_str!("../../../recipes/curate/books.toml")),
-    ("wikipedia", include_str!("../../../recipes/curate/wikipedia.toml")),
-    ("arxiv", include_str!("../../../recipes/curate/arxiv.toml")),
-];
+/// The recipes of `fathom train` and `fathom plan`.
+pub const LIBRARY: Library<'static> = Library::new(TRAIN_ENTRIES);
 
 /// The recipes of `fathom curate`.
 pub const CURATE: Library<'static> = Library::new(CURATE_ENTRIES);
+
+/// All recipes by group, in the order in which they are listed.
+pub fn groups() -> impl Iterator<Item = (Library<'static>, &'static Group)> {
+    let of = |library: Library<'static>, groups: &'static [Group]| {
+        groups.iter().map(move |group| (library, group))
+    };
+    of(LIBRARY, TRAIN_GROUPS).chain(of(CURATE, CURATE_GROUPS))
+}
 
 /// A named recipe or file with settings over it.
 pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {

@@ -317,9 +317,7 @@ impl Job<'_> {
     fn export_of_ranks(&self, step: u64) -> Result<()> {
         let saved = Checkpoints::new(&self.folder.join("checkpoints"), 1).latest();
         if saved != Some(step) {
-            bail!(
-                "step {step} could not be saved, and the model is made of what is; run the same command again"
-            );
+            bail!("step {step} was not saved, so the model cannot be exported; run the same command again");
         }
         commands::convert::write_model(&self.folder)
     }

@@ -1,4 +1,6 @@
 //! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
+//!
+//! This crate knows nothing above the contract in `tensor`.
 mod arena;
 pub mod attention;
 mod counting;

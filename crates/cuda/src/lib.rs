@@ -1,5 +1,5 @@
-//! The CUDA machine: the same binary, a GPU if there is one. Kernels are text, compiled at run time for the chip that is
-//! there; libraries are found at run time. Nothing of CUDA is needed to build this crate or to test it.
+//! The CUDA machine. Kernels are source text that is compiled at run time for the exact chip, and libraries are found at run
+//! time, so building and testing this crate needs nothing of CUDA.
 //!
 //! This crate knows nothing above the contract in `tensor`.
 #![deny(missing_docs)]

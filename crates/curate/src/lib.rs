@@ -1,7 +1,7 @@
-//! Text in: where it lies, how it is read, which documents are the same.
+//! Curation: reading text from files and archives, deduplication, and the pipeline from a recipe to a token store.
 //!
-//! A corpus is an iterator of [`Document`]s. [`gather`] walks the text that every machine which built
-//! Fathom has, [`open`] the paths a user names; both give [`Documents`], which reads one record at a time.
+//! A corpus is an iterator of [`Document`]s. [`gather`] walks the sources of Fathom's own
+//! dependencies, [`open`] the paths that a user names; both give [`Documents`], which reads one record at a time.
 //! [`Unique`] drops exact repetitions and [`group_documents`] joins whole files of one group into long
 //! documents. The adapters chain like any iterator:
 //!

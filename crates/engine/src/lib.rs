@@ -1,8 +1,8 @@
-//! Generation with a trained model: memory of keys and values, several sequences in one stream, sampling; scores and
-//! vectors of given texts, and their classes by an encoder.
+//! Generation with a trained model: key-value cache, several sequences in one stream, sampling. Also scores and embeddings of
+//! given texts, and their classification by an encoder.
 //!
-//! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks say which part
-//! of the memory each row sees; a row's result does not depend on what runs beside it.
+//! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks restrict each row
+//! to its part of the cache. A row's result does not depend on the other rows.
 //!
 //! This crate knows nothing of HTTP or training.
 #![deny(missing_docs)]

@@ -24,7 +24,7 @@ pub struct Batch {
     pub context: Option<Context>,
 }
 
-/// A batch that somebody keeps, or that goes when the last tape that needs it does.
+/// A batch, borrowed, or freed with the last tape that needs it.
 #[derive(Clone)]
 pub enum Tables<'a> {
     /// Kept elsewhere.

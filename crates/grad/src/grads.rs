@@ -124,7 +124,7 @@ impl Grads {
         self.last = false;
     }
 
-    /// Makes zeros of what this step had nothing to add to.
+    /// Zeroes gradients that this step did not contribute to.
     pub fn settle(&mut self, device: &Device) {
         self.list.iter_mut().flatten().for_each(|main| main.settle(device));
     }

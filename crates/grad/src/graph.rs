@@ -34,7 +34,7 @@ pub struct Info {
     pub producer: Option<usize>,
     /// Gradients flow through it (statistics have none).
     pub differentiable: bool,
-    /// Its rows are every so many of the segment's tokens: 1, or the tensor parallel ranks where each has a share.
+    /// Rows = tokens / `share`: 1, or `tp` under sequence parallelism.
     pub share: usize,
     /// One row for all tokens instead, see [`crate::Out::total`].
     pub total: bool,
@@ -80,7 +80,7 @@ impl Graph {
     }
 }
 
-/// How ranks share a segment's work.
+/// How a segment's work is sharded over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Ranks that have a part of each sub-layer's weights.
@@ -185,7 +185,7 @@ impl<'p> Ctx<'p> {
         self.apply_to(share, op, ins, params)
     }
 
-    /// As [`Ctx::apply`], for an operation that parts or collects rows: its outputs have a `share`-th of the tokens.
+    /// As [`Ctx::apply`], for an operation that scatters or gathers rows: its outputs have tokens / `share` rows.
     #[track_caller]
     pub(crate) fn apply_to(
         &mut self,
@@ -233,7 +233,7 @@ impl Graph {
         units
     }
 
-    /// All values with what is known of them, in program order.
+    /// All values, in program order.
     pub fn activations(&self) -> impl Iterator<Item = (Val, &Info)> {
         self.values.iter().enumerate().map(|(at, info)| (Val(at as u32), info))
     }

@@ -1,8 +1,8 @@
-//! What a segment holds for its backward pass: in memory, or on its way to the host or to disk and back.
+//! The values that a segment holds for its backward pass: in memory, or offloaded to host memory or disk and fetched back.
 //!
 //! A value leaves when its segment's forward pass is over, and its memory is free when the next segment reaches its
 //! attention. It is fetched and waited for at fixed points among the steps of the schedule ([`crate::schedule`]), so
-//! the memory of a step does not depend on the disk's speed. What is away can be read more than once.
+//! the memory of a step does not depend on the disk's speed. An offloaded value can be read more than once.
 
 use fathom_tensor::spill::{Codec, Reading, Spill, Stored, Tag, Writing};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -48,7 +48,7 @@ impl Offload {
     }
 }
 
-/// How a value goes away.
+/// How a value is offloaded.
 pub(crate) struct Leaving<'a> {
     pub spill: &'a Spill,
     pub codec: Codec,
@@ -102,7 +102,7 @@ impl Held {
         Held { rows, cols, dtype, spill: None, first_rows: None, stored: None, at: At::Here(tensor) }
     }
 
-    /// Goes away. Nobody else may read the tensor from now on.
+    /// Offloads the value. The tensor must have no other readers from now on.
     pub fn leave(tensor: Tensor, how: &Leaving<'_>, device: &Device) -> Held {
         let mut held = Held::here(tensor.clone());
         let Leaving { spill, codec, rows_kept, tag } = *how;
@@ -118,7 +118,7 @@ impl Held {
         held
     }
 
-    /// Waits until it has left; its memory is free then.
+    /// Waits until it is written, and frees its memory.
     pub fn settle(&mut self) {
         self.at = match std::mem::replace(&mut self.at, At::Lost) {
             At::Leaving(writing, _) => writing.retire().map_or(At::Lost, |stored| {

@@ -1,8 +1,8 @@
 //! Fused operations with their gradients, segments, places, and optimizer updates.
 //!
 //! A block's forward function names operations on a [`Ctx`]; that records a small graph. A [`schedule::Schedule`] turns
-//! the graph and a table of [`Places`] into explicit steps, and one executor runs them on any machine: forward, replay
-//! of exactly what is missing, backward. On `meta` the same steps are the plan.
+//! the graph and a table of [`Places`] into explicit steps, and one executor runs them on any machine: forward, recomputation
+//! of missing values, backward. On `meta` the same steps are the plan.
 //!
 //! This crate knows nothing of layers, checkpoints or training algorithms.
 #![deny(missing_docs)]

@@ -55,7 +55,7 @@ impl Out {
     }
 }
 
-/// Which gradients are wanted of a node.
+/// Which gradients a node has to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Of its inputs.
@@ -144,13 +144,13 @@ pub struct Dx {
     pub accumulate: bool,
 }
 
-/// Keys and values of earlier tokens. Only attention asks for it.
+/// The key-value cache. Only attention uses it.
 pub trait KvMemory {
     /// Appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks speak of.
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
 }
 
-/// What a running operation has at hand.
+/// The context of a running operation.
 pub struct Exec<'a> {
     /// Compute and memory.
     pub device: &'a Device,
@@ -158,7 +158,7 @@ pub struct Exec<'a> {
     pub params: &'a Params,
     /// Token ids, positions, masks.
     pub batch: &'a Batch,
-    /// Memory of earlier tokens when generating.
+    /// The key-value cache, in generation.
     pub kv: Option<&'a mut dyn KvMemory>,
     /// The token rows of the tile at hand.
     pub rows: Range<usize>,
@@ -184,7 +184,7 @@ impl Exec<'_> {
         self.device.machine.matmul(&op, &ws);
     }
 
-    /// Scratch of some bytes.
+    /// Scratch memory, in bytes.
     pub fn workspace(&self, bytes: u64) -> Tensor {
         self.device.empty(1, bytes as usize, DType::U8, fathom_tensor::Category::Workspace)
     }

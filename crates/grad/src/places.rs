@@ -1,15 +1,15 @@
-//! Where each activation lives between the forward and the backward pass: one table, one pure function.
+//! Where each activation is stored between the forward and the backward pass: one table, one pure function.
 
 use fathom_tensor::spill::Codec;
 
 /// Where an activation is between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// In the machine's memory.
+    /// In device memory.
     Keep,
-    /// Nowhere: computed again.
+    /// Nowhere: recomputed.
     Recompute,
-    /// In the host's memory.
+    /// In host memory.
     Host,
     /// On disk.
     Disk,
@@ -26,7 +26,7 @@ impl Place {
         }
     }
 
-    /// Neither here nor gone.
+    /// Offloaded: host or disk.
     pub fn is_away(self) -> bool {
         matches!(self, Place::Host | Place::Disk)
     }
@@ -47,14 +47,14 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
     rules: Vec<Rule>,
-    /// Where what is kept goes instead.
+    /// Where kept values are offloaded to.
     offloaded: Vec<Rule>,
-    /// Share of the tokens, the last ones, of what is away that really goes; the rest stays in memory.
+    /// Fraction of the tokens, the last ones, whose offloaded values leave memory; the rest stays.
     pub offload_fraction: f64,
-    /// How what is away is written; statistics are written as they are.
+    /// How offloaded values are written; statistics are never encoded.
     pub codec: Codec,
-    /// Layers of a segment (Megatron's `recompute_method = "uniform"`): of the blocks of one segment only the first
-    /// one's input is a segment's input. Places are those of the first layer.
+    /// Layers per segment (Megatron's `recompute_method = "uniform"`): only the input of its first layer is kept as a segment's
+    /// input. Its places are those of the first layer.
     pub segment_layers: usize,
     /// Rows of a tile in a rows region; a multiple of 128. `None` runs regions whole.
     pub tile_rows: Option<usize>,
@@ -63,8 +63,8 @@ pub struct Places {
     pub head_groups: usize,
 }
 
-/// What `attention` makes and full recompute does not throw away: its forward pass is the one that is not linear in
-/// the number of tokens.
+/// The outputs of attention, which `linear` recompute keeps: its forward pass is the only one that is not linear in the
+/// number of tokens.
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
 /// The norms before and after sub-layers; those of heads are attention's own.
@@ -112,13 +112,12 @@ impl Places {
         Places::new(Vec::new(), None)
     }
 
-    /// Megatron's `full`: only the block's input is kept, everything else is computed again.
+    /// Megatron's `full`: only the block's input is kept, everything else is recomputed.
     pub fn full() -> Places {
         Places::new(vec![rule("block.in", Place::Keep), rule("*", Place::Recompute)], None)
     }
 
-    /// Fathom's default for long sequences: block input and attention's results are kept, the linear parts are
-    /// computed again (design, idea 3).
+    /// For long sequences: the block's input and attention's outputs are kept, the linear parts are recomputed.
     pub fn linear() -> Places {
         let mut rules: Vec<Rule> = ATTENTION.iter().map(|name| rule(name, Place::Keep)).collect();
         rules.extend(Places::full().rules);
@@ -128,7 +127,7 @@ impl Places {
     /// Megatron's `selective` over modules ([`MODULES`]).
     ///
     /// # Errors
-    /// Names a module that is not known.
+    /// If a module is unknown; names it.
     pub fn selective(modules: &[String]) -> Result<Places, String> {
         Ok(Places::new(rules(modules, Place::Recompute)?, None))
     }
@@ -141,24 +140,24 @@ impl Places {
         places
     }
 
-    /// The same table, with `rules` asked first.
+    /// The same table, in which `rules` take precedence.
     pub fn with_rules(mut self, mut rules: Vec<Rule>) -> Places {
         rules.append(&mut self.rules);
         self.rules = rules;
         self
     }
 
-    /// The same table, with what it keeps of these modules on disk or with the host instead (Megatron's
-    /// `offload_modules`); `all` is everything that it keeps.
+    /// The same table, which offloads the kept activations of these modules to host memory or disk (Megatron's
+    /// `offload_modules`); `all` means every kept activation.
     ///
     /// # Errors
-    /// Names a module that is not known.
+    /// If a module is unknown; names it.
     pub fn offload(mut self, modules: &[String], place: Place) -> Result<Places, String> {
         self.offloaded.extend(rules(modules, place)?);
         Ok(self)
     }
 
-    /// True if any activation goes there.
+    /// True if any activation has this place.
     pub fn uses(&self, place: Place) -> bool {
         self.offloaded.iter().chain(&self.rules).any(|rule| rule.place == place)
     }
@@ -177,13 +176,13 @@ impl Places {
         self
     }
 
-    /// The same table, of whose offloaded values only this share of the tokens goes.
+    /// The same table, offloading this fraction of the tokens.
     pub fn with_fraction(mut self, fraction: f64) -> Places {
         self.offload_fraction = fraction;
         self
     }
 
-    /// The same table with values away written by `codec`.
+    /// The same table, with offloaded values written by `codec`.
     pub fn with_codec(mut self, codec: Codec) -> Places {
         self.codec = codec;
         self

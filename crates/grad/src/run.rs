@@ -159,7 +159,7 @@ pub(crate) struct Runner<'a, 'x> {
     pub grads: Option<&'a mut Grads>,
     /// Values outside memory.
     pub far: Far<'a>,
-    /// Weight gradients to be made later; `None` if they are made at once.
+    /// Deferred weight gradients; `None` if they are computed at once.
     pub due: Option<&'a mut Vec<Due>>,
 }
 
@@ -392,7 +392,7 @@ impl Runner<'_, '_> {
         });
     }
 
-    /// Makes the weight gradients that a backward pass left, in its order.
+    /// Computes the weight gradients that a backward pass deferred, in its order.
     pub fn make_due(&mut self, due: Vec<Due>) {
         for Due { node: index, mut saved, dy, rows } in due {
             let node = &self.graph.nodes[index];

@@ -13,7 +13,7 @@ use crate::places::Places;
 use crate::run::{Counters, Due, Runner, Store};
 use crate::schedule::{At, Schedule};
 
-/// What a forward pass runs with; cheap to clone. Borrowing the weights here means that they cannot change while a tape lives.
+/// The inputs of a forward pass; cheap to clone. It borrows the weights, so they cannot change while a tape lives.
 #[derive(Clone)]
 pub struct Scope<'a> {
     /// Compute and memory.
@@ -27,7 +27,7 @@ pub struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// How ranks share the work.
+    /// How the work is sharded over ranks.
     pub fn spread(&self) -> Spread {
         Spread::of(&self.device.mesh)
     }
@@ -53,12 +53,12 @@ impl Done {
     }
 }
 
-/// Runs segments without keeping anything, with memory of earlier tokens if given.
+/// Runs segments without keeping activations; with a key-value cache if one is given.
 pub struct Eval<'a> {
     scope: Scope<'a>,
     places: Places,
     kv: Option<&'a mut dyn KvMemory>,
-    /// Weights of the next segment, on their way.
+    /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
 }
 
@@ -68,15 +68,15 @@ pub struct Tape<'a> {
     places: &'a Places,
     offload: Option<&'a Offload>,
     done: Vec<Done>,
-    /// Weights of the next segment, on their way.
+    /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
-    /// The values flowing out of the last segment depend on something trainable.
+    /// The output of the last segment depends on something trainable.
     input_grad: bool,
-    /// Weight gradients are made after the backward pass.
+    /// Weight gradients are deferred.
     split: bool,
 }
 
-/// Weight gradients that a backward pass left to be made ([`Tape::backward_input`]).
+/// Deferred weight gradients ([`Tape::backward_input`]), as zero-bubble schedules need them.
 #[must_use = "weight gradients are made where they are added"]
 pub struct Owed<'a> {
     scope: Scope<'a>,
@@ -85,7 +85,7 @@ pub struct Owed<'a> {
     segments: Vec<Debt>,
 }
 
-/// Of one segment.
+/// The deferred weight gradients of one segment.
 struct Debt {
     layer: i32,
     graph: Graph,
@@ -127,7 +127,7 @@ fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>,
     Ctx::record(scope.params, scope.spread(), desc, body)
 }
 
-/// A segment's weights, there to be used; those of the one after it begin to come. The head counts as a segment where it
+/// A segment's weights, in memory; starts to fetch those of the next segment. The head counts as a segment where it
 /// `follows`.
 fn weights<'a>(
     scope: &Scope<'a>,
@@ -224,12 +224,12 @@ impl<'a> Tape<'a> {
         self.reverse(dy, grads, None)
     }
 
-    /// As [`Tape::backward`], leaving the gradients of weights to be made later: what they are made from stays in memory. They have
-    /// the same bits if those of every tape are added in the order of the micro batches. For tapes
+    /// As [`Tape::backward`], deferring the weight gradients: their operands stay in memory. They have the same bits if those of
+    /// every tape are added in the order of the micro batches. For tapes
     /// [`with_split_backward`](Tape::with_split_backward).
     ///
     /// # Panics
-    /// If the tape is not one of those.
+    /// If the tape is of another kind.
     #[track_caller]
     pub fn backward_input(self, dy: Tensor, grads: &mut Grads) -> (Option<Tensor>, Owed<'a>) {
         assert!(self.split, "backward_input: the tape was not made to be split");

@@ -12,8 +12,7 @@ use fathom_tensor::{Category, DType, Device, Reader, Share, Tensor};
 use crate::disk::{Part, Role, StateDisk, chunks};
 use crate::parted::Parted;
 
-/// Rows x columns that are in memory, or elsewhere and in memory only while somebody needs them. Cheap to clone; clones are
-/// the same value.
+/// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
 #[derive(Clone)]
 pub struct Value {
     shape: [usize; 2],
@@ -52,7 +51,7 @@ enum At {
     Here(Tensor),
 }
 
-/// How a value comes.
+/// How a value is fetched.
 pub(crate) enum Coming {
     /// From disk.
     Disk(Vec<Reading>),
@@ -103,7 +102,7 @@ impl Value {
         Value { shape, dtype, home: Home::Away(Rc::new(away)) }
     }
 
-    /// Whether values of this shape go to disk at all: vectors stay.
+    /// Whether values of this shape are offloaded at all: vectors are not.
     pub(crate) fn moves(shape: [usize; 2]) -> bool {
         shape[0] > 1
     }
@@ -127,7 +126,7 @@ impl Value {
         }
     }
 
-    /// Whether it is in memory only while somebody needs it.
+    /// Whether it is in memory only while it is used.
     pub(crate) fn comes(&self) -> bool {
         !matches!(self.home, Home::Here(_))
     }
@@ -192,7 +191,7 @@ impl Value {
     /// The tensor.
     ///
     /// # Panics
-    /// If the value is elsewhere and nobody has fetched it.
+    /// If the value is not in memory and has not been fetched.
     #[track_caller]
     pub fn tensor(&self) -> Tensor {
         if let Home::Here(tensor) = &self.home {
@@ -214,7 +213,7 @@ impl Value {
         self.tensor().reshape(1, self.len()).view_cols(range)
     }
 
-    /// One more user: the value begins to come unless it is there or on its way.
+    /// Adds a user: starts to fetch the value unless it is in memory or being fetched.
     pub(crate) fn fetch(&self, device: &Device) {
         let Some(visit) = self.visit() else { return };
         let mut visit = visit.borrow_mut();
@@ -253,7 +252,7 @@ impl Value {
         };
     }
 
-    /// One user less; the last one frees the memory.
+    /// Removes a user; the last one frees the memory.
     pub(crate) fn release(&self) {
         let Some(visit) = self.visit() else { return };
         let mut visit = visit.borrow_mut();
@@ -323,11 +322,11 @@ impl Value {
         all
     }
 
-    /// Lets another thread read the value as it is now while this one goes on; from disk, if it is there. Until the share
-    /// ends, nothing may be written to it.
+    /// Lets another thread read the value while this one continues; from disk, if it is offloaded. Nothing may be written to it
+    /// until the share ends.
     ///
     /// # Panics
-    /// If this rank has a part of it only: [`Value::own_part`] can be shared.
+    /// If this rank holds only a part of it: [`Value::own_part`] can be shared.
     #[track_caller]
     pub fn share(&self, device: &Device) -> (Share, Reader) {
         match &self.home {

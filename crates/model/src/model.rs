@@ -463,7 +463,7 @@ impl Model {
     #[track_caller]
     pub fn head(&self, z_loss: f32) -> Head {
         let Some(LastParams { head, .. }) = self.last else {
-            panic!("head: this rank has not the last layers")
+            panic!("head: this rank does not hold the last layers")
         };
         let how = HeadUse { scale: self.spec.logit_scale, softcap: self.spec.logit_softcap, z_loss };
         let first = self.holdings[head.index()].shard.rows[0].start;

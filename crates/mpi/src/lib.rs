@@ -1,13 +1,14 @@
-//! Ranks as processes, connected by MPI: [`Mpi`] is one process among those that a launcher (`mpirun`, `srun --mpi=pmix`)
-//! started, and gives out the [`fathom_tensor::mesh::Link`] of its rank.
+//! Ranks as processes, connected by MPI: [`Mpi`] is one of the processes that a launcher (`mpirun`, `srun --mpi=pmix`)
+//! started, and provides the [`fathom_tensor::mesh::Link`] of its rank.
 //!
-//! Sums are not left to MPI: the collectives above a link add in the order of the ranks, in f32, so a run gives the same
-//! bits on threads and on processes. What goes over the wire is what the tensors hold. Every transfer is non-blocking and
-//! tested until its deadline; a rank that gives up says why and ends the job of all, which is what MPI can do: who wants to
-//! go on starts the job again (`fathom supervise`).
+//! MPI moves bytes and never adds: the collectives above a link add in rank order, in f32, so threads and processes give
+//! the same bits. Every transfer is non-blocking and polled until its deadline. A rank that gives up reports why and aborts
+//! the whole job, since MPI cannot continue without it; `fathom supervise` restarts the job.
 //!
-//! With the cargo feature `mpi` a binary needs one MPI's library at build time and at run time, so the feature is not a
-//! default; without it this crate is empty. It knows nothing above `tensor`.
+//! With the cargo feature `mpi`, building and running need the library of one MPI, so the feature is off by default;
+//! without it this crate is empty.
+//!
+//! This crate knows nothing above `tensor`.
 #![deny(missing_docs)]
 
 #[cfg(feature = "mpi")]

@@ -1,4 +1,4 @@
-//! Prose: what a text is, and what is done to one text at a time.
+//! Functions of one text: extraction, cleaning, language, filters, personal data.
 //!
 //! Pure functions and plain types over `&str`, compiled once and shared by threads: [`extract`] (web pages, LaTeX and
 //! wikitext to text), [`clean`] (Unicode repair and modifiers), [`language`] (languages, quality models read and trained),

@@ -1,9 +1,9 @@
-//! The calls of the query engine that plan and wait.
+//! The calls into DataFusion that plan and wait, in a crate of their own because of their compile time.
 //!
-//! Whoever waits for an async function of a library compiles its body again, and all that it calls generically: of the
-//! processor time that `fathom-curate` took to compile, half went into DataFusion's SQL planner. So those calls are in
-//! this crate, which is compiled without optimisation (the workspace's `Cargo.toml`); the rows that pass through it are
-//! neither looked at nor copied.
+//! A crate that awaits an async function of a library compiles its body again, with everything generic that it calls: half
+//! of the time to compile `fathom-curate` went into DataFusion's SQL planner. So these calls are in this crate, which is
+//! compiled without optimisation (see the workspace's `Cargo.toml`). It neither inspects nor copies the rows that pass
+//! through it.
 //!
 //! This crate knows nothing of documents.
 

@@ -1,6 +1,6 @@
-//! What people look at of a run: one offline page and the comparison of two runs, drawn from the event log
-//! `metrics.jsonl` alone ([`fathom_base::metrics`]), so that they can be made anywhere, at any time, also of a run that was
-//! killed; and what is written while it goes on.
+//! Views of a run: one offline page and the comparison of two runs, drawn from the event log `metrics.jsonl` alone
+//! ([`fathom_base::metrics`]), so they can be made anywhere, at any time, also of a run that was killed; and the files that
+//! are written while a run goes on.
 //!
 //! ```text
 //! metrics.jsonl -> RunLog -> html::page          one self-contained report.html

@@ -1,8 +1,8 @@
 //! The machine contract: what memory and compute look like to everything above.
 //!
-//! A [`Machine`] offers some thirty coarse methods over opaque addresses; outputs and workspace are
-//! allocated by the caller from a [`Pool`], so every byte is charged in program order on one thread and
-//! the same program on [`Meta`], which has shapes and no data, tells to the byte what it will need.
+//! A [`Machine`] offers coarse operations over opaque addresses. The caller allocates outputs and workspace
+//! from a [`Pool`], so every byte is charged in program order on one thread, and the same program on [`Meta`],
+//! which has shapes and no data, reports its memory to the byte.
 //!
 //! This crate knows nothing of gradients or layers.
 #![deny(missing_docs)]

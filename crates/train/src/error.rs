@@ -66,7 +66,7 @@ pub enum Error {
     /// A checkpoint could not be written.
     #[error("{0}")]
     Save(String),
-    /// Another rank failed at something that all of them have to do.
+    /// A collective operation failed on another rank.
     #[error("rank {rank}: {message}")]
     Rank {
         /// Which.

@@ -1,7 +1,8 @@
 //! The one training loop.
 //!
-//! A stage draws packed samples of token stores and minimises the cross-entropy of the next token; pretraining and context
-//! extension differ in lengths, rotary frequencies and data. Everything else is [`Trainer::step`]. A plan is that very step on the machine without data.
+//! Every stage of a run draws packed samples of token stores and minimises the cross-entropy of the next token, in
+//! [`Trainer::step`]. Pretraining and context extension differ in lengths, rotary frequencies and data. A plan is the same
+//! step on the machine without data.
 //!
 //! This crate knows nothing of HTTP or serving.
 #![deny(missing_docs)]

@@ -16,29 +16,29 @@ pub use precision::{GemmName, LinearsName, MomentType, PrecisionTable};
 choice! {
     /// Where a run computes.
     pub enum MachineKind {
-        /// A GPU if there is one and CUDA's libraries are found, else the processor.
+        /// A GPU if there is one and CUDA's libraries are found, else the CPU.
         Auto = "auto",
-        /// The processor.
+        /// The CPU.
         Cpu = "cpu",
-        /// A GPU, by CUDA.
+        /// A GPU, through CUDA.
         Cuda = "cuda",
-        /// Nowhere: shapes and no data.
+        /// No computation: shapes without data.
         Meta = "meta",
     }
 }
 
 choice! {
-    /// Where weights and optimizer state are while they are not at work.
+    /// Where weights and optimizer state are while no operation needs them.
     pub enum OffloadTo {
         /// In a file.
         Disk = "disk",
-        /// In the host's memory.
+        /// In host memory.
         Host = "host",
     }
 }
 
 choice! {
-    /// Family of a model that is made from nothing.
+    /// Family of a randomly initialised model.
     pub enum FamilyName {
         /// Llama.
         Llama = "llama",
@@ -46,15 +46,15 @@ choice! {
         Qwen2 = "qwen2",
         /// Qwen 3: Llama with normalised q and k.
         Qwen3 = "qwen3",
-        /// SmolLM 3: Llama in which some layers do not rotate.
+        /// SmolLM 3: Llama with some layers without rotary embedding.
         Smollm3 = "smollm3",
         /// Mixtral: Llama with experts in every layer.
         Mixtral = "mixtral",
         /// Qwen 3 with experts.
         Qwen3Moe = "qwen3_moe",
-        /// DeepSeek-V3: latent attention, experts that are weighed by sigmoids and chosen with biases.
+        /// DeepSeek-V3: latent attention; experts with sigmoid scores, chosen with biases.
         DeepseekV3 = "deepseek_v3",
-        /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, half of each head rotates.
+        /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, rotary embedding in half of each head.
         Nemotron = "nemotron",
     }
 }
@@ -70,7 +70,7 @@ choice! {
 }
 
 choice! {
-    /// How much is computed again in the backward pass (Megatron's `recompute_granularity`).
+    /// What the backward pass recomputes (Megatron's `recompute_granularity`).
     pub enum Granularity {
         /// Nothing: everything is kept.
         None = "none",
@@ -84,9 +84,9 @@ choice! {
 }
 
 choice! {
-    /// Which layers `full` recompute means (Megatron's `recompute_method`).
+    /// Which layers `full` recompute applies to (Megatron's `recompute_method`).
     pub enum Method {
-        /// All: kept is the input of every group of `recompute_num_layers` layers.
+        /// All layers: the input of every group of `recompute_num_layers` layers is kept.
         Uniform = "uniform",
         /// The first `recompute_num_layers` layers; the others keep everything.
         Block = "block",
@@ -96,11 +96,11 @@ choice! {
 choice! {
     /// A place for an activation.
     pub enum PlaceName {
-        /// In the machine's memory.
+        /// In device memory.
         Keep = "keep",
-        /// Nowhere: computed again.
+        /// Recomputed in the backward pass.
         Recompute = "recompute",
-        /// In the host's memory.
+        /// In host memory.
         Host = "host",
         /// On disk.
         Disk = "disk",
@@ -108,21 +108,21 @@ choice! {
 }
 
 choice! {
-    /// How values are written that leave memory.
+    /// How offloaded values are written.
     pub enum OffloadCodec {
-        /// As they are.
+        /// Unchanged.
         AsIs = "as_is",
-        /// One e4m3 byte a value and a scale for 128 of them; statistics as they are. Changes the gradients.
+        /// One e4m3 byte per value and a scale per 128 values; statistics unchanged. Changes the gradients.
         Fp8 = "fp8",
     }
 }
 
 choice! {
-    /// Who says where activations live.
+    /// What decides where activations are stored.
     pub enum Memory {
         /// The recipe.
         Manual = "manual",
-        /// The solver, for the fastest step within the budgets; the other keys of `activations` are not looked at.
+        /// The solver, for the fastest step within the budgets; the other keys of `activations` are ignored.
         Auto = "auto",
     }
 }
@@ -130,33 +130,33 @@ choice! {
 choice! {
     /// How keys and values travel between context parallel ranks (Megatron's `cp_comm_type`).
     pub enum CpCommType {
-        /// From rank to rank, behind the attention with what came before.
+        /// From rank to rank around a ring, overlapped with attention over the previous block.
         P2p = "p2p",
-        /// All to everybody, before attention.
+        /// Gathered on every rank before attention.
         AllGather = "all_gather",
         /// Heads instead of tokens (Ulysses).
         A2a = "a2a",
-        /// `a2a` among `cp_inner` ranks next to each other, `p2p` among such groups.
+        /// `a2a` within groups of `cp_inner` neighbouring ranks, `p2p` between the groups.
         A2aP2p = "a2a+p2p",
     }
 }
 
 choice! {
-    /// What ranks with the same weights share (Megatron-FSDP's `data_parallel_sharding_strategy`).
+    /// What is sharded over ranks with the same weights (Megatron-FSDP's `data_parallel_sharding_strategy`).
     pub enum ShardingName {
         /// Nothing.
         NoShard = "no_shard",
         /// The optimizer's state: ZeRO-1, the distributed optimizer.
         Optim = "optim",
-        /// And gradients: ZeRO-2.
+        /// Also gradients: ZeRO-2.
         OptimGrads = "optim_grads",
-        /// And weights, which are gathered for each block: ZeRO-3.
+        /// Also weights, which are gathered for each block: ZeRO-3.
         OptimGradsParams = "optim_grads_params",
     }
 }
 
 choice! {
-    /// What an update does with a gradient.
+    /// The optimizer.
     pub enum OptimizerKind {
         /// AdamW (Loshchilov and Hutter, 2019).
         Adamw = "adamw",
@@ -166,17 +166,17 @@ choice! {
 }
 
 choice! {
-    /// The order in which micro batches go through a pipeline.
+    /// The schedule of micro batches in a pipeline.
     pub enum PipelineSchedule {
         /// One forward, one backward; interleaved with `virtual_stages`.
         OneByOne = "1f1b",
-        /// The same with gradients of weights made where a rank would wait (ZB-H1).
+        /// 1F1B with weight gradients deferred to where a rank would wait (ZB-H1).
         ZeroBubble = "zero_bubble",
     }
 }
 
 choice! {
-    /// Which slots an expert beyond its capacity does without (Megatron's `moe_token_drop_policy`).
+    /// Which slots an expert drops when it exceeds its capacity (Megatron's `moe_token_drop_policy`).
     pub enum DropPolicy {
         /// Those with the smallest weights.
         Probs = "probs",
@@ -186,11 +186,11 @@ choice! {
 }
 
 choice! {
-    /// How documents are laid into samples.
+    /// How documents are packed into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
         Cut = "cut",
-        /// Best fit, no document cut that fits a sample.
+        /// Best fit; a document that fits into a sample is never cut.
         BestFit = "best_fit",
     }
 }
@@ -198,13 +198,13 @@ choice! {
 choice! {
     /// `rope_scaling` of a stage, with Hugging Face's names.
     pub enum RopeType {
-        /// As the model has it.
+        /// That of the model.
         Keep = "keep",
         /// None.
         Default = "default",
         /// Every frequency divided.
         Linear = "linear",
-        /// NTK-aware by current length.
+        /// NTK-aware, by the current length.
         Dynamic = "dynamic",
         /// YaRN.
         Yarn = "yarn",
@@ -216,47 +216,47 @@ choice! {
 }
 
 recipe! {
-    /// Everything a run is.
+    /// Everything that a run depends on.
     pub struct Recipe {
         /// The run itself.
         pub run: Run,
-        /// What it computes on.
+        /// The machine that computes.
         pub machine: Machine,
-        /// Over how many ranks, and along which axes.
+        /// The ranks and their axes.
         pub mesh: MeshTable,
-        /// What it trains.
+        /// The model.
         pub model: ModelTable,
         /// Its experts.
         pub moe: MoeTable,
-        /// Numbers that its products are made of.
+        /// Number formats of matrix products.
         pub precision: PrecisionTable,
-        /// What it trains on.
+        /// The training data.
         pub data: Data,
-        /// The update.
+        /// The optimizer.
         pub optimizer: Optimizer,
-        /// The learning rate over steps.
+        /// The learning rate schedule.
         pub schedule: ScheduleTable,
-        /// Where activations live between forward and backward.
+        /// Where activations are stored between forward and backward.
         pub activations: Activations,
         /// The stages, in order.
         pub stage: Vec<Stage>,
-        /// Short form of `stage`: the sequence lengths alone. The last of `stage` is repeated with each of these.
+        /// Short form of `stage`: sequence lengths. The last `stage` is repeated with each of them.
         pub stages: Vec<usize>,
-        /// Saves.
+        /// Checkpoints.
         pub checkpoint: Checkpoint,
-        /// Measurements.
+        /// Evaluation.
         pub eval: Eval,
     }
 
     /// The run itself.
     pub struct Run {
-        /// Its name in reports.
+        /// The run's name in reports.
         pub name: String = "train".into(),
-        /// Key of all randomness.
+        /// Seed of all randomness.
         pub seed: u64 = 0,
         /// Folder for checkpoints, metrics, report and model.
         pub out: PathBuf = PathBuf::from("out"),
-        /// Time for everything; stages share what is left by `minutes_share`. None: stages say their steps.
+        /// Minutes for the whole run; stages share the training time by `minutes_share`. None: stages give their steps.
         pub minutes: Option<f64>,
         /// Writes a Chrome trace of one step of each stage.
         pub profile: bool = false,
@@ -264,92 +264,92 @@ recipe! {
         pub tensorboard: bool = false,
     }
 
-    /// What a run computes on.
+    /// The machine that computes.
     pub struct Machine {
         /// `cpu`, `cuda` for a GPU, `auto` for a GPU if there is one, or `meta` for a plan.
         pub kind: MachineKind = MachineKind::Auto,
         /// Threads; 0 for all cores.
         pub threads: usize = 0,
-        /// Folder for what is on disk instead of in memory; none for the run's own.
+        /// Folder for what is offloaded to disk; none for the run's folder.
         pub spill: Option<PathBuf>,
-        /// Keeps each block's weights, the embedding's and the head's on disk while they are not at work.
+        /// Offloads the weights of each block, of the embedding and of the head while no operation needs them.
         pub offload_weights: bool = false,
-        /// Keeps the moments and master weights on disk between updates.
+        /// Offloads the moments and master weights between updates.
         pub offload_optimizer: bool = false,
-        /// Where `offload_weights` and `offload_optimizer` keep things: `disk`, or `host` for the host's memory beside a GPU.
+        /// Where `offload_weights` and `offload_optimizer` store them: `disk`, or `host` for host memory (GPU runs).
         pub offload_to: OffloadTo = OffloadTo::Disk,
-        /// With `offload_optimizer`: hundredths of its state that stay with the machine all the same.
+        /// With `offload_optimizer`: percent of the optimizer state that stays in device memory.
         pub optimizer_stays_percent: u32 = 0,
-        /// Seed of an adversary between memory and disk, for tests: delays, short operations, any order.
+        /// For tests: seed of injected disk disorder (delays, short operations, reordering).
         pub chaos: Option<u64>,
-        /// With `chaos`: one operation in about this many fails; 0 for none.
+        /// For tests: with `chaos`, about one disk operation in this many fails; 0 for none.
         pub chaos_faults: u32 = 0,
-        /// Faults for tests, like `kill rank 1 at step 3, flip rank 2 at step 5`: `kill`, `hang`, `slow`, `term`, `nan`,
-        /// `flip`; each happens once.
+        /// For tests: injected faults, such as `kill rank 1 at step 3, flip rank 2 at step 5`; `kill`, `hang`, `slow`, `term`,
+        /// `nan` or `flip`, once each.
         pub fault: Option<String>,
         /// Memory budget in bytes; none for what the machine has.
         pub memory_bytes: Option<u64>,
-        /// Folders of CUDA's libraries with colons between them, looked in before those of `FATHOM_CUDA_LIBS`.
+        /// Folders of CUDA's libraries, separated by colons, searched before those of `FATHOM_CUDA_LIBS`.
         pub cuda_libs: Option<String>,
-        /// On a GPU, captures what a block issues as a graph and replays it where it comes again.
+        /// On a GPU: captures each block as a CUDA graph and replays it.
         pub graphs: bool = false,
-        /// Most bytes of activations on disk; none for most of what is free.
+        /// Maximum bytes of activations on disk; none for most of the free space.
         pub disk_bytes: Option<u64>,
-        /// Whose rates predict times: `cpu` (nominal ones), a file of `fathom bench profile --out`, or, for plans, `h100`,
-        /// `h200`, `b200`, and with what connects them `dgx-h100`, `dgx-h200`, `dgx-b200`.
+        /// The rates that predict times: `cpu` (nominal), a file of `fathom bench profile --out`, or for plans `h100`, `h200`,
+        /// `b200`, and with their interconnect `dgx-h100`, `dgx-h200`, `dgx-b200`.
         pub profile: String = "cpu".into(),
     }
 
-    /// Ranks: `pp x dp x cp x tp` of them, which on one machine are threads that share its cores.
+    /// The mesh: `pp x dp x cp x tp` ranks. On one machine they are threads that share its cores.
     pub struct MeshTable {
-        /// Tensor parallel: each rank has a part of every block's weights.
+        /// Tensor parallel: each rank has a shard of every block's weights.
         pub tp: usize = 1,
         /// Context parallel: each rank has a part of every sequence.
         pub cp: usize = 1,
-        /// How keys and values travel between them.
+        /// How keys and values travel between context parallel ranks.
         pub cp_comm_type: CpCommType = CpCommType::P2p,
-        /// Ranks of an inner group of `a2a+p2p`.
+        /// Ranks per `a2a` group of `a2a+p2p`.
         pub cp_inner: usize = 1,
-        /// Each document lies on as few of those ranks as balance allows, and only keys that are attended to travel (dynamic context
-        /// parallel); with `p2p`.
+        /// Dynamic context parallel, with `p2p`: each document is on as few ranks as load balance allows, and only keys that are
+        /// attended to travel.
         pub cp_dynamic: bool = false,
-        /// Data parallel: each rank has a part of the micro batches.
+        /// Data parallel: each rank has some of the micro batches.
         pub dp: usize = 1,
         /// Pipeline parallel: each rank has some of the layers.
         pub pp: usize = 1,
         /// Expert parallel: each rank has some of the experts; folded, with `etp`, over the ranks of `dp`, `cp` and `tp`.
         pub ep: usize = 1,
-        /// Tensor parallel inside an expert: each rank has a part of an expert's columns.
+        /// Tensor parallel within an expert: each rank has some of an expert's columns.
         pub etp: usize = 1,
-        /// Stages of the pipeline on each rank (interleaved schedule); the step's micro batches are then a multiple of `pp`.
+        /// Pipeline stages per rank (interleaved schedule); with more than 1, the micro batches of a step must be a multiple of `pp`.
         pub virtual_stages: usize = 1,
-        /// In which order micro batches go through the stages.
+        /// The pipeline schedule.
         pub schedule: PipelineSchedule = PipelineSchedule::OneByOne,
-        /// Layers of each stage of the pipeline, in the order of a forward pass; none: so that the stages take equally long, the
-        /// head counted.
+        /// Layers of each pipeline stage, in forward order; empty: balanced so that all stages take equally long, counting the
+        /// head.
         pub layout: Vec<usize>,
-        /// Tensor parallel ranks share the rows of what lies between their sub-layers.
+        /// Sequence parallel: tensor parallel ranks shard the activations between sub-layers by rows.
         pub sequence_parallel: bool = true,
-        /// What ranks with the same weights share.
+        /// What is sharded over ranks with the same weights.
         pub sharding: ShardingName = ShardingName::Optim,
-        /// How long a rank waits for another before it gives up.
+        /// Seconds that a rank waits for another before the run fails.
         pub timeout_s: f64 = 600.0,
-        /// The same during steps; none for `timeout_s`.
+        /// The same limit during steps; none for `timeout_s`.
         pub step_timeout_s: Option<f64>,
-        /// Failures of ranks after which the run goes back to the last step that all have, and on; of ranks that are
-        /// processes NaN and flipped bits alone.
+        /// How many rank failures to survive by going back to the last common step. Ranks as processes survive NaN and bit flips
+        /// only.
         pub restarts: u64 = 0,
-        /// Steps between comparisons of the weights of ranks that should have the same; 0 for none.
+        /// Steps between comparisons of replicated weights; 0 for none.
         pub check_every_steps: u64 = 0,
     }
 
-    /// What a run trains: a Hugging Face folder, or a decoder of these sizes from nothing.
+    /// The model: a Hugging Face folder, or a randomly initialised decoder of these sizes.
     pub struct ModelTable {
-        /// Folder to start from; the sizes below are then not looked at.
+        /// Hugging Face folder to start from; the sizes below are then ignored.
         pub from: Option<PathBuf>,
-        /// What the blocks are made of.
+        /// Family of the model.
         pub family: FamilyName = FamilyName::Llama,
-        /// For `smollm3`: every so many layers one does not rotate.
+        /// For `smollm3`: one layer in this many has no rotary embedding.
         pub no_rope_layer_interval: usize = 4,
         /// Type of weights and activations.
         pub precision: Precision = Precision::Bf16,
@@ -365,54 +365,54 @@ recipe! {
         pub head_dim: usize = 64,
         /// Columns inside the MLP, or inside an expert.
         pub ffn: usize = 704,
-        /// Rows of the embedding; the tokenizer's size when it is trained here.
+        /// Rows of the embedding; also the size of a tokenizer that the run trains.
         pub vocab: usize = 4096,
         /// Base of the rotary frequencies.
         pub rope_theta: f64 = 10000.0,
-        /// The head is the embedding.
+        /// Ties the head to the embedding.
         pub tied: bool = true,
-        /// For `deepseek_v3`: columns of a head that are rotated, and the same for all keys.
+        /// For `deepseek_v3`: rotated columns of a head, shared by all keys.
         pub rope_dim: usize = 16,
-        /// For `deepseek_v3`: columns of the latent of keys and values.
+        /// For `deepseek_v3`: columns of the key-value latent.
         pub kv_latent: usize = 128,
-        /// Deviation of the first weights.
+        /// Standard deviation of the initial weights.
         pub init_std: f64 = 0.02,
     }
 
-    /// Experts: their sizes in a model from nothing, and what training adds to those of any model.
+    /// Experts: their sizes in a randomly initialised model, and the training settings of any model with experts.
     pub struct MoeTable {
-        /// Experts of a layer.
+        /// Experts per layer.
         pub experts: usize = 8,
-        /// Experts of a token.
+        /// Experts per token.
         pub top_k: usize = 2,
         /// Columns inside one expert; none for `model.ffn`.
         pub ffn: Option<usize>,
-        /// For `deepseek_v3`: experts that every token goes through as well.
+        /// For `deepseek_v3`: shared experts, which process every token.
         pub shared: usize = 0,
-        /// Layers at the beginning that have an ordinary MLP.
+        /// First layers with a dense MLP.
         pub dense_layers: usize = 0,
-        /// Weight of the loss that balances experts over each micro batch (Megatron's `moe_aux_loss_coeff`).
+        /// Weight of the load-balancing loss over each micro batch (Megatron's `moe_aux_loss_coeff`).
         pub aux_loss: f64 = 0.0,
-        /// Weight of the routers' z-loss.
+        /// Weight of the router z-loss.
         pub z_loss: f64 = 0.0,
-        /// How far a step moves each bias of the choice of experts towards even loads, without a loss.
+        /// How far a step moves each expert's selection bias towards balanced load, without a loss.
         pub bias_update_rate: f64 = 0.0,
-        /// Most slots of an expert, in even shares of a rank's tokens of a micro batch; none drops nothing.
+        /// Capacity of an expert, as a multiple of its even share of a rank's slots in a micro batch; none for no limit.
         pub capacity_factor: Option<f64>,
-        /// Which slots are dropped.
+        /// Which slots are dropped beyond the capacity.
         pub drop_policy: DropPolicy = DropPolicy::Probs,
     }
 
-    /// The update.
+    /// The optimizer.
     pub struct Optimizer {
         /// AdamW, or SGD with momentum.
         pub kind: OptimizerKind = OptimizerKind::Adamw,
         /// Type of the moments.
         pub moments: MomentType = MomentType::F32,
-        /// bf16 weights have f32 masters. Without, 4 bytes less for each, an update rounds the weight itself up or down at random, right on
-        /// average (stochastic rounding; torchao's `bf16_stochastic_round`).
+        /// Keeps f32 masters of bf16 weights. Without them a weight takes 4 bytes less, and updates round it stochastically
+        /// (torchao's `bf16_stochastic_round`).
         pub master_weights: bool = true,
-        /// Highest learning rate.
+        /// Peak learning rate.
         pub lr: f64 = 1e-3,
         /// Decay of the first moment; the momentum of `sgd`.
         pub beta1: f64 = 0.9,
@@ -420,57 +420,57 @@ recipe! {
         pub beta2: f64 = 0.95,
         /// Added to the root of the second moment.
         pub eps: f64 = 1e-8,
-        /// Decoupled decay of matrices; not of norms and biases.
+        /// Decoupled weight decay of matrices; norms and biases have none.
         pub weight_decay: f64 = 0.1,
-        /// Largest global gradient norm; none does not clip.
+        /// Maximum global gradient norm; none for no clipping.
         pub clip: Option<f64> = Some(1.0),
         /// Weight of the squared log-partition in the loss.
         pub z_loss: f64 = 0.0,
     }
 
-    /// The learning rate over steps; each stage has its own run of it.
+    /// The learning rate schedule, which restarts with each stage.
     pub struct ScheduleTable {
         /// Shape after warm-up.
         pub decay: Decay = Decay::Cosine,
         /// Steps of linear warm-up.
         pub warmup_steps: u64 = 20,
-        /// Last rate as a share of the highest.
+        /// Final learning rate, as a fraction of the peak.
         pub final_share: f64 = 0.1,
-        /// Share of a stage's steps after warm-up over which `wsd` decays.
+        /// Fraction of a stage's steps after warm-up over which `wsd` decays.
         pub decay_share: f64 = 0.2,
     }
 
-    /// Where activations live between forward and backward.
+    /// Where activations are stored between forward and backward.
     pub struct Activations {
-        /// Who says where activations live and how high tiles are: `manual` (the keys below), or `auto` (the plan).
+        /// What decides the places of activations and the tile size: `manual` (the keys below) or `auto` (the solver).
         pub memory: Memory = Memory::Manual,
-        /// How much is computed again.
+        /// What the backward pass recomputes.
         pub recompute_granularity: Granularity = Granularity::None,
         /// For `selective`: core_attn, layernorm, mlp, mlp_act, and of experts and latent attention moe, moe_act, shared_experts, mla_up_proj.
         pub recompute_modules: Vec<String>,
         /// For `full`: which layers.
         pub recompute_method: Method = Method::Uniform,
-        /// For `full`: layers of a group, or the number of layers.
+        /// For `full`: layers per group (`uniform`), or number of layers (`block`).
         pub recompute_num_layers: usize = 1,
-        /// Rules that are asked before all of these; the first that matches decides.
+        /// Rules that take precedence over the other keys; the first match decides.
         pub places: Vec<PlaceRule>,
-        /// What of the kept leaves memory: the modules of `recompute_modules`, block (each block's input), all.
+        /// Which kept activations are offloaded: modules as in `recompute_modules`, block (each block's input), or all.
         pub offload_modules: Vec<String>,
-        /// Where it goes: `disk`, or `host` on machines with memory of their own.
+        /// Where they are offloaded to: `disk`, or `host` (GPU runs).
         pub offload_place: PlaceName = PlaceName::Disk,
-        /// Share of the tokens that leave.
+        /// Fraction of the tokens whose activations are offloaded.
         pub offload_fraction: f64 = 1.0,
-        /// How it is written.
+        /// How offloaded values are written.
         pub offload_codec: OffloadCodec = OffloadCodec::AsIs,
-        /// Groups of key and value heads that attention runs over, one after the other.
+        /// Groups of key and value heads that attention processes one after the other.
         pub head_groups: usize = 1,
-        /// Tokens of a tile of everything that works token by token; a multiple of 128; none for no tiles.
+        /// Tokens per tile of token-wise operations, a multiple of 128; none for no tiling.
         pub tile_rows: Option<usize>,
     }
 
-    /// A place for some activations of some layers.
+    /// The place of some activations of some layers.
     pub struct PlaceRule {
-        /// The first layer, and the one after the last; none for all.
+        /// First layer and end of the range (exclusive); empty for all layers.
         pub layers: Vec<usize>,
         /// An activation's name, as `fathom inspect activations` prints it; a prefix ending in `*`; or `*`.
         pub name: String = "*".into(),
@@ -480,70 +480,70 @@ recipe! {
 
     /// One stage of a run.
     pub struct Stage {
-        /// Its name; where an earlier stage has it, a number follows.
+        /// Its name; a number is appended if an earlier stage has the same name.
         pub name: String = "pretrain".into(),
-        /// Tokens of a sample.
+        /// Tokens per sample.
         pub seq_tokens: usize = 2048,
-        /// Samples of a micro batch, packed into one stream.
+        /// Samples per micro batch, packed into one stream.
         pub samples_per_micro_batch: usize = 1,
-        /// Micro batches of a step.
+        /// Micro batches per step.
         pub micro_batches: usize = 4,
-        /// Steps; none with `run.minutes`.
+        /// Number of steps; none if `run.minutes` is given.
         pub steps: Option<u64>,
-        /// Share of the run's training time, when that is given.
+        /// With `run.minutes`: weight of this stage in the run's training time.
         pub minutes_share: f64 = 1.0,
         /// Multiplies `optimizer.lr`.
         pub lr_scale: f64 = 1.0,
-        /// Replaces `schedule.warmup_steps`.
+        /// Overrides `schedule.warmup_steps`.
         pub warmup_steps: Option<u64>,
-        /// How documents are laid into samples.
+        /// How documents are packed into samples.
         pub packing: Packing = Packing::Cut,
-        /// Documents do not see each other.
+        /// Restricts attention to a token's own document.
         pub masked: bool = false,
-        /// Replaces `data.blend`.
+        /// Overrides `data.blend`.
         pub blend: Vec<Blend>,
-        /// Shortest document drawn.
+        /// Minimum length of a document, in tokens.
         pub min_doc_tokens: usize = 0,
         /// Draws documents more or less often by their length.
         pub length_weights: Vec<LengthWeight>,
-        /// Most documents of a sample, for masks; a micro batch has room for those of all its samples.
+        /// Maximum number of documents per sample, which sizes the masks.
         pub max_docs: usize = 64,
-        /// New base of the rotary frequencies; none keeps it.
+        /// New base of the rotary frequencies; none for that of the model.
         pub rope_theta: Option<f64>,
-        /// `rope_scaling` of the stage.
+        /// `rope_type` of the stage's rotary scaling.
         pub rope_type: RopeType = RopeType::Keep,
-        /// New over old length; none takes `seq_tokens` over the model's length.
+        /// New length over old length; none for `seq_tokens` over the model's length.
         pub rope_factor: Option<f64>,
-        /// Replaces `activations.recompute_granularity`.
+        /// Overrides `activations.recompute_granularity`.
         pub recompute_granularity: Option<Granularity>,
-        /// Replaces `activations.tile_rows`.
+        /// Overrides `activations.tile_rows`.
         pub tile_rows: Option<usize>,
     }
 
-    /// Saves.
+    /// Checkpoints.
     pub struct Checkpoint {
-        /// Time between saves; none saves at stage ends only.
+        /// Seconds between checkpoints; none for the end of each stage only.
         pub every_s: Option<f64> = Some(60.0),
-        /// Steps between saves.
+        /// Steps between checkpoints.
         pub every_steps: Option<u64>,
-        /// Steps between copies of every rank's state in its own memory and in that of another; none makes no copies.
+        /// Steps between in-memory copies of every rank's state, on the rank itself and on a partner; none for no copies.
         pub memory_every_steps: Option<u64>,
-        /// Folder on each machine's own disk that those copies are written to as well; a run goes on from them if they are newer
-        /// than its last checkpoint. Of the same mesh only.
+        /// Folder on each machine's local disk to which these copies are also written. A run on the same mesh resumes from them if
+        /// they are newer than its last checkpoint.
         pub local: Option<PathBuf>,
-        /// Newest saves that are kept; the last of each stage is kept whatever this says.
+        /// Number of checkpoints to keep; the last of each stage is always kept.
         pub keep: usize = 2,
     }
 
-    /// Measurements.
+    /// Evaluation.
     pub struct Eval {
-        /// Tokens of held-out text scored for loss by position.
+        /// Tokens of held-out text to score for loss by position.
         pub tokens: usize = 256 << 10,
-        /// Trials of each cell of the needle test.
+        /// Trials per length and depth of the needle test.
         pub needle_trials: usize = 5,
-        /// Depths of the needle test.
+        /// Number of depths of the needle test.
         pub needle_depths: usize = 5,
-        /// Measures before and after context extension.
+        /// Evaluates before and after context extension.
         pub enabled: bool = true,
     }
 }

@@ -80,7 +80,7 @@ pub struct Trainer {
     flops: Tensor,
 }
 
-/// How a step is run; a stage's settings.
+/// Settings of a step.
 #[derive(Clone, Debug)]
 pub struct InStep {
     /// Where activations live.

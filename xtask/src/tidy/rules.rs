@@ -11,6 +11,9 @@ const TEXT: [&str; 11] = ["rs", "toml", "py", "sh", "md", "yml", "yaml", "html",
 /// Those of them that are code, in which no chore may be left behind.
 const CODE: [&str; 8] = ["rs", "toml", "py", "sh", "yml", "yaml", "js", "cu"];
 const CHORES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+/// What of a mesh the model may know, and the files of its crate that may.
+const RANKS: [&str; 9] = ["Axis", "Mesh", "Grid", "tp", "tp_index", "ep", "ep_index", "etp", "etp_index"];
+const KNOW_RANKS: [&str; 3] = ["portion.rs", "model.rs", "narrow.rs"];
 const HOMES: [&str; 3] = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
 /// Rules for any file of text: no paths of one machine, no chores left behind.
@@ -69,6 +72,9 @@ pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
                     "unsafe outside cpu, cuda, mpi, rehearsal and tensor::{pool, spill, map}",
                 );
             }
+            word if RANKS.contains(&word) && !in_test && !may_know_ranks(source.path) => {
+                violation(token.line, "ranks in the model, outside portion.rs, model.rs and narrow.rs");
+            }
             "todo" | "unimplemented" if is(at + 1, "!") => violation(token.line, "a stub"),
             "#" if attribute(code, at).is_some_and(|(_, inside, _)| ignores(inside)) => {
                 violation(token.line, "an ignored test");
@@ -94,6 +100,11 @@ fn may_be_unsafe(path: &str) -> bool {
         rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     };
     crates.iter().any(|folder| path.starts_with(folder)) || modules.iter().any(in_module)
+}
+
+/// Blocks and families are the same on every rank.
+fn may_know_ranks(path: &str) -> bool {
+    path.strip_prefix("crates/model/src/").is_none_or(|file| KNOW_RANKS.contains(&file))
 }
 
 /// Whether an attribute switches a test off.
@@ -159,6 +170,17 @@ mod tests {
                 text,
                 &["3: unsafe outside cpu, cuda, mpi, rehearsal and tensor::{pool, spill, map}"],
             );
+        }
+    }
+
+    #[test]
+    fn the_block_knows_no_ranks() {
+        let text = "//! A.\nfn f(tp_index: usize) {}";
+        check("crates/model/src/portion.rs", text, &[]);
+        check("crates/train/src/portion.rs", text, &[]);
+        let message = "2: ranks in the model, outside portion.rs, model.rs and narrow.rs";
+        for path in ["crates/model/src/block.rs", "crates/model/src/family/llama.rs"] {
+            check(path, text, &[message]);
         }
     }
 

@@ -7,10 +7,10 @@ use clap::Args as Group;
 /// Where a process of a Ballista cluster listens.
 #[derive(Group)]
 pub struct Listen {
-    /// Address to listen on. Who reaches it can read what this process can: keep to networks of trust.
+    /// Address to listen on. Anyone who can reach it can read what this process can: use trusted networks only.
     #[arg(long, default_value = "127.0.0.1")]
     pub bind: std::net::IpAddr,
-    /// Name or address under which the other processes reach this one; --bind if not given.
+    /// Name or address under which other processes reach this one; default: --bind.
     #[arg(long)]
     pub host: Option<String>,
 }
@@ -32,19 +32,19 @@ pub struct Executor {
     /// Where it listens.
     #[command(flatten)]
     pub listen: Listen,
-    /// Port; the next one is used as well.
+    /// Port; the next port is used as well.
     #[arg(long, default_value_t = 50051)]
     pub port: u16,
     /// Address of the scheduler.
     #[arg(long, value_name = "URL", default_value = "df://localhost:50050")]
     pub scheduler: String,
-    /// Folder of its own for results between stages and spills.
+    /// Private folder for intermediate results and spills.
     #[arg(long, value_name = "DIR", default_value = "out/executor")]
     pub work_dir: PathBuf,
-    /// Tasks at a time; 0 for all cores.
+    /// Concurrent tasks; 0 for one per core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Memory of all tasks together, e.g. 24GiB; 70 % of the machine's if not given.
+    /// Memory of all tasks together, e.g. 24GiB; default: 70 % of the machine's.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
 }

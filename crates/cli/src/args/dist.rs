@@ -9,16 +9,16 @@ use fathom_base::ranks::{Claim, Said};
 /// Who this process is among others, where no launcher says so.
 #[derive(Group, Default)]
 pub struct Rank {
-    /// Number of this process among all ranks, from 0; what the launcher says if not given.
+    /// Rank of this process, from 0; default: what the launcher set.
     #[arg(long)]
     pub rank: Option<usize>,
     /// Number of ranks.
     #[arg(long)]
     pub world_size: Option<usize>,
-    /// Number of this process among the ranks of its machine, from 0.
+    /// Rank of this process among those of its machine, from 0.
     #[arg(long)]
     pub local_rank: Option<usize>,
-    /// Where the first rank can be reached.
+    /// Where to reach rank 0.
     #[arg(long, value_name = "HOST:PORT")]
     pub rendezvous: Option<String>,
 }

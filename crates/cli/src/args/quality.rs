@@ -1,4 +1,4 @@
-//! The flags of training a model of quality.
+//! The flags of `fathom curate train-quality`.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ pub struct TrainQuality {
     /// Files or folders of good text (.jsonl .parquet .txt .md .html, compressed too).
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
     pub good: Vec<PathBuf>,
-    /// Files or folders of text as it comes, of the kind that the model will judge.
+    /// Files or folders of unfiltered text, of the kind that the model will judge.
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
     pub other: Vec<PathBuf>,
-    /// The model, for the stage `quality` and for fastText.
+    /// The model to write, in fastText's format.
     #[arg(long, value_name = "FILE", default_value = "out/quality.bin")]
     pub out: PathBuf,
     /// The field (JSON) or column (Parquet) that holds the text.
     #[arg(long, default_value = "text")]
     pub field: String,
-    /// At most so many documents of either kind, the first ones; all if not given.
+    /// Reads at most this many documents of each kind; default: all.
     #[arg(long, value_name = "DOCUMENTS")]
     pub most: Option<u64>,
     /// Label of good text.
@@ -28,7 +28,7 @@ pub struct TrainQuality {
     /// Label of other text.
     #[arg(long, default_value = "__label__cc")]
     pub other_label: String,
-    /// Numbers per word.
+    /// Dimension of the word vectors.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub dim: u32,
     /// Passes over the examples.
@@ -40,19 +40,19 @@ pub struct TrainQuality {
     /// Longest n-gram of words.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub word_ngrams: u32,
-    /// Rows of the table of n-grams; a row takes 4 bytes a number.
+    /// Rows of the hash table of n-grams; a row takes 4 bytes per dimension.
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub buckets: u32,
-    /// Words that occur less often are not learnt.
+    /// Ignores words that occur less often.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub min_count: u32,
-    /// One example in so many is held out to measure the model; 0 for none.
+    /// Holds out one example in this many to measure the model; 0 for none.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000_000_000))]
     pub hold_out: u32,
     /// Seed of the training.
     #[arg(long, default_value_t = 42)]
     pub seed: u32,
-    /// The result as a JSON object.
+    /// Prints the result as a JSON object.
     #[arg(long)]
     pub json: bool,
 }

@@ -78,7 +78,7 @@ pub fn run(args: &args::Doctor) -> Result<()> {
         self_test(&mut findings, isa);
     }
     if findings.failed > 0 {
-        bail!("{} checks failed; the lines with FAIL say which", findings.failed);
+        bail!("failed checks: {}; see the lines with FAIL", findings.failed);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded, header};
 use fathom_curate::pipeline::Recipe as Curation;
 
 use crate::args::Recipes;
-use crate::library::{CURATE, LIBRARY, layers, resolve};
+use crate::library::{CURATE, LIBRARY, groups, layers, resolve};
 
 /// Runs the verb.
 pub fn run(action: &Recipes) -> Result<()> {
@@ -27,11 +27,12 @@ pub fn run(action: &Recipes) -> Result<()> {
 }
 
 fn list() -> Result<()> {
-    for (verb, library) in [("train", LIBRARY), ("curate", CURATE)] {
-        for name in library.names() {
-            let text = library.text(name).unwrap_or_default();
-            let about = header(name, text, "about")?.unwrap_or_default();
-            println!("{name:<25} {verb:<7} {about}");
+    for (number, (library, (heading, names))) in groups().enumerate() {
+        let gap = if number == 0 { "" } else { "\n" };
+        println!("{gap}{heading}");
+        for name in *names {
+            let about = header(name, library.text(name).unwrap_or_default(), "about")?;
+            println!("  {name:<24}  {}", about.unwrap_or_default());
         }
     }
     Ok(())

@@ -22,6 +22,12 @@ fn all_are_listed_with_a_line_about_them() {
 }
 
 #[test]
+fn those_to_start_with_come_first() {
+    let out = good(["recipes", "ls"]);
+    assert!(out.starts_with("Start here\n  quickstart "), "{out}");
+}
+
+#[test]
 fn shown_with_settings_over_them() {
     let out = good(["recipes", "show", "quickstart", "optimizer.lr=0.125"]);
     assert!(out.contains("lr = 0.125"), "{out}");
@@ -41,10 +47,10 @@ fn a_copy_is_a_recipe_and_is_not_written_over() {
 #[test]
 fn every_one_is_planned() {
     let all = good(["recipes", "ls"]);
-    // `extend` has to be told what to extend.
-    let trained =
-        |line: &&str| line.split_whitespace().nth(1) == Some("train") && !line.starts_with("extend ");
-    for name in all.lines().filter(trained).filter_map(|line| line.split_whitespace().next()) {
+    let (trained, _) = all.split_once("\nCuration ").unwrap();
+    let names = trained.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    // `extend` needs a model to extend.
+    for name in names.filter(|name| *name != "extend") {
         let stages = rows(&good(["plan", name, "--json"]));
         assert!(!stages.is_empty(), "{name}");
         for stage in stages {

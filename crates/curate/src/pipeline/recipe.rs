@@ -12,47 +12,47 @@ use crate::read::{Charset, Snapshot};
 fathom_base::recipe! {
     /// A curation.
     pub struct Recipe {
-        /// Folder of the results: one folder a table, the reports beside.
+        /// Folder of the results: the reports, and one folder per table.
         pub out: PathBuf = "out/curated".into(),
-        /// Key of random choices: of blend, shuffle, split and semantic. Hashes of `fuzzy` and draws of `quality` have seeds of
-        /// their own, as published.
+        /// Seed of the random choices of blend, shuffle, split and semantic. The hashes of `fuzzy` and the draws of `quality` have
+        /// their own seeds, as published.
         pub seed: u64 = 0,
         /// Threads; 0 for all cores. The results do not depend on it.
         pub threads: usize = 0,
-        /// Memory for batches and for the plans of whole tables, e.g. 4GiB; the plans spill beyond it. At least four times
+        /// Memory for batches and whole-table work, e.g. 4GiB; whole-table work spills beyond it. At least four times
         /// `input.max_document_bytes` and 32 MiB.
         pub memory: String = "2GiB".into(),
-        /// Folder for what does not fit into memory, in which each `out` has its own; below `out` if none.
+        /// Folder for spilled data, with a subfolder for each `out`; none for a folder below `out`.
         pub spill: Option<PathBuf>,
-        /// Where the text is.
+        /// The source of the text.
         pub input: Input,
         /// The stages, in order.
         pub stage: Vec<StageSpec>,
     }
-    /// Where the text is.
+    /// The source of the text.
     pub struct Input {
-        /// Files, folders and addresses, each `path` or `name=path`. The name is the source of its documents and, with the
-        /// path below the folder, their id, which random choices depend on; without a name both have the path as written.
+        /// Files, folders and addresses, each `path` or `name=path`. The name is the source of its documents and, with the path
+        /// below the folder, their id, on which random choices depend. Without a name, both have the path as given.
         pub paths: Vec<String>,
-        /// A crawl of Common Crawl instead of paths, or beside them.
+        /// A crawl of Common Crawl, instead of or in addition to paths.
         pub snapshot: Snapshot,
-        /// What the files are: `auto` goes by their names, `code` takes pages, JSON, XML and tables as source code, all others
-        /// (`text`, `html`, `jsonl`, `parquet`, `warc`, `wikipedia`, `arxiv`) hold for every file, whatever its name.
+        /// Format of the files: `auto` decides by file name, `code` reads HTML, JSON, XML and tables as source code, and all others
+        /// (`text`, `html`, `jsonl`, `parquet`, `warc`, `wikipedia`, `arxiv`) apply to every file, whatever its name.
         pub format: Format,
-        /// Of text files that are not UTF-8: `detect` finds out and counts it, `utf-8` drops them.
+        /// Charset of text files: `detect` detects it and counts files that are not UTF-8; `utf-8` drops them.
         pub charset: Charset,
         /// The field (JSON) or column (Parquet) that holds the text.
         pub field: String = "text".into(),
-        /// Further columns that the table gets from the reader where they are there: fields of JSON, columns of Parquet,
-        /// of crawls `url`, `date`, `warc_id`, of Wikipedia `title`, `page_id`, of arXiv `arxiv_id`.
+        /// Further columns to keep, where they exist: fields of JSON, columns of Parquet; of crawls `url`, `date`, `warc_id`, of
+        /// Wikipedia `title`, `page_id`, of arXiv `arxiv_id`.
         pub columns: Vec<String> = vec!["url".into()],
-        /// Longer records are dropped and counted, longer text files cut at a line end.
+        /// Longer records are dropped and counted; longer text files are split at line ends.
         pub max_document_bytes: u64 = 32 << 20,
-        /// Small files are read together until they have so many bytes; each such unit gives one part.
+        /// Small files are grouped into units of this many bytes; each unit becomes one part.
         pub unit_bytes: u64 = 64 << 20,
-        /// Only the first files, until they have so many bytes on disk; all if none.
+        /// Reads only the first files, up to this many bytes on disk; none for all.
         pub max_bytes: Option<u64>,
-        /// Only the first so many units; all if none.
+        /// Reads only this many units, the first ones; none for all.
         pub max_units: Option<u64>,
     }
 }
@@ -60,7 +60,7 @@ fathom_base::recipe! {
 /// One stage: which, and its options.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSpec {
-    /// Which stage.
+    /// The kind of stage.
     #[serde(rename = "use")]
     pub kind: String,
     /// Its name in tables, reports and settings (`stage.NAME.option=value`); that of its kind if none.
@@ -82,18 +82,12 @@ impl StageSpec {
 impl Table for StageSpec {
     fn keys() -> Vec<Key> {
         vec![
-            Key::of::<String>("use", "Which stage."),
-            Key::of::<Option<String>>(
-                "name",
-                "Its name in tables, reports and settings; that of its kind if none.",
-            ),
-            Key::of::<bool>(
-                "save",
-                "Its table is written although the next stage could read it from memory.",
-            ),
+            Key::of::<String>("use", "The kind of stage."),
+            Key::of::<Option<String>>("name", "Its name in tables, reports and settings; default: its kind."),
+            Key::of::<bool>("save", "Writes its table even if the next stage could read it from memory."),
             Key::of::<BTreeMap<String, toml::Value>>(
                 "options",
-                "The options of its kind, written beside `use`.",
+                "The options of its kind, in the same table as `use`.",
             ),
         ]
     }

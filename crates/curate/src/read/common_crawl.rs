@@ -24,13 +24,13 @@ fathom_base::recipe! {
         pub name: String,
         /// Responses (`warc`) or extracted text (`wet`).
         pub files: CrawlFiles,
-        /// Files in front that are passed over.
+        /// Skips this many files at the start.
         pub skip: usize = 0,
-        /// Then every so manieth file is taken.
+        /// Then reads one file in this many.
         pub stride: usize = 1,
-        /// At most so many files; all if none.
+        /// Maximum number of files; none for all.
         pub first: Option<usize>,
-        /// Where the crawls lie: an address, `s3://commoncrawl`, or a local copy with the same folders.
+        /// Where the crawls are: an address, `s3://commoncrawl`, or a local copy with the same folders.
         pub base: String = "https://data.commoncrawl.org".into(),
     }
 }

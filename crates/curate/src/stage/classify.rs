@@ -19,7 +19,7 @@ use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work
 pub struct ClassifyOptions {
     /// The classifier: a Hugging Face folder of BERT's, RoBERTa's or DeBERTa's kind.
     pub model: PathBuf,
-    /// The column that gets the likeliest label; the column of this name with `_score` behind it gets its score.
+    /// The column for the most likely label; the column of this name with the suffix `_score` gets its score.
     pub column: String,
     /// Only texts with one of these labels go on; an empty list keeps all.
     pub keep: Vec<String>,
@@ -28,11 +28,11 @@ pub struct ClassifyOptions {
     pub min: Option<f64>,
     /// Texts with a higher score are dropped. None for no limit.
     pub max: Option<f64>,
-    /// Adds the column of this name with `_scores` behind it: a JSON object with the score of each label.
+    /// Adds the column of this name with the suffix `_scores`: a JSON object with the score of each label.
     pub scores: bool,
-    /// The first so many characters of a text count (NeMo Curator's quality classifier: 6000).
+    /// Only this many characters of a text are read, the first ones (NeMo Curator's quality classifier: 6000).
     pub max_chars: usize,
-    /// The first so many tokens of these count, the two that frame a text included; most encoders have positions for 512.
+    /// Only this many of their tokens are read, including the two that frame a text; most encoders have positions for 512.
     #[schemars(range(min = 3))]
     pub max_tokens: usize,
 }

@@ -31,7 +31,7 @@ pub struct PerplexityOptions {
     /// Tokens that the model sees at once; longer texts are cut into windows, each scored without the one before.
     #[schemars(range(min = 2))]
     pub context_tokens: usize,
-    /// The first so many tokens of a text count.
+    /// Only this many tokens of a text are read, the first ones.
     #[schemars(range(min = 2))]
     pub max_tokens: usize,
 }

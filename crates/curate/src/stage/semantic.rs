@@ -19,7 +19,7 @@ pub struct SemanticStageOptions {
     /// The model that embeds: a Hugging Face folder, or a run of `fathom train`. A text's vector is the mean of the hidden
     /// states behind the last norm, at length 1.
     pub model: PathBuf,
-    /// The first so many tokens of a text count (NeMo Curator: 512).
+    /// Only this many tokens of a text are read, the first ones (NeMo Curator: 512).
     #[schemars(range(min = 1))]
     pub max_tokens: usize,
     /// Clusters of k-means; documents are compared within one (NeMo Curator: 100).
@@ -34,7 +34,7 @@ pub struct SemanticStageOptions {
     pub eps: f64,
     /// Which of several documents with the same meaning stays.
     pub keep: Preference,
-    /// Documents that the centres are fitted to: all, or a random sample of so many.
+    /// Documents that the centres are fitted to: all, or a random sample of this many.
     #[schemars(range(min = 1))]
     pub sample: usize,
 }

@@ -17,7 +17,7 @@ use super::{area, dynamic};
 const EXCHANGES: usize = 16;
 /// Chunks are halved while the largest area is this much over the mean...
 const TOO_MUCH: f64 = 0.008;
-/// ...and have at least so many tokens afterwards: a block of the kernels.
+/// ...and have at least this many tokens afterwards: a block of the kernels.
 pub(super) const SMALLEST: usize = 128;
 
 /// How a stream is cut.
@@ -95,7 +95,7 @@ impl ContextLayout {
         self.ranks.len()
     }
 
-    /// Only keys that somebody attends to travel.
+    /// Only keys that are attended to travel.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.dynamic
     }
@@ -143,7 +143,7 @@ impl ContextLayout {
         self.ranges(rank).iter().map(of).sum()
     }
 
-    /// The largest area of a rank over the mean; 1 where nobody attends to anything.
+    /// The largest area of a rank over the mean; 1 if no token attends to any.
     pub fn imbalance(&self, window: Option<usize>) -> f64 {
         let areas: Vec<u64> = (0..self.cp()).map(|rank| self.area(rank, window)).collect();
         let (most, sum) = (areas.iter().copied().max().unwrap_or(0), areas.iter().sum::<u64>());

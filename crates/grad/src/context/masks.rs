@@ -26,7 +26,7 @@ impl Maker<'_> {
         self.mask_of(self.docs, q, k, window)
     }
 
-    /// The same, charged at so many slices.
+    /// The same, charged for this number of slices.
     fn mask_of(&self, cap: usize, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
         let docs = self.layout.docs();
         let slices = q.0.slices(k.0, docs, window);

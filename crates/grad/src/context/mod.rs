@@ -27,7 +27,7 @@ pub use masks::mask;
 /// How keys and values travel between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpComm {
-    /// From rank to rank, each transfer behind the attention with what came before it.
+    /// From rank to rank, each transfer overlapped with attention over the previous block.
     P2p,
     /// All to everybody, before attention.
     AllGather,
@@ -66,7 +66,7 @@ impl CpComm {
         }
     }
 
-    /// Whether so many ranks, and so many heads of each, can use it.
+    /// Whether this number of ranks, with this number of heads each, can use it.
     ///
     /// # Errors
     /// What does not divide, and what would.

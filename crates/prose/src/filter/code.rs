@@ -28,7 +28,7 @@ pub struct CodeOptions {
     pub generated: bool,
     /// Most characters of the longest line; 0 for no rule. Longer ones are data or minified (StarCoder's rule: 1000).
     pub longest_line: f64,
-    /// Refuses files with an XML declaration in their first so many characters (NeMo Curator: 100); 0 for no rule.
+    /// Refuses files with an XML declaration in this many first characters (NeMo Curator: 100); 0 for no rule.
     pub xml_header_chars: usize,
     /// Lowest share of characters that are letters (NeMo Curator: 0.25).
     #[schemars(range(max = 1))]

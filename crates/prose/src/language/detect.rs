@@ -22,7 +22,7 @@ pub struct LanguageOptions {
     /// Languages that stay: `en`, `eng`, or with a script `en_Latn`; an empty list keeps all. One that the model never
     /// finds is refused.
     pub languages: Vec<String>,
-    /// So many bytes at the begin of a text decide; 0 for all of it.
+    /// Only this many bytes at the beginning of a text are read; 0 for all of it.
     pub max_bytes: usize,
 }
 

@@ -123,14 +123,14 @@ pub struct Run<'a> {
     progress: Progress,
     /// Seconds of each stage, for stages without steps.
     seconds: Vec<f64>,
-    /// What earlier stages of this process left of their seconds, or took from later ones: the number of steps is
-    /// decided by a stage's first steps, and a machine's speed changes.
+    /// Seconds that earlier stages of this process left over (negative: overran): a stage's first steps decide the number of its
+    /// steps, and the machine's speed changes.
     unspent_s: f64,
     /// The specification before any stage.
     spec: Spec,
     stop: &'a AtomicBool,
     last_save: Instant,
-    /// The memory of a step has few enough points to be recorded.
+    /// The step's memory timeline is short enough to record.
     recordable: bool,
     /// The save that is being written.
     saving: Option<Saving>,

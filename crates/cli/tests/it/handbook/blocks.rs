@@ -33,9 +33,20 @@ pub fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// Targets of links to files, without what follows `#`.
+/// Targets of links to files and sections.
 pub fn links(page: &str) -> Vec<String> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
-    let files = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    files.map(|target| target.split('#').next().unwrap_or(target).to_string()).collect()
+    targets.filter(|target| !target.contains("://")).map(str::to_string).collect()
+}
+
+/// The page's sections, as links name them.
+pub fn sections(page: &str) -> impl Iterator<Item = String> {
+    page.lines().filter_map(|line| line.strip_prefix('#')).map(|heading| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        words
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .collect::<String>()
+            .replace(' ', "-")
+    })
 }

@@ -31,7 +31,7 @@ const ROWS: [(&str, &[&str], bool); 18] = [
     ("nemotron4-340b-nvidia", &[], false),
     ("nemotron3-22b-16k-nvidia", &[], true),
     ("nemotron3-22b-64k-nvidia", &[], false),
-    ("llama4-class-10m", &[], false),
+    ("dense-48l-10m", &[], false),
 ];
 
 fn row(recipe: &str, more: &[&str]) -> String {

@@ -6,6 +6,7 @@ mod expression;
 mod formulas;
 mod meshes;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,9 +16,11 @@ use fathom_base::recipe::{KeyDoc, keys};
 use fathom_curate::pipeline::{OptionDoc, Recipe as Curation, stage_kinds};
 use fathom_train::recipe::Recipe;
 
-use crate::text;
+use crate::{good, text};
 
-const CHAPTERS: [&str; 16] = [
+/// Pages below `docs`, and the repository's own README.
+const CHAPTERS: [&str; 19] = [
+    "../README",
     "README",
     "quickstart",
     "recipes",
@@ -31,6 +34,8 @@ const CHAPTERS: [&str; 16] = [
     "mesh",
     "clusters",
     "gpu",
+    "gpu-internals",
+    "formats",
     "launch",
     "speed",
     "evaluation",
@@ -133,7 +138,9 @@ fn memory() {
 
 #[test]
 fn speed_and_evaluation() {
-    ["README", "gpu", "speed", "evaluation"].into_iter().for_each(run);
+    ["../README", "README", "gpu", "gpu-internals", "formats", "speed", "evaluation"]
+        .into_iter()
+        .for_each(run);
 }
 
 #[test]
@@ -151,10 +158,54 @@ fn every_chapter_is_in_the_contents_and_tested() {
 
 #[test]
 fn links_lead_somewhere() {
-    for name in CHAPTERS {
+    for name in CHAPTERS.into_iter().chain(["../ARCHITECTURE", "../CONTRIBUTING"]) {
+        let page = docs().join(format!("{name}.md"));
         for link in blocks::links(&chapter(name)) {
-            assert!(docs().join(&link).exists(), "docs/{name}.md: no file {link}");
+            let (file, section) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            assert!(target.exists(), "docs/{name}.md: no file {link}");
+            let found = section.is_empty()
+                || blocks::sections(&fs::read_to_string(target).unwrap()).any(|s| s == section);
+            assert!(found, "docs/{name}.md: no section {link}");
         }
+    }
+}
+
+/// Adds the names of Fathom's environment variables in the sources below a folder.
+fn variables(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            variables(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = fs::read_to_string(path).unwrap();
+            let names = text.split("\"FATHOM_").skip(1).filter_map(|rest| rest.split_once('"'));
+            let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+            found.extend(names.map(|(name, _)| name).filter(is_name).map(|name| format!("FATHOM_{name}")));
+        }
+    }
+}
+
+#[test]
+fn every_environment_variable_is_in_a_table() {
+    let (pages, mut found) = ([chapter("README"), chapter("gpu-internals")].concat(), BTreeSet::new());
+    for entry in fs::read_dir(docs().join("../crates")).unwrap() {
+        variables(&entry.unwrap().path().join("src"), &mut found);
+    }
+    assert!(found.contains("FATHOM_ISA"), "{found:?}");
+    for name in found.iter().filter(|name| !name.starts_with("FATHOM_TEST_")) {
+        assert!(pages.contains(&format!("| `{name}` |")), "{name} is in no table of docs");
+    }
+}
+
+#[test]
+fn the_readme_has_every_verb() {
+    let (readme, help) = (chapter("../README"), good(["--help"]));
+    let verbs =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    for verb in verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help") {
+        let named = [format!("fathom {verb}`"), format!("fathom {verb} ")];
+        assert!(named.iter().any(|name| readme.contains(name)), "README.md has no `fathom {verb}`");
     }
 }
 

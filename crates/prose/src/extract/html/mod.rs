@@ -75,7 +75,7 @@ pub struct HtmlOptions {
     /// With `justext`: paragraphs with a larger share of characters in links are bad (jusText: 0.2).
     #[schemars(range(min = 0, max = 1))]
     pub max_link_density: f64,
-    /// With `justext`: a heading stays where good text begins within so many characters (jusText: 200).
+    /// With `justext`: a heading stays if good text begins within this many characters (jusText: 200).
     pub max_heading_distance: usize,
 }
 

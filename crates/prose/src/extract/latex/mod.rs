@@ -26,7 +26,7 @@ pub struct LatexOptions {
     pub cut_appendix: bool,
     /// Refuses papers without a chapter, section, subsection or titled paragraph, as NeMo Curator does.
     pub require_sections: bool,
-    /// Expanding macros may read so many times the bytes of the paper; beyond it the paper is refused as
+    /// Expanding macros may read this many times the bytes of the paper; beyond it the paper is refused as
     /// `expansion_too_large`.
     pub max_expansion: usize,
     /// Equations of more bytes lose their end.
