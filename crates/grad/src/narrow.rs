@@ -1,9 +1,8 @@
-//! Linear layers whose products are made of narrow operands: which formats, which of the three products has which, and the
-//! largest magnitudes of earlier steps that delayed scaling goes by.
+//! Low-precision GEMMs of linear layers: their number formats, and the largest magnitudes of earlier steps for delayed scaling.
 //!
-//! Each product narrows both of its operands along its own summed index: the forward one x and W along the columns of x, that
-//! for the input's gradient dy and W along the rows of W, that for the weight's gradient dy and x along the tokens. How this is
-//! done is the machine's affair. Blocks begin with a tile, a micro batch or a rank's share, all of which are multiples of them.
+//! Each product quantises both operands along its own reduction dimension: the forward product x and W along the columns of x,
+//! the input gradient dy and W along the rows of W, the weight gradient dy and x along the tokens. The machine decides how.
+//! Blocks are aligned with tiles, micro batches and ranks' shards, all of which are multiples of them.
 
 use std::cell::Cell;
 
@@ -19,13 +18,13 @@ use crate::params::ParamId;
 #[cfg(test)]
 mod tests;
 
-/// How operands of products are stored when they meet, by the names of the field.
+/// Number formats of GEMM operands, by their common names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GemmFormat {
-    /// FP8 with a scale a tensor, by the largest magnitudes of earlier steps (Micikevicius et al., 2022; Transformer Engine's
+    /// FP8 with one scale per tensor, from the largest magnitudes of earlier steps (Micikevicius et al., 2022; Transformer Engine's
     /// `DelayedScaling`): E4M3, gradients E5M2.
     Fp8Delayed,
-    /// The same by the tensor's own largest magnitude (`Float8CurrentScaling`).
+    /// The same, from the tensor's own largest magnitude (`Float8CurrentScaling`).
     Fp8Current,
     /// E4M3 in blocks (DeepSeek-V3, 2024, section 3.3.2; `Float8BlockScaling`): weights in tiles of 128 x 128, the others in lines
     /// of 128.
@@ -34,9 +33,9 @@ pub enum GemmFormat {
     Micro(Element),
 }
 
-/// Neighbours that share a scale in micro-scaling.
+/// Block size in microscaling.
 const MICRO: usize = 32;
-/// The same in FP8.
+/// Block size in FP8.
 const BLOCK: usize = 128;
 
 /// The three products of a linear layer.
@@ -114,7 +113,7 @@ pub struct NarrowLinear {
     seen: Option<[Tensor; 2]>,
 }
 
-/// The weights whose products are narrow.
+/// The weights with low-precision GEMMs.
 #[derive(Debug)]
 pub struct Narrowing {
     format: GemmFormat,
@@ -160,7 +159,7 @@ impl Narrowing {
         Narrowing { format, numbers, seen }
     }
 
-    /// What the products of a weight are made of; `None` if they are made of its operands as they are.
+    /// The number format of a weight's GEMM operands; `None` if they are not quantised.
     pub fn of(&self, id: ParamId) -> Option<NarrowLinear> {
         let number = (*self.numbers.get(id.index())?)?;
         let columns = 3 * number..3 * number + 3;
@@ -169,7 +168,7 @@ impl Narrowing {
         Some(NarrowLinear { format: self.format, seen })
     }
 
-    /// Closes a step: its largest magnitudes, over all ranks that have the same layers, join the history.
+    /// Ends a step: its largest magnitudes, over all ranks with the same layers, join the history.
     pub fn end_step(&self, device: &Device) {
         let Some(Seen { history, before, now, row }) = &self.seen else { return };
         device.pool.enter("amax", -1);

@@ -38,7 +38,7 @@ pub struct AdamWSettings {
     pub weight_decay: f32,
     /// Clip the global norm to this; 0 for no clipping.
     pub max_norm: f32,
-    /// What is kept of earlier gradients and beside narrow weights.
+    /// Type of the moments, and whether narrow weights have masters.
     pub moments: Moments,
 }
 
@@ -109,7 +109,7 @@ fn moves(disk: &StateDisk, weight: &Value, range: &Range<usize>) -> bool {
     disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty()
 }
 
-/// The weights whose state stays with the machine: the first ones, as many as the wanted part of all elements holds.
+/// The weights whose state stays in device memory: the first ones, up to the given part of all elements.
 fn staying(params: &Params, shares: &Shares) -> BTreeSet<ParamId> {
     let Some(disk) = params.disk() else { return BTreeSet::new() };
     let moving = params.iter().filter(|(_, param)| param.trainable).filter_map(|(id, param)| {
@@ -127,7 +127,7 @@ fn staying(params: &Params, shares: &Shares) -> BTreeSet<ParamId> {
     moving.iter().map_while(fits).collect()
 }
 
-/// What an update was given: both f32 [1, 1].
+/// The inputs of an update: both f32 [1, 1].
 pub struct Update<'a> {
     /// Sum of the losses.
     pub loss: &'a Tensor,
@@ -149,10 +149,10 @@ impl AdamW {
         AdamW::shared(device, params, Rc::new(Shares::alone(device, params)), Moments::default())
     }
 
-    /// As [`AdamW::new`], for a rank that keeps its share of the state, and of these moments.
+    /// As [`AdamW::new`], for a rank with its shard of the state, and with these moments.
     ///
     /// # Panics
-    /// If weights are on disk and their state is shared.
+    /// If weights are on disk and their state is sharded.
     pub fn shared(device: &Device, params: &Params, shares: Rc<Shares>, moments: Moments) -> AdamW {
         device.pool.enter("optimizer", -1);
         let scalar = || device.zeros(1, 1, DType::F32, Category::Optimizer);
@@ -245,7 +245,7 @@ impl AdamW {
         bytes.first_chunk::<4>().map_or(0, |bytes| i32::from_le_bytes(*bytes).max(0) as u64)
     }
 
-    /// Goes on after this many updates.
+    /// Resumes after this many updates.
     ///
     /// # Panics
     /// Above 2^31 - 1.
@@ -362,7 +362,7 @@ impl AdamW {
         &self.skip
     }
 
-    /// Which rank keeps the state of what.
+    /// Which rank holds which state.
     pub fn shares(&self) -> &Shares {
         &self.shares
     }

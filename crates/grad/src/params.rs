@@ -40,15 +40,15 @@ pub struct Param {
 pub struct Params {
     list: Vec<Param>,
     disk: Option<Rc<StateDisk>>,
-    /// Ranks with the same weights keep a part of each.
+    /// Weights are sharded over the ranks that would otherwise replicate them.
     parted: bool,
     /// Each run of layers' segments, with the weights that they need, in the order of a forward pass.
     walk: Walk,
-    /// The embedding that is the head too.
+    /// The embedding to which the head is tied.
     tied: Option<ParamId>,
-    /// Updated weights that other ranks still owe this one.
+    /// Updated weights that other ranks still have to send.
     gathering: RefCell<Option<Gathering>>,
-    /// Weights whose products are made of narrow operands.
+    /// Weights with low-precision GEMMs.
     narrowing: Option<Narrowing>,
 }
 
@@ -68,7 +68,7 @@ impl Weights<'_> {
         self.ids.is_empty()
     }
 
-    /// Waits until they are there: before their first use.
+    /// Waits until they have been fetched: before their first use.
     pub fn wait(&self) {
         self.ids.iter().for_each(|id| self.params.get(*id).value.wait());
     }
@@ -81,7 +81,7 @@ impl Drop for Weights<'_> {
 }
 
 impl Params {
-    /// No weights yet, with disk behind those to come and their state.
+    /// No weights yet; those to come, and their optimizer state, can be offloaded.
     pub fn with_disk(disk: Option<Rc<StateDisk>>) -> Params {
         Params { disk, ..Params::default() }
     }
@@ -115,7 +115,7 @@ impl Params {
         (self.walk, self.tied) = (runs, tied);
     }
 
-    /// The embedding that is the head too.
+    /// The embedding to which the head is tied.
     pub fn tied(&self) -> Option<ParamId> {
         self.tied
     }
@@ -150,8 +150,8 @@ impl Params {
         }
     }
 
-    /// Begins to fetch those weights that the segment after the one with these weights needs and that are elsewhere. The head
-    /// counts as a segment where it `follows`.
+    /// Starts to fetch the offloaded weights of the segment after the one with these weights. The head counts as a segment where
+    /// it `follows`.
     pub fn fetch_after(&self, device: &Device, ids: &[ParamId], follows: bool) -> Option<Weights<'_>> {
         let holds = |segment: &Vec<ParamId>| segment.iter().any(|id| ids.contains(id));
         let run = self.walk.iter().position(|run| run.iter().any(holds))?;
@@ -165,8 +165,8 @@ impl Params {
         Some(self.fetch(device, segments.get(at + 1)?.iter().copied()))
     }
 
-    /// Begins to fetch those weights that are elsewhere; they stay in memory as long as the result lives. Waits for what other
-    /// ranks owe of the others.
+    /// Starts to fetch those of the weights that are not in memory; they stay in memory as long as the result lives. Waits for
+    /// updates of the others from other ranks.
     pub fn fetch(&self, device: &Device, ids: impl IntoIterator<Item = ParamId>) -> Weights<'_> {
         let all: Vec<ParamId> = ids.into_iter().collect();
         if let Some(gathering) = self.gathering.borrow_mut().as_mut() {
@@ -183,29 +183,29 @@ impl Params {
         *self.gathering.borrow_mut() = Some(Gathering::begin(device, self, shares));
     }
 
-    /// Gives up what an update that failed left under way; what the weights are is undefined until they are loaded.
+    /// Cancels the transfers of a failed update; the weights are undefined until they are loaded.
     pub fn abandon(&mut self) {
         self.gathering.take();
     }
 
-    /// Waits for all that other ranks owe: before anybody but a segment reads weights. All ranks call this together.
+    /// Waits for all updated weights of other ranks: before anything but a segment reads weights. Collective.
     pub fn settle(&self, device: &Device) {
         if let Some(mut gathering) = self.gathering.borrow_mut().take() {
             gathering.settle(device, self);
         }
     }
 
-    /// Has the products of some weights made of narrow operands.
+    /// Sets the weights with low-precision GEMMs.
     pub fn set_narrowing(&mut self, narrowing: Option<Narrowing>) {
         self.narrowing = narrowing;
     }
 
-    /// The weights whose products are made of narrow operands.
+    /// The weights with low-precision GEMMs.
     pub fn narrowing(&self) -> Option<&Narrowing> {
         self.narrowing.as_ref()
     }
 
-    /// What the products of a weight are made of; `None` for its operands as they are.
+    /// The number format of a weight's GEMM operands; `None` if they are not quantised.
     pub(crate) fn narrow(&self, id: ParamId) -> Option<NarrowLinear> {
         self.narrowing.as_ref()?.of(id)
     }
@@ -224,7 +224,7 @@ impl Params {
     /// A weight's values.
     ///
     /// # Panics
-    /// If they are on disk and were not fetched.
+    /// If they are offloaded and have not been fetched.
     #[track_caller]
     pub fn tensor(&self, id: ParamId) -> Tensor {
         self.list[id.index()].value.tensor()

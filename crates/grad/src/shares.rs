@@ -1,5 +1,5 @@
-//! Who keeps what of weights, gradients and the optimizer's state among ranks with the same weights (ZeRO, Rajbhandari et al.,
-//! 2020), and where the squares of gradients are added.
+//! Sharding of weights, gradients and optimizer state over ranks with the same weights (ZeRO, Rajbhandari et al., 2020), and
+//! the slots in which the squares of gradients are added.
 //!
 //! The square of the gradient's norm is added up in slots, one for each [`SLOT`] elements of a weight of the whole model, and
 //! the slots in their order: the norm has the same bits whichever rank computes which slot.
@@ -15,22 +15,22 @@ use crate::params::{ParamId, Params};
 /// Elements whose squares are added into one slot; ranks part weights at multiples of it.
 pub const SLOT: usize = 1 << 18;
 
-/// What ranks with the same weights share (the names are Megatron-FSDP's `data_parallel_sharding_strategy`); each includes those
-/// before it.
+/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`); each
+/// variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharding {
-    /// Nothing: each has all of everything.
+    /// Nothing: everything is replicated.
     NoShard,
     /// The optimizer's state (ZeRO-1, Megatron's distributed optimizer).
     #[default]
     Optim,
-    /// And main gradients, outside the segment that makes them (ZeRO-2).
+    /// Also main gradients, outside the segment that computes them (ZeRO-2).
     OptimGrads,
-    /// And weights, outside the segments that need them (ZeRO-3).
+    /// Also weights, outside the segments that need them (ZeRO-3).
     OptimGradsParams,
 }
 
-/// What the members of a group of replicas have of one weight.
+/// The shards of one weight over a group of replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamShares {
     /// The elements that each member keeps the state of, ascending and together all; or all elements for each, if none is
@@ -58,9 +58,9 @@ pub struct Shares {
     pub replicas: Group,
     /// Ranks with the same experts.
     pub experts: Group,
-    /// What they share; nothing if there is but one.
+    /// What they shard; nothing if there is only one.
     pub sharding: Sharding,
-    /// Each has the whole state: nothing is shared.
+    /// Each has the whole state: nothing is sharded.
     pub whole: bool,
     /// Ranks whose slots together are all.
     pub squares: Group,
@@ -136,7 +136,7 @@ impl Shares {
         (0..self.buckets.len()).rev().filter(holds).collect()
     }
 
-    /// Nothing is to be summed with anybody.
+    /// There is nothing to reduce with other ranks.
     pub(crate) fn is_alone(&self) -> bool {
         [&self.replicas, &self.experts, &self.tp, &self.etp, &self.ends].iter().all(|group| group.size() == 1)
     }
