@@ -11,9 +11,13 @@ use crate::agree::{gather, until};
 use crate::checkpoint::Saving;
 use crate::error::Result;
 
-/// What one rank tells: it was asked to stop; it wants a checkpoint; it has written its part of one; microseconds of its last
-/// step that it did not wait for others.
+/// What one rank tells: it was asked to stop; it wants a checkpoint; it has written its part of one; the bits of the seconds, in
+/// f32, of its last step that it did not wait for others.
 type Beat = [i32; 4];
+
+fn beat([stop, due, written]: [bool; 3], busy_s: f64) -> Beat {
+    [i32::from(stop), i32::from(due), i32::from(written), (busy_s as f32).to_bits() as i32]
+}
 
 /// What all of them tell, by rank.
 pub(super) struct Pulse(Vec<Beat>);
@@ -36,7 +40,7 @@ impl Pulse {
 
     /// Seconds of each rank's last step that it did not wait for others.
     pub fn busy_s(&self) -> Vec<f64> {
-        self.0.iter().map(|[.., busy_us]| f64::from(*busy_us) / 1e6).collect()
+        self.0.iter().map(|[.., busy_s]| f64::from(f32::from_bits(*busy_s as u32))).collect()
     }
 }
 
@@ -44,9 +48,8 @@ impl Run<'_> {
     /// All ranks call this together.
     pub(super) fn pulse(&mut self) -> Result<Pulse> {
         let written = self.saving.as_ref().is_some_and(Saving::is_written);
-        let [stop, due, written] =
-            [self.stop.load(Ordering::Relaxed), self.save_is_due(), written].map(i32::from);
-        let pulse = Pulse(gather(&self.trainer.device, [stop, due, written, (self.busy_s * 1e6) as i32])?);
+        let told = [self.stop.load(Ordering::Relaxed), self.save_is_due(), written];
+        let pulse = Pulse(gather(&self.trainer.device, beat(told, self.busy_s))?);
         // Every rank that speaks here has made the copies of the steps before.
         self.memory.confirm();
         Ok(pulse)
@@ -113,5 +116,19 @@ impl Run<'_> {
         let every = self.recipe.mesh.check_every_steps;
         let replicas = mesh.size(Axis::Cp) * mesh.size(Axis::Dp);
         every > 0 && replicas > 1 && (copy || step.is_multiple_of(every))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_may_take_a_day() {
+        for busy_s in [0.0, 0.05, 86_400.5] {
+            let told = Pulse(vec![beat([false, true, false], busy_s)]);
+            assert!((told.busy_s()[0] - busy_s).abs() <= 1e-7 * busy_s);
+            assert!(told.save_is_due() && !told.stop() && !told.written());
+        }
     }
 }
