@@ -7,12 +7,17 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// A task body: `(task, thread)`.
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
+/// How often a helper looks for the next job before it sleeps, and the caller for the end of one before it lets others run: about
+/// half a millisecond.
+const SPINS: u32 = 20_000;
+
 struct Shared {
+    /// [`SPINS`], or 0 where there are fewer cores than threads: who spins there keeps somebody from working.
+    spins: u32,
     /// Counts the jobs; odd or even does not matter, a change wakes the helpers.
     generation: AtomicUsize,
     /// The body of the current job and its number of tasks. Written by the caller before `generation`
@@ -41,7 +46,9 @@ pub struct Threads {
 impl Threads {
     /// A pool of `count` threads (at least one).
     pub fn new(count: usize) -> Threads {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shared = Arc::new(Shared {
+            spins: if count > cores { 0 } else { SPINS },
             generation: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
             next: AtomicUsize::new(0),
@@ -88,8 +95,8 @@ impl Threads {
         work(shared, body, tasks, 0);
         let mut spins = 0u32;
         while shared.done.load(Ordering::Acquire) < self.helpers.len() {
-            spins += 1;
-            if spins < 20_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            spins = spins.saturating_add(1);
+            if spins < shared.spins { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         assert!(!shared.panicked.swap(false, Ordering::AcqRel), "a worker thread panicked");
     }
@@ -117,13 +124,9 @@ fn helper(shared: &Shared, thread: usize) {
     loop {
         let mut spins = 0u32;
         while shared.generation.load(Ordering::Acquire) == seen {
-            spins += 1;
-            // About half a millisecond of spinning, then sleep: a spinning helper hurts its neighbours.
-            if spins < 20_000 {
-                std::hint::spin_loop();
-            } else {
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
+            spins = spins.saturating_add(1);
+            // A spinning helper hurts its neighbours. Whoever advances `generation` unparks all helpers after it.
+            if spins < shared.spins { std::hint::spin_loop() } else { std::thread::park() }
         }
         seen += 1;
         if shared.stop.load(Ordering::Acquire) {
