@@ -183,9 +183,17 @@ fn sync_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// If the system refuses.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_parts(path, &[bytes])
+}
+
+/// As [`write_file`], from parts that lie in different places.
+///
+/// # Errors
+/// If the system refuses.
+pub fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<()> {
     let mut writer = FileWriter::create_raw(path)?;
-    writer.left = bytes.len() as u64;
-    writer.write(bytes)?;
+    writer.left = parts.iter().map(|part| part.len() as u64).sum();
+    parts.iter().try_for_each(|part| writer.write(part))?;
     writer.finish()
 }
 

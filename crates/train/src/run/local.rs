@@ -1,12 +1,13 @@
 //! Copies of a rank's state on its machine's own disk: what a run that was killed goes on from if they are newer than the last
-//! checkpoint. They are of one mesh, and of the rank that wrote them.
+//! checkpoint. They are of one mesh, and of the rank that wrote them. The first rank's folder also says which checkpoint was the
+//! newest: where the run's folder names an older one, somebody has set the run back, and the copies are void.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fathom_model::write_file;
+use fathom_model::{write_file, write_parts};
 use fathom_tensor::Device;
 use twox_hash::XxHash3_128;
 
@@ -18,6 +19,8 @@ use crate::error::{Error, Result};
 const KEEP: usize = 2;
 /// Bytes of the hash at the end of a file.
 const HASH_BYTES: usize = 16;
+/// Has the step of the newest checkpoint that the first rank knows of.
+const PUBLISHED: &str = "published";
 
 /// The copies of one rank.
 pub(super) struct Local {
@@ -71,11 +74,8 @@ impl Local {
         let (path, bytes) = (self.file(copy.step), copy.bytes.clone());
         let old: Vec<PathBuf> = self.steps().into_iter().skip(KEEP - 1).map(|step| self.file(step)).collect();
         let write = move || -> Result<()> {
-            let mut whole = Vec::with_capacity(bytes.len() + HASH_BYTES);
-            whole.extend_from_slice(&bytes);
-            whole.extend(XxHash3_128::oneshot(&bytes).to_le_bytes());
-            write_file(&path, &whole)?;
-            old.iter().try_for_each(|path| fs::remove_file(path).map_err(|source| io("remove", path, source)))
+            write_parts(&path, &[&bytes, &XxHash3_128::oneshot(&bytes).to_le_bytes()])?;
+            old.iter().try_for_each(|path| remove(path))
         };
         let thread = std::thread::Builder::new().name("local copy".into()).spawn(write);
         self.writing = Some(thread.map_err(|source| io("start a thread that writes", &self.folder, source))?);
@@ -99,20 +99,48 @@ impl Local {
         }
     }
 
-    /// The newest copy that all ranks have, if it is of a later step. All ranks call this together.
+    /// The newest copy that all ranks have, if it is of a later step than the newest checkpoint, `saved`; removes copies that
+    /// are void. All ranks call this together.
     ///
     /// # Errors
-    /// A copy that is damaged, by name.
-    pub fn newest(&self, device: &Device, later_than: Option<u64>) -> Result<Option<Copy>> {
+    /// A copy that is damaged, or cannot be removed, by name.
+    pub fn newest(&self, device: &Device, saved: Option<u64>) -> Result<Option<Copy>> {
         let steps = self.steps();
-        let step = |at: usize| steps.get(at).and_then(|step| i32::try_from(*step).ok()).unwrap_or(-1);
-        let all = gather(device, [step(0), step(1)])?;
-        let common = all[0].into_iter().filter(|step| all.iter().all(|steps| steps.contains(step))).max();
-        let Some(step) = common.and_then(|step| u64::try_from(step).ok()) else { return Ok(None) };
-        if later_than.is_some_and(|later_than| step <= later_than) {
+        let number = |step: Option<u64>| step.and_then(|step| i32::try_from(step).ok()).unwrap_or(-1);
+        let step = |at: usize| number(steps.get(at).copied());
+        let all = gather(device, [step(0), step(1), number(self.published())])?;
+        let published = all[0][2];
+        let set_back = published > number(saved);
+        if set_back {
+            outcome(device, steps.iter().try_for_each(|step| remove(&self.file(*step))))?;
+        }
+        // Not before the copies are gone everywhere.
+        outcome(device, if published == number(saved) { Ok(()) } else { self.publish(device, saved) })?;
+        if set_back {
             return Ok(None);
         }
-        outcome(device, self.read(step)).map(Some)
+        let has = |step: &i32| all.iter().all(|[first, second, _]| [first, second].contains(&step));
+        let common = all[0][..2].iter().copied().filter(has).max().unwrap_or(-1);
+        match u64::try_from(common) {
+            Ok(step) if saved.is_none_or(|saved| step > saved) => outcome(device, self.read(step)).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn published(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join(PUBLISHED)).ok()?.parse().ok()
+    }
+
+    /// Notes on the first rank which checkpoint is the newest.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn publish(&self, device: &Device, newest: Option<u64>) -> Result<()> {
+        if device.mesh.rank() > 0 {
+            return Ok(());
+        }
+        let step = newest.map(|step| step.to_string()).unwrap_or_default();
+        Ok(write_file(&self.folder.join(PUBLISHED), step.as_bytes())?)
     }
 
     fn read(&self, step: u64) -> Result<Copy> {
@@ -142,6 +170,10 @@ fn make_id(path: &Path) -> Result<()> {
         fs::create_dir_all(folder).map_err(|source| io("create", folder, source))?;
     }
     Ok(write_file(path, format!("{nanoseconds:x}-{}", std::process::id()).as_bytes())?)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    fs::remove_file(path).map_err(|source| io("remove", path, source))
 }
 
 fn io(action: &'static str, path: &Path, source: std::io::Error) -> Error {

@@ -94,6 +94,13 @@ impl Run<'_> {
         let (step, saved) = (saving.step(), saving.finish(&self.trainer.device));
         let Some(saved) = self.tolerate(step, saved, hooks)? else { return Ok(()) };
         self.unsaved = None;
+        if let Some(Err(error)) =
+            self.local.as_ref().map(|local| local.publish(&self.trainer.device, Some(step)))
+        {
+            hooks.warn(&format!(
+                "copies on this machine's disk do not know of the checkpoint of step {step}: {error}"
+            ));
+        }
         let stall_s = saving.stall_s();
         let event = events::Checkpoint { step, seconds: saved.seconds, stall_s, bytes: saved.bytes };
         Ok(self.metrics.write(&Event::Checkpoint(event))?)

@@ -435,6 +435,28 @@ fn copies_on_local_disks_are_gone_on_from() {
     }
 }
 
+/// Where somebody has named an older checkpoint, copies of what came after it do not count, now or later.
+#[test]
+fn a_run_that_is_set_back_passes_over_its_copies() {
+    let grid = Grid { dp: 2, ..Grid::default() };
+    let [folder, disk] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    write_store(&folder.path().join("store"));
+    let local = Some(disk.path().to_path_buf());
+    let saves = Checkpoint { local, every_steps: Some(2), keep: 9, ..no_saves() };
+    let mut recipe = recipe(folder.path(), mesh(grid, 0), saves);
+    recipe.machine.fault = Some("kill rank 1 at step 8".into());
+    assert!(run(folder.path(), &recipe, None).iter().all(|rank| rank.ended.is_err()));
+    std::fs::write(folder.path().join("checkpoints/LATEST"), "step-00000002").unwrap();
+    recipe.checkpoint.every_steps = None;
+    for (fault, resumed) in [("kill rank 0 at step 6", &[2][..]), ("", &[2, 4])] {
+        recipe.machine.fault = Some(fault.into()).filter(|fault: &String| !fault.is_empty());
+        for rank in run(folder.path(), &recipe, None) {
+            assert_eq!((rank.ended.is_ok(), rank.resumed.as_slice()), (fault.is_empty(), resumed));
+            assert!(rank.ended.is_err() || rank.losses == calm(grid));
+        }
+    }
+}
+
 /// All files below a folder.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
