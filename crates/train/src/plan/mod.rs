@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use fathom_grad::Places;
 use fathom_model::Spec;
-use fathom_tensor::mesh::{Waits, Wires};
+use fathom_tensor::mesh::{Ledger, Waits, Wires};
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
@@ -135,8 +135,8 @@ impl Workload<'_> {
         work
     }
 
-    /// Runs two steps on `meta`, in documents of the stage's length: the second is what every later one looks like. Micro
-    /// batches that repeat others are counted and not run. `record` also returns the second step's
+    /// Runs steps on `meta`, in documents of the stage's length: the last is what every later one looks like. Micro
+    /// batches that repeat others are counted and not run. `record` also returns the last step's
     /// memory, point by point.
     pub fn run(&self, record: bool) -> (Plan, Vec<Mark>) {
         let machine = Arc::new(Meta::new(self.profile.clone()));
@@ -147,9 +147,12 @@ impl Workload<'_> {
         let Rehearsal { first: one, second: run, period, repeats } = self.rehearsal(micro_batches);
         let blank: Vec<MicroBatch> =
             (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
-        // The first step makes the memory that later ones find, and tells a period's time from two's.
+        // The first step makes the memory that later ones find. Where a period is told by what a step has more than the one before,
+        // that one has to find updated weights on their way, too.
+        if repeats > 0 {
+            watch(&mut trainer, &*machine, &blank[..period], &self.how);
+        }
         let first = watch(&mut trainer, &*machine, &blank[..one], &self.how);
-        let before = device.mesh.ledger();
         if record {
             device.pool.record();
         }
@@ -160,13 +163,12 @@ impl Workload<'_> {
             Arc::new(Lane::of(&trainer.laps.borrow(), [begun, clock.now()], &rehearsed))
         });
         let more = |first: u128, second: u128| second + repeats as u128 * (second - first);
-        let after = device.mesh.ledger();
         let offload = trainer.offload.clone().unwrap_or_default();
         let [spill, host] = [offload.disk, offload.host]
             .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
         let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
         let (on_disk, in_host) = if self.how.on_disk.in_host { (0, state) } else { (state, 0) };
-        let waits = waited(&before.waits, &after.waits, repeats as f64);
+        let waits = waited(&first.waits, &second.waits, repeats as f64);
         let exposed_s = waits.values().sum();
         let times = first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64);
         let plan = Plan {
@@ -179,7 +181,7 @@ impl Workload<'_> {
             disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
             host_peak_bytes: host + in_host,
             host_bytes: more(first.host_bytes, second.host_bytes) as u64,
-            wires: sent(&before.wires, &after.wires, repeats as u64),
+            wires: sent(&first.wires, &second.wires, repeats as u64),
             waits,
             tokens: (micro_batches * ranks.grid.dp * self.tokens) as u64,
             times: times.map(|times| Times { exposed_s, ..times }),
@@ -226,27 +228,24 @@ impl Workload<'_> {
     }
 }
 
-fn waited(first: &Waits, both: &Waits, repeats: f64) -> Waits {
-    let mut waits = both.clone();
+/// What a step waits: as long as the second step, and for each period that was not run what that waited longer than the first.
+fn waited(first: &Waits, second: &Waits, repeats: f64) -> Waits {
+    let mut waits = second.clone();
     for (key, seconds) in &mut waits {
-        let first = first.get(key).copied().unwrap_or_default();
-        let second = *seconds - first;
         // What a step waits once may differ a little from step to step.
-        *seconds = second + repeats * (second - first).max(0.0);
+        let more = *seconds - first.get(key).copied().unwrap_or_default();
+        *seconds += repeats * more.max(0.0);
     }
     waits
 }
 
 /// What a step sends: as much as the second step, and for each period that was not run what that sent more than the first.
-fn sent(first: &Wires, both: &Wires, repeats: u64) -> Wires {
-    let mut wires = both.clone();
+fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
+    let mut wires = second.clone();
     for (key, wire) in &mut wires {
         let first = first.get(key).copied().unwrap_or_default();
-        let more = |first: u64, both: u64| {
-            let second = both - first;
-            second + repeats * second.saturating_sub(first)
-        };
-        (wire.calls, wire.bytes) = (more(first.calls, wire.calls), more(first.bytes, wire.bytes));
+        wire.calls += repeats * wire.calls.saturating_sub(first.calls);
+        wire.bytes += repeats * wire.bytes.saturating_sub(first.bytes);
     }
     wires
 }
@@ -258,6 +257,8 @@ struct Watched {
     replayed: u128,
     disk_bytes: u128,
     host_bytes: u128,
+    wires: Wires,
+    waits: Waits,
     times: Option<Times>,
 }
 
@@ -271,17 +272,30 @@ fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how
         [trainer.disk_traffic().0 - host, host].map(u128::from)
     };
     let times = || machine.clock().map(|clock| clock.times());
+    let mesh = trainer.device.mesh.clone();
     trainer.counters.reset(false);
-    let ([disk, host], before) = (moved(trainer), times());
+    let ([disk, host], before, ledger) = (moved(trainer), times(), mesh.ledger());
     let _ = trainer.step(batch, how);
     let counted = trainer.counters.get();
     let [disk_after, host_after] = moved(trainer);
+    let Ledger { mut wires, mut waits } = mesh.ledger();
+    for (key, old) in &ledger.wires {
+        wires.entry(key.clone()).and_modify(|wire| {
+            wire.calls -= old.calls;
+            wire.bytes -= old.bytes;
+        });
+    }
+    for (key, old) in &ledger.waits {
+        waits.entry(key.clone()).and_modify(|seconds| *seconds -= old);
+    }
     Watched {
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,
         disk_bytes: disk_after - disk,
         host_bytes: host_after - host,
+        wires,
+        waits,
         times: times().zip(before).map(|(after, before)| after - before),
     }
 }

@@ -62,7 +62,7 @@ fn how(ranks: Ranks, places: Places) -> InStep {
     }
 }
 
-/// Two steps of all micro batches: the second one's figures.
+/// Three steps of all micro batches: the last one's figures.
 fn in_full(profile: &Profile, how: &InStep, micro_batches: usize) -> (Usage, Wires, Times) {
     let machine = Arc::new(Meta::new(profile.clone()));
     let device = Device::on_mesh(machine.clone(), u64::MAX, how.ranks.imagined());
@@ -70,53 +70,75 @@ fn in_full(profile: &Profile, how: &InStep, micro_batches: usize) -> (Usage, Wir
     let (model, params) = Model::declare_part(&device, &spec(), DType::Bf16, None, portion);
     let mut trainer = Trainer::sharded(&device, model, params, how.ranks.sharding, how.adamw.moments);
     let batch = vec![MicroBatch::shape(TOKENS, TOKENS); micro_batches];
-    let _ = trainer.step(&batch, how).unwrap();
+    for _ in 0..2 {
+        let _ = trainer.step(&batch, how).unwrap();
+    }
     let (wires, times) = (device.mesh.wires(), machine.clock().unwrap().times());
     let _ = trainer.step(&batch, how).unwrap();
-    let mut second = device.mesh.wires();
-    for (key, wire) in &mut second {
+    let mut last = device.mesh.wires();
+    for (key, wire) in &mut last {
         wire.calls -= wires[key].calls;
         wire.bytes -= wires[key].bytes;
     }
-    (device.pool.usage(), second, machine.clock().unwrap().times() - times)
+    (device.pool.usage(), last, machine.clock().unwrap().times() - times)
 }
 
 fn near(left: f64, right: f64) -> bool {
     (left - right).abs() <= 1e-9 * left.abs().max(right.abs())
 }
 
+/// A plan says what all micro batches of a rank do in a step after the first.
+#[track_caller]
+fn stands_for_all(ranks: Ranks, places: &Places, micro_batches: usize) {
+    let profile = profile(Some(fabric(2, 1e8)));
+    let how = how(ranks, places.clone());
+    let planned = plan(&profile, &spec(), DType::Bf16, &how, micro_batches * ranks.grid.dp, TOKENS);
+    let (usage, wires, times) = in_full(&profile, &how, micro_batches);
+    let Ranks { grid, virtual_stages, rank, sharding, .. } = ranks;
+    let what = format!("rank {rank} of {grid}, {virtual_stages} stages each, {micro_batches}, {sharding:?}");
+    let live = |usage: &Usage| (usage.peak_live, usage.peak_by_category);
+    assert_eq!(live(&planned.usage), live(&usage), "{what}");
+    // Offsets are assigned as requests come: more micro batches may leave other gaps.
+    let reserved = planned.usage.peak_reserved as f64 / usage.peak_reserved as f64;
+    assert!((reserved - 1.0).abs() < 0.02, "{what}: {reserved}");
+    assert_eq!(planned.wires, wires, "{what}");
+    let found = planned.times.unwrap();
+    assert!(near(found.elapsed_s(), times.elapsed_s()), "{what}: {found:?} {times:?}");
+    assert!(near(found.exposed_s, times.exposed_s) && near(found.node_s, times.node_s), "{what}");
+    let lane = planned.lane.unwrap();
+    let sum = lane.before_s + lane.busy_s() + lane.after_s;
+    assert!(near(sum, times.elapsed_s()), "{what}: {sum} {}", times.elapsed_s());
+    assert!(near(planned.waits.values().sum::<f64>(), times.exposed_s), "{what}: {:?}", planned.waits);
+}
+
 #[test]
 fn a_pipeline_s_plan_is_that_of_all_its_micro_batches() {
-    let profile = profile(Some(fabric(2, 1e8)));
-    for (pp, chunks, micro_batches) in
+    for (pp, virtual_stages, micro_batches) in
         [(1, 1, 7), (2, 1, 9), (4, 1, 6), (4, 1, 12), (2, 2, 12), (4, 2, 24), (4, 3, 20)]
     {
         for places in [Places::none(), Places::linear().with_tiles(Some(128))] {
             for rank in 0..2 * pp {
                 let grid = Grid { tp: 2, pp, sequence_parallel: true, ..Grid::default() };
-                let how =
-                    how(Ranks { grid, virtual_stages: chunks, rank, ..Ranks::default() }, places.clone());
-                let planned = plan(&profile, &spec(), DType::Bf16, &how, micro_batches, TOKENS);
-                let (usage, wires, times) = in_full(&profile, &how, micro_batches);
-                let what =
-                    format!("rank {rank} of {grid}, {chunks} stages each, {micro_batches} micro batches");
-                let live = |usage: &Usage| (usage.peak_live, usage.peak_by_category);
-                assert_eq!(live(&planned.usage), live(&usage), "{what}");
-                // Offsets are assigned as requests come: more micro batches may leave other gaps.
-                let reserved = planned.usage.peak_reserved as f64 / usage.peak_reserved as f64;
-                assert!((reserved - 1.0).abs() < 0.02, "{what}: {reserved}");
-                assert_eq!(planned.wires, wires, "{what}");
-                let found = planned.times.unwrap();
-                assert!(near(found.elapsed_s(), times.elapsed_s()), "{what}: {found:?} {times:?}");
-                assert!(near(found.exposed_s, times.exposed_s) && near(found.node_s, times.node_s), "{what}");
-                let lane = planned.lane.unwrap();
-                let sum = lane.before_s + lane.busy_s() + lane.after_s;
-                assert!(near(sum, times.elapsed_s()), "{what}: {sum} {}", times.elapsed_s());
-                assert!(
-                    near(planned.waits.values().sum::<f64>(), times.exposed_s),
-                    "{what}: {:?}",
-                    planned.waits
+                stands_for_all(
+                    Ranks { grid, virtual_stages, rank, ..Ranks::default() },
+                    &places,
+                    micro_batches,
                 );
+            }
+        }
+    }
+}
+
+/// What a step waits for once, weights that the step before has updated, is in its plan once.
+#[test]
+fn updated_weights_are_waited_for_once() {
+    for (pp, virtual_stages, micro_batches) in [(1, 1, 7), (2, 1, 9), (4, 1, 12), (2, 2, 12)] {
+        for sharding in [Sharding::NoShard, Sharding::Optim, Sharding::OptimGrads, Sharding::OptimGradsParams]
+        {
+            for rank in 0..2 * pp {
+                let grid = Grid { dp: 2, pp, ..Grid::default() };
+                let ranks = Ranks { grid, virtual_stages, rank, sharding, ..Ranks::default() };
+                stands_for_all(ranks, &Places::none(), micro_batches);
             }
         }
     }
