@@ -321,7 +321,7 @@ impl Pool {
     /// # Panics
     /// If the machine has not that much.
     pub fn prepare(&self, bytes: u64) {
-        self.0.arena.grow(bytes.min(self.0.budget));
+        self.0.arena.grow(bytes.min(self.0.budget)).unwrap_or_else(|why| OutOfMemory::raise(why));
     }
 
     /// Starts recording a timeline.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use fathom_base::memory::Memory;
 use fathom_tensor::spill::{Codec, Options, Spill, Tag};
 use fathom_tensor::{Activate, Activation, Category, DType, Fabric, Profile, Rates, Tensor};
 
@@ -13,7 +14,6 @@ use super::row::Row;
 use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
 use crate::args::Bench;
-use crate::device;
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -33,7 +33,7 @@ pub fn run(args: &Bench) -> Result<()> {
     let rates = rates(&bed, args)?;
     let fabric = Some(Fabric::threads(link::measure(&bed, args.repeat)?));
     let profile = Profile {
-        memory_bytes: device::total_memory(),
+        memory_bytes: Memory::read().map(|memory| memory.total_bytes),
         rates: Some(rates),
         fabric,
         ..bed.device.machine.profile().clone()
