@@ -203,6 +203,7 @@ mod tests {
             memory_bytes: 7,
             driver: 13_000,
             virtual_memory: true,
+            pci: [0; 3],
         };
         let known = profile(&facts("NVIDIA H200"));
         assert_eq!((known.name.as_str(), known.memory_bytes, known.threads), ("h200", Some(7), 114));
