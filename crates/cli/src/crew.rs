@@ -125,7 +125,7 @@ impl Crew {
         if let (Some(library), Some(at)) = (gpu::nccl(&recipe.machine)?, &found.claim.rendezvous) {
             let world = nccl::World::meet(&at.value, [rank, ranks], deadline(recipe));
             let world = World::Nccl(world.with_context(|| found.to_string())?, library);
-            let (place, apart) = place(&world, local, &recipe.machine);
+            let (place, apart) = place(&world, local, recipe);
             let how =
                 if apart { "the ranks are processes over NCCL" } else { "NCCL wants a GPU for each rank" };
             if rank == 0 {
@@ -144,7 +144,7 @@ impl Crew {
             );
         }
         let world = World::Mpi(mpi);
-        let (place, _) = place(&world, local, &recipe.machine);
+        let (place, _) = place(&world, local, recipe);
         if rank == 0 {
             eprintln!("{found}; the ranks are processes over MPI");
         }
@@ -164,7 +164,7 @@ impl Crew {
         match self {
             Crew::Threads => {
                 let memory = gpu::sharers(&recipe.machine, ranks);
-                Place { ranks, local: rank, cores: ranks, host: ranks, memory }
+                Place { ranks, local: rank, cores: ranks, host: ranks, memory, disk: ranks }
             }
             Crew::Processes { place, .. } => *place,
         }
@@ -234,8 +234,8 @@ impl Drop for Unwinding<'_> {
 }
 
 /// Where this process is among all, whose `local` rank its launcher may have said, and whether each has a device of its own.
-/// All call this together.
-fn place(world: &World, local: Option<usize>, machine: &Machine) -> (Place, bool) {
+/// All see the run's folder; another one for files is on each machine's own disk. All call this together.
+fn place(world: &World, local: Option<usize>, recipe: &Recipe) -> (Place, bool) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
@@ -248,9 +248,11 @@ fn place(world: &World, local: Option<usize>, machine: &Machine) -> (Place, bool
     let alike = |all: &[u64]| all.iter().filter(|other| **other == all[world.rank()]).count();
     let hosts = all(&|hasher| host.hash(hasher));
     let local = local.unwrap_or_else(|| local_rank(&hosts, world.rank()));
-    let devices = all(&|hasher| (&host, gpu::plug(machine, local)).hash(hasher));
+    let devices = all(&|hasher| (&host, gpu::plug(&recipe.machine, local)).hash(hasher));
     let cores = alike(&all(&|hasher| (&host, cores).hash(hasher)));
-    let place = Place { ranks: hosts.len(), local, cores, host: alike(&hosts), memory: alike(&devices) };
+    let (ranks, host) = (hosts.len(), alike(&hosts));
+    let disk = if recipe.machine.spill.is_some() { host } else { ranks };
+    let place = Place { ranks, local, cores, host, memory: alike(&devices), disk };
     (place, devices.iter().collect::<BTreeSet<_>>().len() == devices.len())
 }
 

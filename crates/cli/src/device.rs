@@ -77,11 +77,13 @@ pub struct Place {
     pub host: usize,
     /// Ranks that compute in the same memory: a device's, or the machine's.
     pub memory: usize,
+    /// Ranks whose files are on the same disk.
+    pub disk: usize,
 }
 
 impl Place {
     /// Of a run on one rank.
-    pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1 };
+    pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1, disk: 1 };
 }
 
 /// One of several ranks: its share of the cores and of the memory.

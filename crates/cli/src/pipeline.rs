@@ -22,10 +22,11 @@ use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
 use fathom_train::{
-    Checkpoints, Draft, Outcome, Parts, Run, Stores, Trainer, new_model, stage, train_experts,
+    Checkpoints, Draft, Outcome, Parts, Run, Stores, Trainer, check_places, new_model, stage, train_experts,
 };
 
 use crate::crew::Crew;
+use crate::device::Place;
 use crate::live::Live;
 use crate::measure::{OnDevice, Subject, sample};
 use crate::{commands, describe, device, folder, ranks};
@@ -141,18 +142,16 @@ impl Job<'_> {
         let path = self.folder.join("machine.json");
         std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let mut budgets = commands::plan::budgets(self.recipe, profile, cpu.pool.budget());
-        // A device has more memory than a pool of it may use.
-        budgets.memory = budgets.memory.min(cpu.pool.budget());
         let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks(), 0);
-        let (host, limit) = (place.host as u64, self.recipe.machine.memory_bytes);
-        budgets.memory /= limit.map_or(place.memory as u64, |_| host);
-        budgets.host /= host;
-        if self.recipe.machine.disk_bytes.is_none() {
-            budgets.disk /= host;
-        }
+        let memory = if self.recipe.machine.memory_bytes.is_some() { place.host } else { place.memory };
+        let pool = cpu.pool.budget();
+        let sharing = Place { memory, ..place };
+        let mut budgets = commands::plan::budgets(self.recipe, profile, pool, sharing);
+        // A device has more memory than a pool of it may use.
+        budgets.memory = budgets.memory.min(pool / memory as u64);
+        budgets.host /= place.host as u64;
         let specs = commands::plan::specs(self.recipe)?;
-        commands::places::check(self.recipe, &specs, profile)?;
+        check_places(self.recipe, &specs, profile)?;
         for (index, spec) in specs.iter().enumerate() {
             let ranks = stage::ranks(self.recipe, index)?;
             for (rank, _) in fathom_train::distinct(&ranks, spec) {
@@ -175,7 +174,8 @@ impl Job<'_> {
         stores.check_tokenizer(tokenizer)?;
         let mesh = stage::ranks(recipe, 0)?;
         let seconds = &self.stage_seconds();
-        let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, stop };
+        let disk_sharers = crew.place(recipe, mesh.grid.ranks(), 0).disk;
+        let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, disk_sharers, stop };
         if mesh.grid.ranks() == 1 {
             return self.first_rank(device::open(&recipe.machine)?, metrics, tokenizer, shared);
         }
@@ -209,6 +209,7 @@ impl Job<'_> {
             stores: stores.clone(),
             metrics,
             seconds,
+            disk_sharers: shared.disk_sharers,
             stop,
             anew: Some(&again),
         };

@@ -85,8 +85,10 @@ pub fn follow_first(recipe: &Recipe, stop: &AtomicBool, crew: &Crew) -> Result<O
         let stores = &Stores::open(recipe, store, vocab)?;
         // The first rank alone decides what takes how long.
         let seconds = &vec![60.0; recipe.stage.len()];
-        let shared = &Shared { recipe, folder, stores, vocab, seconds, stop };
-        run(recipe, &stage::ranks(recipe, 0)?, crew, |device| follow(shared, device), &|_| Ok(()))
+        let ranks = stage::ranks(recipe, 0)?;
+        let disk_sharers = crew.place(recipe, ranks.grid.ranks(), 0).disk;
+        let shared = &Shared { recipe, folder, stores, vocab, seconds, disk_sharers, stop };
+        run(recipe, &ranks, crew, |device| follow(shared, device), &|_| Ok(()))
     })
 }
 
@@ -175,6 +177,8 @@ pub struct Shared<'a> {
     pub vocab: usize,
     /// Seconds of each stage.
     pub seconds: &'a [f64],
+    /// Ranks whose files are on the same disk.
+    pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
     pub stop: &'a AtomicBool,
 }
@@ -182,14 +186,15 @@ pub struct Shared<'a> {
 /// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
 /// folder of its own.
 pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
-    let Shared { recipe, folder, stores, vocab, seconds, stop } = *shared;
+    let Shared { recipe, folder, stores, vocab, seconds, disk_sharers, stop } = *shared;
     let own = rank_folder(folder, device.mesh.rank());
     std::fs::create_dir_all(&own)?;
     let metrics = MetricsWriter::open(own.join("metrics.jsonl"))?;
     let trainer = trainer(recipe, folder, &device, vocab)?;
     let (stores, seconds) = (stores.clone(), seconds.to_vec());
     let again = |device: &Device| anew(recipe, folder, device, vocab);
-    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, stop, anew: Some(&again) };
+    let anew = Some(&again as fathom_train::Anew<'_>);
+    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers, stop, anew };
     let mut run = Run::open(parts)?;
     let outcome = run.train(&mut Silent)?;
     if outcome == Outcome::Finished {

@@ -127,8 +127,11 @@ impl Places {
     /// Megatron's `selective` over modules ([`MODULES`]).
     ///
     /// # Errors
-    /// If a module is unknown; names it.
+    /// Names a module that is not known, or cannot be recomputed.
     pub fn selective(modules: &[String]) -> Result<Places, String> {
+        if modules.iter().any(|module| module == "block") {
+            return Err("`block` is what a block begins with, and nothing can compute it again".into());
+        }
         Ok(Places::new(rules(modules, Place::Recompute)?, None))
     }
 
@@ -248,7 +251,9 @@ mod tests {
         let selective = Places::selective(&["mlp".into()]).unwrap();
         assert_eq!(selective.place(0, "mlp.up"), Place::Recompute);
         assert_eq!(selective.place(0, "attn.q"), Place::Keep);
-        assert!(Places::selective(&["mpl".into()]).unwrap_err().contains("mpl"));
+        for module in ["mpl", "block"] {
+            assert!(Places::selective(&[module.into()]).unwrap_err().contains(module));
+        }
         let norms = Places::selective(&["layernorm".into()]).unwrap();
         assert_eq!(norms.place(0, "mlp.post_norm.stats"), Place::Recompute);
         assert_eq!(norms.place(0, "attn.q.norm"), Place::Keep);

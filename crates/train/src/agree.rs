@@ -27,6 +27,15 @@ pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<
     Ok(numbers.as_chunks::<N>().0.to_vec())
 }
 
+/// A number of bytes of every rank, by rank. All ranks call this together.
+///
+/// # Errors
+/// If a rank is gone.
+pub(crate) fn gather_bytes(device: &Device, mine: u64) -> Result<Vec<u64>> {
+    let halves = gather(device, [(mine >> 32) as i32, mine as i32])?;
+    Ok(halves.iter().map(|[high, low]| u64::from(*high as u32) << 32 | u64::from(*low as u32)).collect())
+}
+
 /// Waits until something is so on every rank, however long that takes: ranks tell each other meanwhile that they are there, so no
 /// deadline passes while the disk of one of them is slow. A rank alone waits in what comes next. All ranks call this together.
 ///

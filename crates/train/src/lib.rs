@@ -17,6 +17,7 @@ mod new_model;
 pub mod offload;
 pub mod parallel;
 mod picture;
+mod place_rules;
 mod plan;
 pub mod recipe;
 mod recipe_check;
@@ -33,6 +34,7 @@ pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
+pub use place_rules::check_places;
 pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
     MeshPlan, MeshSolution, OfRank, Plan, Resource, Row, Settled, Solution, Why, Workload, distinct, plan,

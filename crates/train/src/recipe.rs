@@ -270,7 +270,7 @@ recipe! {
         pub kind: MachineKind = MachineKind::Auto,
         /// Threads; 0 for all cores.
         pub threads: usize = 0,
-        /// Folder for what is offloaded to disk; none for the run's folder.
+        /// Folder for what is offloaded to disk, on each machine's own disk; none for the run's folder, which all ranks share.
         pub spill: Option<PathBuf>,
         /// Offloads the weights of each block, of the embedding and of the head while no operation needs them.
         pub offload_weights: bool = false,
@@ -293,7 +293,7 @@ recipe! {
         pub cuda_libs: Option<String>,
         /// On a GPU: captures each block as a CUDA graph and replays it.
         pub graphs: bool = false,
-        /// Maximum bytes of activations on disk; none for most of the free space.
+        /// Maximum bytes of activations on disk, shared by the ranks that use it; none for most of the free space.
         pub disk_bytes: Option<u64>,
         /// The rates that predict times: `cpu` (nominal), a file of `fathom bench profile --out`, or for plans `h100`, `h200`,
         /// `b200`, and with their interconnect `dgx-h100`, `dgx-h200`, `dgx-b200`.

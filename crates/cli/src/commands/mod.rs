@@ -12,7 +12,6 @@ mod eval;
 mod generate;
 mod inspect;
 mod launch;
-pub(crate) mod places;
 pub(crate) mod plan;
 mod plan_mesh;
 mod plan_page;

@@ -6,11 +6,12 @@ use fathom_base::recipe::Recipe as Loaded;
 use fathom_model::Spec;
 use fathom_tensor::{Category, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, stage};
+use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, stage};
 use serde_json::{Value, json};
 
-use super::{places, plan_mesh, plan_page, plan_ranks, plan_trace};
+use super::{plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
+use crate::device::Place;
 use crate::library::{layers, load, placed};
 use crate::{choices, device, pipeline, profiles};
 
@@ -38,13 +39,14 @@ fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
     }
     let profile = profiles::of_rank(profiles::of(&recipe.machine)?, args.gpus.unwrap_or(own));
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
-    let budgets = budgets(recipe, &profile, device::whole_budget());
+    let sharing = sharing(recipe, &profile, args.gpus.unwrap_or(own));
+    let budgets = budgets(recipe, &profile, device::whole_budget(), sharing);
     if let Some(path) = &args.html {
         plan_page::write(args, loaded, &profile, budgets, path)?;
     }
     let mut meshes = Vec::new();
     let specs = specs(recipe)?;
-    places::check(recipe, &specs, &profile)?;
+    check_places(recipe, &specs, &profile)?;
     for (index, spec) in specs.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         if args.solve == Some(args::Question::Mesh) {
@@ -99,14 +101,27 @@ pub fn specs(recipe: &Recipe) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-/// What the recipe allows, else what the machine of the profile has, else `memory`.
-pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64) -> Budgets {
+/// With how many of `ranks` ranks of a plan one shares what it uses: on the processor ranks are threads of one process; each has a
+/// graphics processor of its own.
+pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
+    let own = profile.name != "cpu";
+    let disk = match profile.fabric.filter(|_| own && recipe.machine.spill.is_some()) {
+        Some(fabric) => fabric.node_ranks.min(ranks),
+        None => ranks,
+    };
+    let host = if own { 1 } else { ranks };
+    Place { ranks, local: 0, cores: host, host, memory: host, disk }
+}
+
+/// A rank's share of what the recipe allows, else of what the machine of the profile has, else of `memory`.
+pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) -> Budgets {
     let memory = recipe.machine.memory_bytes.or(profile.memory_bytes).unwrap_or(memory);
-    let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out);
+    let memory = memory / sharing.memory as u64;
+    let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out, sharing.disk);
     // The free disk of this machine says nothing of another.
-    match profile.name.as_str() {
-        "cpu" => budgets,
-        _ => Budgets { disk: recipe.machine.disk_bytes.unwrap_or(u64::MAX), ..budgets },
+    match (profile.name.as_str(), recipe.machine.disk_bytes) {
+        ("cpu", _) | (_, Some(_)) => budgets,
+        (_, None) => Budgets { disk: u64::MAX, ..budgets },
     }
 }
 

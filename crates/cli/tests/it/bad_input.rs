@@ -48,6 +48,11 @@ fn numbers_are_refused_before_anything_runs() {
         ("mesh.cp=0", "`mesh.cp`"),
         ("moe.experts=4", "moe.experts: a llama model"),
         ("activations.places=[{ name = \"attn.outt\" }]", "attn.out"),
+        ("activations.places=[{ name = \"embed\" }]", "rules may speak of attn.k, attn.lse"),
+        ("activations.places=[{ name = \"block.out\" }]", "no backward pass of a block reads `block.out`"),
+        ("activations.places=[{ name = \"final.*\" }]", "no backward pass of a block reads `final.*`"),
+        ("activations.places=[{ name = \"block.in\", place = \"recompute\" }]", "places.0.place"),
+        ("activations.places=[{ layers = [90, 91] }]", "no layer from 90 to before 91"),
     ] {
         refused(["plan", "quickstart", setting], &[key]);
     }

@@ -51,13 +51,14 @@ impl fmt::Display for Resource {
 }
 
 impl Budgets {
-    /// So much memory, what the profile says of a host, and of the disk behind `folder` what the recipe allows, else most
-    /// of what is free.
-    pub fn new(memory: u64, profile: &Profile, recipe: &Recipe, folder: &Path) -> Budgets {
+    /// So much memory, what the profile says of a host, and of the disk behind `folder`, for each of its `sharers` ranks, a share of
+    /// what the recipe allows, else of most of what is free.
+    pub fn new(memory: u64, profile: &Profile, recipe: &Recipe, folder: &Path, sharers: usize) -> Budgets {
         let folder = recipe.machine.spill.as_deref().unwrap_or(folder);
         let free = || spill::free_bytes(folder).map_or(u64::MAX, |free| free / 20 * 19);
         let host = profile.host_bytes.unwrap_or(u64::MAX);
-        Budgets { memory, host, disk: recipe.machine.disk_bytes.unwrap_or_else(free) }
+        let disk = recipe.machine.disk_bytes.unwrap_or_else(free) / sharers.max(1) as u64;
+        Budgets { memory, host, disk }
     }
 
     /// True if a step stays within.

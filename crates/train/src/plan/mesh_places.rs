@@ -8,6 +8,7 @@ use super::solve::{Figures, Search};
 use super::stagewise::Estimate;
 use super::table::{Choices, Table};
 use super::{Budgets, table};
+use crate::place_rules::Known;
 
 /// Places of activations, and how a recipe says so.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,9 +42,12 @@ impl MeshPlaces {
         MeshPlaces { name: words.join(", "), places, settings }
     }
 
-    fn of(choices: &Choices, table: &Table) -> MeshPlaces {
+    fn of(work: &Workload<'_>, choices: &Choices, table: &Table) -> MeshPlaces {
         let places = choices.places(table, 0..usize::MAX, table);
-        let rules = choices.rules(table);
+        // A recipe may not speak of what the model does not have.
+        let known = Known::of(work.profile, &work.spec, 1);
+        let mut rules = choices.rules(table);
+        rules.retain(|(name, _)| known.layers(name).next().is_some());
         let rule = |(name, place): &(&str, Place)| format!("{{name=\"{name}\",place=\"{}\"}}", place.name());
         let rules: Vec<String> = rules.iter().map(rule).collect();
         let mut words: Vec<String> = [Place::Recompute, Place::Host]
@@ -103,7 +107,7 @@ pub(super) fn solve(
         Figures { memory, host, disk, cost: step_s }
     };
     let table = Search::over(work, *budgets, choices.clone(), &figures).quick()?;
-    let named = MeshPlaces::of(&choices, &table);
+    let named = MeshPlaces::of(work, &choices, &table);
     let estimate = of(&named.places)?;
     Some((named, estimate))
 }

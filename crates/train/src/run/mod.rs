@@ -1,10 +1,11 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 //!
-//! This file begins and ends stages; `steps` makes a stage's steps, `timed` decides their number where a stage has
-//! seconds, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What keeps
-//! a run of several ranks alive: `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their
+//! This file begins and ends stages; `budget` says what one may use, `steps` makes its steps, `timed` decides their number where it
+//! has seconds, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What
+//! keeps a run of several ranks alive: `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their
 //! state), `recover` (going back to one), `corrupt` and `stragglers` (ranks that compute something else, or slowly).
 
+mod budget;
 mod corrupt;
 mod lanes;
 mod local;
@@ -35,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::fault::Faults;
 use crate::offload::{self, Room};
 use crate::picture::Subject;
-use crate::plan::{Budgets, Draft, Plan, Settled, Workload};
+use crate::plan::{Plan, Settled, Workload};
 use crate::recipe::Recipe;
 use crate::source::Samples;
 use crate::stage;
@@ -123,6 +124,8 @@ pub struct Run<'a> {
     progress: Progress,
     /// Seconds of each stage, for stages without steps.
     seconds: Vec<f64>,
+    /// Ranks that share the disk behind this one's memory.
+    disk_sharers: usize,
     /// Seconds that earlier stages of this process left over (negative: overran): a stage's first steps decide the number of its
     /// steps, and the machine's speed changes.
     unspent_s: f64,
@@ -168,6 +171,8 @@ pub struct Parts<'a> {
     pub metrics: MetricsWriter,
     /// Seconds of each stage, for stages without steps.
     pub seconds: Vec<f64>,
+    /// Ranks that share the disk behind this one's memory, itself among them.
+    pub disk_sharers: usize,
     /// Set from outside to save and stop.
     pub stop: &'a AtomicBool,
     /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
@@ -199,7 +204,8 @@ impl<'a> Run<'a> {
     /// # Errors
     /// A damaged checkpoint, by name.
     pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
-        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, stop, anew } = parts;
+        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, disk_sharers, stop, anew } =
+            parts;
         let faults = stage::faults(recipe)?;
         let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep);
         let spec = trainer.model.spec.clone();
@@ -244,6 +250,7 @@ impl<'a> Run<'a> {
             checkpoints,
             progress,
             seconds,
+            disk_sharers,
             unspent_s: 0.0,
             spec,
             stop,
@@ -395,22 +402,6 @@ impl<'a> Run<'a> {
             pending: None,
             planned,
         })
-    }
-
-    /// How a stage runs, if it fits.
-    fn settle(&self, index: usize) -> Result<Settled> {
-        let device = &self.trainer.device;
-        let (recipe, spec) = (self.recipe.clone(), self.spec_after(index)?);
-        let profile = device.machine.profile();
-        let mut budgets = Budgets::new(self.agree_memory(), profile, &recipe, &self.folder);
-        if recipe.machine.disk_bytes.is_none() {
-            // What is free is so beside the weights and the optimizer's state that are on disk already.
-            let state = self.trainer.params.disk().filter(|disk| !disk.what().in_host);
-            let held = state.map_or(0, |disk| disk.stats().peak_reserved_bytes);
-            budgets.disk = budgets.disk.saturating_add(held);
-        }
-        let rank = device.mesh.rank();
-        Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
     }
 
     /// The step of a stage, for plans.

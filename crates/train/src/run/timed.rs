@@ -48,17 +48,6 @@ impl Run<'_> {
         u64::try_from(number).ok()
     }
 
-    /// The first rank's memory on all, rounded down to whole MiB: ranks that plan must not come to different ends.
-    pub(super) fn agree_memory(&self) -> u64 {
-        let device = &self.trainer.device;
-        let own = device.pool.budget();
-        let mebibytes = i32::try_from(own >> 20).ok().filter(|_| device.mesh.grid().ranks() > 1);
-        match self.agree_steps(mebibytes.and_then(|number| u64::try_from(number).ok())) {
-            Some(number) => own.min(number << 20),
-            None => own,
-        }
-    }
-
     fn decide_here(&self, running: &Running) -> Result<Option<u64>> {
         let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
         let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);

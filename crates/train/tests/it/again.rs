@@ -29,7 +29,8 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
     let metrics = MetricsWriter::open(folder.join("metrics.jsonl")).unwrap();
     let trainer = trainer(recipe, &device).unwrap();
     let (stores, seconds) = (Stores::open(recipe, None, VOCAB).unwrap(), vec![60.0; recipe.stage.len()]);
-    let parts = Parts { recipe, folder, trainer, stores, metrics, seconds, stop, anew: None };
+    let parts =
+        Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers: 1, stop, anew: None };
     let mut run = Run::open(parts).unwrap();
     let outcome = run.train(hooks).unwrap();
     assert_eq!(outcome, Outcome::Finished);

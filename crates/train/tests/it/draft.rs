@@ -98,7 +98,7 @@ fn a_stage_that_does_not_fit_names_changes_that_do() {
     let error = draft.check().unwrap_err();
     assert!(matches!(error, Error::DoesNotFit { .. }));
     assert!(error.to_string().contains(&rescues[0].settings.join(" ")), "{error}");
-    assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there")).disk > 0);
+    assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there"), 1).disk > 0);
 }
 
 /// Changes that a recipe refuses are not proposed, and do not end the search for others.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod again;
+mod budgets;
 mod checkpoint;
 mod draft;
 mod experts;

@@ -147,8 +147,9 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
             let metrics = MetricsWriter::open(&log)?;
             let trainer = trainer(recipe, &device)?;
             let (stores, seconds) = (Stores::open(recipe, None, VOCAB)?, vec![60.0]);
-            let anew = Some(&anew as fathom_train::Anew<'_>);
-            Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, stop: &stop, anew })?
+            let (anew, disk_sharers) = (Some(&anew as fathom_train::Anew<'_>), grid.ranks());
+            let stop = &stop;
+            Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers, stop, anew })?
                 .train(&mut watch)
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));

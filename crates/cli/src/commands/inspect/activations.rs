@@ -9,7 +9,7 @@ use fathom_train::{Draft, Workload};
 use serde_json::json;
 
 use crate::args;
-use crate::commands::plan::{budgets, specs};
+use crate::commands::plan::{budgets, sharing, specs};
 use crate::library::{layers, load, placed};
 use crate::{device, profiles};
 
@@ -21,7 +21,9 @@ pub fn run(args: &args::InspectRecipe) -> Result<()> {
 
 fn inspect(args: &args::InspectRecipe, recipe: &Recipe) -> Result<()> {
     let profile = profiles::of(&recipe.machine)?;
-    let budgets = budgets(recipe, &profile, device::default_budget());
+    let ranks = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
+    let sharing = sharing(recipe, &profile, ranks);
+    let budgets = budgets(recipe, &profile, device::default_budget(), sharing);
     for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {
         let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         let work = Workload { how: draft.settle()?.how, ..draft.workload()? };

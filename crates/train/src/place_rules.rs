@@ -1,0 +1,164 @@
+//! Whether the rules of `activations.places` change anything of the model.
+
+use std::collections::BTreeSet;
+
+use fathom_base::recipe::suggest_name;
+use fathom_grad::Places;
+use fathom_model::Spec;
+use fathom_tensor::{DType, Profile};
+
+use crate::activations::{Segment, activations};
+use crate::error::{Error, Result};
+use crate::recipe::{PlaceName, PlaceRule, Recipe};
+use crate::stage;
+
+/// Tokens of the step that is recorded for its names.
+const TOKENS: usize = 128;
+/// What a block begins with.
+const INPUT: &str = "block.in";
+
+/// Activations by layer and name; -1 outside the blocks.
+type Names = BTreeSet<(i32, &'static str)>;
+
+/// What a model makes.
+#[derive(Default)]
+pub(crate) struct Known {
+    made: Names,
+    /// What of it a rule can put elsewhere.
+    movable: Names,
+}
+
+/// Refuses a rule that changes nothing in any stage; `specs` are the specifications before each.
+///
+/// # Errors
+/// The first such rule, and what rules may speak of.
+pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Result<()> {
+    let rules = &recipe.activations.places;
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let mut all = Known::default();
+    for (index, (table, spec)) in recipe.stage.iter().zip(specs).enumerate() {
+        let spec = stage::extend(spec, table, index)?;
+        let Known { made, movable } = Known::of(profile, &spec, stage::places(recipe, index)?.segment_layers);
+        all.made.extend(made);
+        all.movable.extend(movable);
+    }
+    rules.iter().enumerate().try_for_each(|(index, rule)| {
+        let refuse =
+            |(key, message)| Error::Recipe { key: format!("activations.places.{index}.{key}"), message };
+        all.check(rule).map_err(refuse)
+    })
+}
+
+impl Known {
+    /// Of a model in segments of so many layers.
+    pub fn of(profile: &Profile, spec: &Spec, segment_layers: usize) -> Known {
+        let segments = |places: Places| {
+            activations(profile, spec, DType::Bf16, &places.with_segment_layers(segment_layers), TOKENS)
+        };
+        // Backward passes read what is held where everything is kept. What is held all the same has no other place, but inputs.
+        let (kept, replayed) = (segments(Places::none()), segments(Places::full()));
+        let always = names(&replayed, true);
+        let moves = |one: &(i32, &str)| one.0 >= 0 && (one.1 == INPUT || !always.contains(one));
+        Known { made: names(&kept, false), movable: names(&kept, true).into_iter().filter(moves).collect() }
+    }
+
+    /// Layers with something that a rule for this name can put elsewhere.
+    pub fn layers<'a>(&'a self, rule: &'a str) -> impl Iterator<Item = i32> + 'a {
+        self.movable.iter().filter(move |(_, name)| speaks_of(rule, name)).map(|(layer, _)| *layer)
+    }
+
+    /// Why a rule changes nothing, and by which of its keys.
+    fn check(&self, rule: &PlaceRule) -> std::result::Result<(), (&'static str, String)> {
+        let PlaceRule { layers, name, place } = rule;
+        if name == INPUT && *place == PlaceName::Recompute {
+            let message = "nothing can compute a block's input again: give keep, host or disk";
+            return Err(("place", message.into()));
+        }
+        let names: BTreeSet<&str> = self.movable.iter().map(|(_, name)| *name).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        if self.layers(name).next().is_none() {
+            let message = match self.made.iter().any(|(_, made)| speaks_of(name, made)) {
+                true => format!(
+                    "no backward pass of a block reads `{name}`, so its place changes nothing; rules may speak of {}",
+                    names.join(", ")
+                ),
+                false => {
+                    format!(
+                        "no activation is called `{name}`; {}",
+                        suggest_name(name, &names, "the model has")
+                    )
+                }
+            };
+            return Err(("name", message));
+        }
+        match layers[..] {
+            [from, to] if !self.layers(name).any(|layer| (from..to).contains(&(layer as usize))) => {
+                Err(("layers", format!("no layer from {from} to before {to} has a place for `{name}`")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a rule for a name, or a prefix ending in `*`, is one for this activation.
+fn speaks_of(rule: &str, name: &str) -> bool {
+    rule.strip_suffix('*').map_or(rule == name, |prefix| name.starts_with(prefix))
+}
+
+/// What segments make, or what of it is there from forward to backward.
+fn names(segments: &[Segment], held: bool) -> Names {
+    let of = |segment: &Segment| -> Vec<(i32, &'static str)> {
+        let names = segment.activations.iter().filter(|one| one.held || !held).map(|one| one.name);
+        names.flat_map(|name| segment.layers.iter().map(move |layer| (*layer, name))).collect()
+    };
+    segments.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{LlamaSizes, Moe};
+
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec::llama(LlamaSizes {
+            hidden: 64,
+            layers: 4,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            ffn: 96,
+            vocab: 96,
+            rope_theta: 1e4,
+            max_positions: 256,
+            tied: true,
+        })
+    }
+
+    #[test]
+    fn rules_speak_of_what_they_can_move() {
+        let (dense, profile) = (spec(), Profile::portable(1));
+        let layers = |known: &Known, rule: &str| known.layers(rule).collect::<BTreeSet<_>>().len();
+        let known = Known::of(&profile, &dense, 1);
+        for (rule, expected) in [
+            ("*", 4),
+            ("block.in", 4),
+            ("block.mid", 4),
+            ("attn.lse", 4),
+            ("mlp.norm.st*", 4),
+            ("block.out", 0),
+            ("embed", 0),
+            ("final.*", 0),
+            ("moe.up", 0),
+        ] {
+            assert_eq!(layers(&known, rule), expected, "{rule}");
+        }
+        // A segment of two blocks has the places of its first.
+        let twos = Known::of(&profile, &dense, 2);
+        assert_eq!((layers(&twos, "attn.q"), layers(&twos, "block.out")), (2, 2));
+        let experts = Known::of(&profile, &dense.into_mixtral(Moe::new(4, 2, 48)), 1);
+        assert_eq!((layers(&experts, "moe.up"), layers(&experts, "mlp.up")), (4, 0));
+    }
+}

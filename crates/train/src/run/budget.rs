@@ -1,0 +1,39 @@
+//! What a stage may use. Ranks whose blocks communicate choose the same places only if they plan with the same bytes.
+
+use fathom_tensor::mesh::Axis;
+
+use super::Run;
+use crate::agree::gather_bytes;
+use crate::error::Result;
+use crate::plan::{Budgets, Draft, Settled};
+
+impl Run<'_> {
+    /// How a stage runs, if it fits. All ranks call this together.
+    pub(super) fn settle(&self, index: usize) -> Result<Settled> {
+        let device = &self.trainer.device;
+        let (profile, rank, spec) = (device.machine.profile(), device.mesh.rank(), self.spec_after(index)?);
+        let (recipe, budgets) = (self.recipe.clone(), self.budgets()?);
+        Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
+    }
+
+    /// The least that any rank has of everything.
+    fn budgets(&self) -> Result<Budgets> {
+        let device = &self.trainer.device;
+        let mesh = &device.mesh;
+        // What is free is so beside the weights and the optimizer's state that are on disk already: of a stage of the pipeline the
+        // rank that is planned for all has most of them.
+        let state = self.trainer.params.disk().filter(|disk| !disk.what().in_host);
+        let state = gather_bytes(device, state.map_or(0, |disk| disk.stats().peak_reserved_bytes))?;
+        let stage = |rank: usize| mesh.grid().index(rank, Axis::Pp);
+        let held = (0..state.len()).filter(|rank| stage(*rank) == stage(mesh.rank()));
+        let held = held.map(|rank| state[rank]).max().unwrap_or(0);
+        // All ranks have been here, so the files of the stage before are gone everywhere.
+        let (profile, memory) = (device.machine.profile(), device.pool.budget());
+        let own = Budgets::new(memory, profile, self.recipe, &self.folder, self.disk_sharers);
+        let least =
+            |bytes| -> Result<u64> { Ok(gather_bytes(device, bytes)?.into_iter().min().unwrap_or(bytes)) };
+        let [memory, host, free] = [least(own.memory)?, least(own.host)?, least(own.disk)?];
+        let held = if self.recipe.machine.disk_bytes.is_none() { held } else { 0 };
+        Ok(Budgets { memory, host, disk: free.saturating_add(held) })
+    }
+}
