@@ -11,7 +11,7 @@ use fathom_cuda::nccl::{self, Nccl};
 #[cfg(feature = "mpi")]
 use fathom_mpi::Mpi;
 use fathom_train::Outcome;
-use fathom_train::recipe::{Machine, Recipe};
+use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 
 use crate::device::Place;

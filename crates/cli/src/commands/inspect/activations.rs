@@ -5,7 +5,7 @@ use fathom_base::human;
 use fathom_grad::Place;
 use fathom_train::activations::{Activation, Segment};
 use fathom_train::recipe::Recipe;
-use fathom_train::{Draft, Workload};
+use fathom_train::{Draft, Workload, stage};
 use serde_json::json;
 
 use crate::args;
