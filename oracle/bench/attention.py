@@ -1,4 +1,4 @@
-"""PyTorch's scaled_dot_product_attention, causal, bf16. Rows as `fathom bench attention --json`.
+"""PyTorch's scaled_dot_product_attention, causal, bf16. Rows as `fathom bench attention`.
 
 FLOPs count the causal half; forward and backward together are 3.5 forwards.
 """

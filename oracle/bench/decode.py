@@ -1,4 +1,4 @@
-"""Transformers' greedy `generate`, batch 1. Rows as `fathom bench decode --json`.
+"""Transformers' greedy `generate`, batch 1. Rows as `fathom bench decode`.
 
 Tokens/s counts from the first new token to the last, by the clock at each token, so the prompt is not in it.
 """

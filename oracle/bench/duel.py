@@ -47,7 +47,7 @@ class Rival:
 
 def ours(fathom, bench, flags, match):
     """The rows of one run of `fathom bench` that agree with `match`."""
-    command = [fathom, "bench", bench, "--json", *flags]
+    command = [fathom, "bench", bench, *flags]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     rows = [r for r in rows if all(r.get(k) == v for k, v in match.items())]
@@ -57,27 +57,29 @@ def ours(fathom, bench, flags, match):
 
 
 def shapes(args, bench):
-    """(title, flags for both, flags of the rival, keys that our rows must have)."""
+    """(title, our flags, flags of the rival, keys that our rows must have)."""
     tokens = args.tokens.split(",")
     if bench == "gemm":
         for m, n, k in GEMM:
-            yield f"gemm {m} x {n} x {k}", ["--shape", f"{m},{n},{k}"], ["--repeat", "3"], dict(m=m, n=n, k=k)
+            flags = ["--shape", f"{m},{n},{k}"]
+            yield f"gemm {m} x {n} x {k}", flags, [*flags, "--repeat", "3"], dict(m=m, n=n, k=k)
     elif bench == "attention":
         for t in tokens:
             for dim in (64, 128):
                 for name in ("forward", "forward_backward"):
                     flags = ["--tokens", t, "--head-dim", str(dim), "--heads", "8", "--kv-heads", "8"]
                     match = {"tokens": int(t), "head_dim": dim, "pass": name}
-                    yield f"attention {name} {t} D {dim}", flags, ["--repeat", "1", "--passes", name], match
+                    yield f"attention {name} {t} D {dim}", flags, [*flags, "--repeat", "1", "--passes", name], match
     elif bench == "step":
         for t in tokens:
-            yield f"step {t}", ["--tokens", t], ["--repeat", "1"], dict(tokens=int(t))
+            yield f"step {t}", [f"stages={t}"], ["--tokens", t, "--repeat", "1"], dict(tokens=int(t))
     elif bench == "decode":
-        yield "decode 128 + 64", ["--prompt", "128", "--new", "64"], ["--repeat", "1"], {}
+        flags = ["--prompt", "128", "--new", "64"]
+        yield "decode 128 + 64", flags, [*flags, "--repeat", "1"], {}
 
 
 def duel(args, bench, flags, rival_flags, match):
-    rival, mine, theirs = Rival(bench, flags + rival_flags), [], []
+    rival, mine, theirs = Rival(bench, rival_flags), [], []
     rival.turn()
     for _ in range(2 * args.rounds):
         own, other = ours(args.fathom, bench, flags, match), rival.turn()

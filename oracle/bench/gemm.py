@@ -1,4 +1,4 @@
-"""PyTorch's bf16 matrix product x W^T, weights as given. Rows as `fathom bench gemm --json`."""
+"""PyTorch's bf16 matrix product x W^T, weights as given. Rows as `fathom bench gemm`."""
 import torch
 from timing import arguments, measure, row, turns
 

@@ -1,4 +1,4 @@
-"""One training step of Transformers with SDPA: forward, backward, fused AdamW. Rows as `fathom bench step --json`.
+"""One training step of Transformers with SDPA: forward, backward, fused AdamW. Rows as `fathom bench step`.
 
 `peak_rss_bytes` is the largest anonymous resident memory of the process seen while stepping (sampled every 5 ms),
 Python and torch included; `peak_hwm_bytes` is the kernel's high-water mark with files. `places`: `none` keeps all

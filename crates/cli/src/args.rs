@@ -1,5 +1,6 @@
 //! The verbs and their flags. Settings of a run are recipe keys, given as `path=value`, not flags.
 
+pub mod bench;
 mod cluster;
 mod dist;
 mod quality;
@@ -8,7 +9,9 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use fathom_train::recipe::Precision;
 
+pub use bench::Bench;
 #[cfg(feature = "ballista")]
 pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
@@ -46,7 +49,11 @@ pub enum Verb {
     /// Continues a prompt.
     Generate(Generate),
     /// Measures this machine; prints one JSON object per line.
-    Bench(Box<Bench>),
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// Writes a run's or checkpoint's model as a Hugging Face folder.
     Export(Convert),
     /// Converts a Hugging Face folder to Fathom's own layout of the same format.
@@ -333,7 +340,7 @@ pub struct Generate {
     pub context: Option<usize>,
     /// Type of the weights; default: as they are stored.
     #[arg(long)]
-    pub precision: Option<String>,
+    pub precision: Option<Precision>,
     /// Prints the token ids of the answer instead of its text.
     #[arg(long)]
     pub ids: bool,
@@ -379,7 +386,7 @@ pub struct Convert {
     pub to: PathBuf,
     /// Type of the weights; default: as they are stored.
     #[arg(long)]
-    pub precision: Option<String>,
+    pub precision: Option<Precision>,
     /// Maximum size of one file, in bytes.
     #[arg(long, default_value_t = 5_000_000_000)]
     pub max_shard_bytes: u64,
@@ -422,175 +429,8 @@ pub struct InspectModel {
     pub out: Option<PathBuf>,
     /// Type of the weights.
     #[arg(long, default_value = "f32")]
-    pub precision: String,
+    pub precision: Precision,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
-}
-
-/// What `fathom bench` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Benchmark {
-    /// Matrix products `x W^T`, weights as given and kept packed.
-    Gemm,
-    /// Softmax attention, forward, and forward with backward.
-    Attention,
-    /// A training step of a Llama of the given sizes.
-    Step,
-    /// Generation of one sequence.
-    Decode,
-    /// From cold files to the first token, beside reading the files.
-    Load,
-    /// This machine's rates, as a plan wants them.
-    Profile,
-    /// The pieces of a curation, on one thread.
-    Curate,
-    /// Ten training steps with a checkpoint on its way, and without.
-    Save,
-    /// The loss of a small model for each number format of products.
-    Formats,
-}
-
-/// `fathom bench`.
-#[derive(Group)]
-pub struct Bench {
-    /// What to measure.
-    #[arg(required_unless_present = "profile")]
-    pub what: Option<Benchmark>,
-    /// Another spelling of `fathom bench profile`.
-    #[arg(long, conflicts_with = "what")]
-    pub profile: bool,
-    /// One JSON object a line (the only output there is).
-    #[arg(long)]
-    pub json: bool,
-    /// f32 or bf16.
-    #[arg(long, default_value = "bf16")]
-    pub dtype: String,
-    /// Threads; 0 for all cores.
-    #[arg(long, default_value_t = 0, value_parser = threads())]
-    pub threads: usize,
-    /// Repeats; the median counts.
-    #[arg(long, default_value_t = 5)]
-    pub repeat: usize,
-    /// Instruction set to stay below: portable, avx2, avx512, avx512_bf16, amx.
-    #[arg(long)]
-    pub isa: Option<String>,
-    /// gemm: rows and columns of C, and the summed size; all shapes of the table if not given.
-    #[arg(long, value_name = "M,N,K", value_delimiter = ',')]
-    pub shape: Vec<usize>,
-    /// gemm: rows of C, instead of --shape.
-    #[arg(long, requires_all = ["n", "k"], conflicts_with = "shape")]
-    pub m: Option<usize>,
-    /// gemm: columns of C.
-    #[arg(long, requires = "m")]
-    pub n: Option<usize>,
-    /// gemm: the summed size.
-    #[arg(long, requires = "m")]
-    pub k: Option<usize>,
-    /// gemm: only with weights kept packed; both if not given.
-    #[arg(long)]
-    pub packed: bool,
-    /// attention, step: tokens of a sequence; 2048, 8192 and 16384 if not given.
-    #[arg(long, value_delimiter = ',')]
-    pub tokens: Vec<usize>,
-    /// attention: forward or forward_backward; both if not given.
-    #[arg(long)]
-    pub pass: Option<String>,
-    /// attention, step: documents of equal length in the stream, each on its own.
-    #[arg(long, default_value_t = 1)]
-    pub docs: usize,
-    /// attention: columns of one head; 64 and 128 if not given. Otherwise hidden over heads.
-    #[arg(long, value_delimiter = ',')]
-    pub head_dim: Vec<usize>,
-    /// Query heads.
-    #[arg(long, default_value_t = 8)]
-    pub heads: usize,
-    /// Key and value heads; all for attention, half of the heads for a model, if not given.
-    #[arg(long)]
-    pub kv_heads: Option<usize>,
-    /// Columns of the residual stream.
-    #[arg(long, default_value_t = 512)]
-    pub hidden: usize,
-    /// Blocks.
-    #[arg(long, default_value_t = 8)]
-    pub layers: usize,
-    /// Columns inside the MLP.
-    #[arg(long, default_value_t = 1408)]
-    pub ffn: usize,
-    /// Rows of the embedding.
-    #[arg(long, default_value_t = 32_000)]
-    pub vocab: usize,
-    /// step: none, selective (attention), linear or full recompute, or auto: the fastest that fits into --memory.
-    #[arg(long, default_value = "none")]
-    pub places: String,
-    /// step: what is kept goes to disk, in this folder. profile: measures this folder's disk too.
-    #[arg(long)]
-    pub spill: Option<PathBuf>,
-    /// step: weights are on disk outside the segments that need them; in --spill's folder, or this one.
-    #[arg(long)]
-    pub offload_weights: bool,
-    /// step: moments and master weights are on disk between updates; in --spill's folder, or this one.
-    #[arg(long)]
-    pub offload_optimizer: bool,
-    /// step: tokens of a tile, a multiple of 128; no tiles if not given.
-    #[arg(long)]
-    pub tile_rows: Option<usize>,
-    /// step: keys of a recipe's `optimizer`, as `moments=bf16,master_weights=false`.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    pub optimizer: Vec<String>,
-    /// step: what the operands of linear layers' products become when they meet, as a recipe's `precision.gemm`.
-    #[arg(long, default_value = "bf16")]
-    pub gemm: String,
-    /// step: over several ranks, threads that share the cores: keys of a recipe's `mesh`, as `cp=2,cp_comm_type=a2a`.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    pub mesh: Vec<String>,
-    /// step: a single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
-    #[arg(long)]
-    pub once: bool,
-    /// step: groups of heads that attention runs over, one after the other.
-    #[arg(long, default_value_t = 1)]
-    pub head_groups: usize,
-    /// step: with --spill, how values are written: as_is or fp8.
-    #[arg(long, default_value = "as_is")]
-    pub codec: String,
-    /// step: with --spill, the share of the tokens that leave memory.
-    #[arg(long, default_value_t = 1.0)]
-    pub fraction: f64,
-    /// step: cpu, cuda for a GPU, or meta for the plan's figure.
-    #[arg(long, default_value = "cpu")]
-    pub machine: String,
-    /// step on cuda: what repeats in a block is captured as a graph and replayed.
-    #[arg(long)]
-    pub graphs: bool,
-    /// step with --places auto: memory that the step may use, e.g. 8GiB; most of what is free if not given.
-    #[arg(long, value_name = "BYTES")]
-    pub memory: Option<String>,
-    /// step on cuda with --places auto: the host's memory that it may use, e.g. 96GiB; nine tenths of what the system calls
-    /// available if not given.
-    #[arg(long, value_name = "BYTES")]
-    pub host_memory: Option<String>,
-    /// step on meta and with --places auto: whose rates predict the time: cpu, h100, h200, b200, or a file of `fathom bench profile --out`.
-    #[arg(long, default_value = "cpu", value_name = "NAME|FILE")]
-    pub machine_profile: String,
-    /// step: also where the time goes, a row for each kind of operation.
-    #[arg(long)]
-    pub ops: bool,
-    /// formats: steps of each.
-    #[arg(long, default_value_t = 300)]
-    pub steps: usize,
-    /// decode: tokens of the prompt.
-    #[arg(long, default_value_t = 128)]
-    pub prompt: usize,
-    /// decode: new tokens.
-    #[arg(long, default_value_t = 64)]
-    pub new: usize,
-    /// decode, load: a model's folder; random weights if not given.
-    #[arg(long)]
-    pub model: Option<PathBuf>,
-    /// curate: only this piece (heuristics, minhash, tokenize, extract, unicode, fuzzy_dedup).
-    #[arg(long)]
-    pub stage: Option<String>,
-    /// profile: a file for the rates.
-    #[arg(long)]
-    pub out: Option<PathBuf>,
 }

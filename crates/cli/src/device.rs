@@ -129,16 +129,7 @@ fn most(bytes: impl Fn(Memory) -> u64) -> u64 {
     )
 }
 
-/// f32 or bf16 by name.
-pub fn dtype(name: &str) -> Result<DType> {
-    match name {
-        "f32" => Ok(DType::F32),
-        "bf16" => Ok(DType::Bf16),
-        other => bail!("precision `{other}` is not one of f32, bf16"),
-    }
-}
-
-/// The element type of a recipe's precision.
+/// The element type of a precision.
 pub fn precision(precision: Precision) -> DType {
     match precision {
         Precision::Bf16 => DType::Bf16,

@@ -9,7 +9,7 @@ use super::losses::{compare_means, read};
 /// `precision.gemm`, beside bf16.
 pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
 /// The Llama-3-8B shape with half of its layers, so that the optimizer's state stays on the device and the step is one of products.
-const SHAPE: &str = "--hidden 4096 --layers 16 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192";
+const SHAPE: &str = "model.hidden=4096 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
 /// What its rows are called.
 pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
 /// Tokens of a step.
@@ -32,11 +32,8 @@ impl Session {
     /// A step in each format.
     pub(super) fn fp8_steps(&mut self) {
         for format in ["bf16"].iter().chain(&FORMATS) {
-            let mut command = Command::new(&self.programs.fathom);
-            command
-                .args(["bench", "step", "--json", "--machine", "cuda", "--dtype", "bf16"])
-                .args(SHAPE.split(' '));
-            command.args(["--tokens", TOKENS, "--places", "none", "--repeat", "5", "--gemm", format]);
+            let mut command = self.bench_step(SHAPE, TOKENS, "5");
+            command.arg(format!("precision.gemm={format}"));
             let what = format!("step of {TOKENS} tokens, {SHAPE_NAME}, {format}");
             let ran = self.stage(&what, STEP_S, &mut command);
             self.results.add(&ran.lines, Some(SHAPE_NAME));

@@ -91,22 +91,34 @@ impl Session {
         let _ = self.gpu(what, limit_s);
     }
 
+    /// `fathom bench step` of a shape and length, in tiles.
+    fn bench_step(&self, shape: &str, tokens: &str, repeat: &str) -> Command {
+        let mut command = Command::new(&self.programs.fathom);
+        command.args([
+            "bench",
+            "step",
+            "--repeat",
+            repeat,
+            "machine.kind=cuda",
+            "activations.tile_rows=8192",
+        ]);
+        command.arg(format!("stages={tokens}")).args(shape.split(' '));
+        command
+    }
+
     /// A step of a length, with places, so often; in a way or of a shape that has a name.
     fn bench(&mut self, (tokens, places, repeat, limit_s): Step, name: Option<&str>) {
         let shape = if matches!(name, Some(LARGE | OFFLOADED)) { LARGE_SHAPE } else { SHAPE };
-        let mut command = Command::new(&self.programs.fathom);
-        command
-            .args(["bench", "step", "--json", "--machine", "cuda", "--dtype", "bf16"])
-            .args(shape.split(' '));
-        command.args(["--tokens", tokens, "--places", places, "--repeat", repeat]);
+        let more: &[&str] = match name {
+            Some(GRAPHS) => &["machine.graphs=true"],
+            Some(OFFLOADED) => &["machine.offload_optimizer=true", "machine.offload_to=host"],
+            Some(LEAN | LARGE) => &["optimizer.moments=bf16", "optimizer.master_weights=false"],
+            _ => &[],
+        };
+        let mut command = self.bench_step(shape, tokens, repeat);
+        command.arg(places).args(more);
         if repeat == "1" {
             command.arg("--once");
-        }
-        match name {
-            Some(GRAPHS) => drop(command.arg("--graphs")),
-            Some(OFFLOADED) => drop(command.arg("--offload-optimizer")),
-            Some(LEAN | LARGE) => drop(command.args(["--optimizer", "moments=bf16,master_weights=false"])),
-            _ => {}
         }
         let what = format!("step of {tokens} tokens, {}", name.unwrap_or("Llama-3.2-1B shape"));
         let ran = self.stage(&what, limit_s, &mut command);

@@ -58,22 +58,24 @@ pub fn names() -> String {
     STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The Llama-3.2-1B shape, for `fathom bench step`.
-pub const SHAPE: &str = "--hidden 2048 --layers 16 --heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 128256 --tile-rows 8192";
+/// The Llama-3.2-1B shape, as keys of `fathom bench step`.
+pub const SHAPE: &str = "model.hidden=2048 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=64 model.ffn=8192 model.vocab=128256";
 /// The larger shape.
-pub const LARGE_SHAPE: &str = "--hidden 4096 --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --ffn 14336 --vocab 128256 --tile-rows 8192";
-/// Tokens, places, repeats and the limit of each step.
+pub const LARGE_SHAPE: &str = "model.hidden=4096 model.layers=32 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
+/// Tokens, the key of its places, repeats and the limit of each step.
 pub type Step = (&'static str, &'static str, &'static str, u64);
-const STEPS: [Step; 3] =
-    [("8192", "none", "5", 25), ("32768", "linear", "3", 30), ("131072", "linear", "2", 55)];
+const KEPT: &str = "activations.recompute_granularity=none";
+const LINEAR: &str = "activations.recompute_granularity=linear";
+const AUTO: &str = "activations.memory=auto";
+const STEPS: [Step; 3] = [("8192", KEPT, "5", 25), ("32768", LINEAR, "3", 30), ("131072", LINEAR, "2", 55)];
 /// With an optimizer's state like PyTorch's: the update is a share of the shortest step alone.
-const LEAN_STEP: Step = ("8192", "none", "5", 15);
+const LEAN_STEP: Step = ("8192", KEPT, "5", 15);
 /// With blocks as graphs.
-const GRAPHS_STEP: Step = ("8192", "none", "5", 40);
-const LONG: Step = ("262144", "auto", "1", 120);
-const LARGE_STEP: Step = ("262144", "auto", "1", 900);
+const GRAPHS_STEP: Step = ("8192", KEPT, "5", 40);
+const LONG: Step = ("262144", AUTO, "1", 120);
+const LARGE_STEP: Step = ("262144", AUTO, "1", 900);
 /// The bar for the longest step; it alone takes longer than everything else.
-const LONGEST: Step = ("1048576", "auto", "1", 1500);
+const LONGEST: Step = ("1048576", AUTO, "1", 1500);
 
 impl Session {
     /// Runs a stage.

@@ -120,7 +120,7 @@ fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec
 
 fn convert(args: &Convert, found: Found) -> Result<()> {
     refuse_filled(&args.to)?;
-    let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
+    let dtype = args.precision.map(device::precision);
     let dtype = dtype.unwrap_or_else(|| stored_type(&found.weights));
     let family = found.spec.family;
     let options = SaveOptions { dtype, max_shard_bytes: args.max_shard_bytes };

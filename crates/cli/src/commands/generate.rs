@@ -15,7 +15,7 @@ const MAX_TOKENS: usize = 256;
 /// Runs the verb.
 pub fn run(args: &args::Generate) -> Result<()> {
     let folder = device::model_folder(&args.model)?;
-    let dtype = args.precision.as_deref().map(device::dtype).transpose()?;
+    let dtype = args.precision.map(device::precision);
     let device = device::open(&Machine { threads: args.threads, ..device::on(args.machine) })?;
     let loaded = device::load(&device, &folder, dtype)?;
     let tokenizer = device::tokenizer(&folder)?;

@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Plan(args) => plan::run(&args)?,
         Verb::Eval(args) => eval::run(&args)?,
         Verb::Generate(args) => generate::run(&args)?,
-        Verb::Bench(args) => bench::run(&args)?,
+        Verb::Bench { what } => bench::run(&what)?,
         Verb::Export(args) => convert::export(&args)?,
         Verb::Import(args) => convert::import(&args)?,
         Verb::Inspect { what } => inspect::run(&what)?,

@@ -173,11 +173,19 @@ fn an_empty_data_folder() {
 #[test]
 fn impossible_benchmarks() {
     refused(["bench", "gemm", "--shape", "5,6"], &["--shape"]);
-    refused(["bench", "gemm", "--isa", "avx9", "--shape", "8,8,8"], &["avx9", "avx2"]);
+    refused(["bench", "gemm", "--dtype", "f16"], &["--dtype", "f16", "bf16"]);
+    refused(["bench", "gemm", "--prompt", "3"], &["--prompt"]);
+    refused(["bench", "curate", "--stage", "none"], &["none", "fuzzy_dedup"]);
     refused(["bench", "attention", "--pass", "sideways"], &["sideways", "forward_backward"]);
     refused(["bench", "attention", "--heads", "3", "--kv-heads", "2"], &["--kv-heads"]);
-    refused(["bench", "step", "--places", "some"], &["some", "linear"]);
-    refused(["bench", "step", "--machine", "gpu", "--tokens", "128"], &["gpu", "meta"]);
+    refused(["bench", "step", "activations.recompute_granularity=some"], &["some", "linear"]);
+    refused(["bench", "step", "activations.tile_rows=100"], &["tile_rows", "multiple of 128"]);
+    refused(["bench", "step", "machine.kind=gpu"], &["gpu", "meta"]);
+    refused(["bench", "step", "machine.memory_bytes=1000000"], &["memory"]);
+    refused(["bench", "step", "data.max_bytes=3"], &["data.max_bytes", "activations"]);
+    refused(["bench", "decode", "mesh.tp=2"], &["mesh.tp", "model"]);
+    refused(["bench", "decode", "machine.kind=meta"], &["machine.kind=meta", "bench step"]);
+    refused(["bench", "save", "mesh-parity", "mesh.dp=2"], &["one rank"]);
 }
 
 /// A tiny quickstart with one more setting.

@@ -1,12 +1,21 @@
 //! Rows of `fathom bench`: their keys, and the figures that are no rates.
 
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::{good, rows};
+use crate::{good, rows, text};
 
 /// A small model.
-const SMALL: [&str; 12] =
-    ["--hidden", "64", "--layers", "2", "--heads", "4", "--kv-heads", "2", "--ffn", "128", "--vocab", "512"];
+const SMALL: [&str; 7] = [
+    "model.hidden=64",
+    "model.layers=2",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.head_dim=16",
+    "model.ffn=128",
+    "model.vocab=512",
+];
 
 fn run(args: &[&str]) -> Vec<Value> {
     rows(&good([&["bench"], args].concat()))
@@ -22,25 +31,26 @@ fn has(row: &Value, keys: &[&str]) {
 #[test]
 fn products() {
     for isa in ["portable", "amx"] {
-        let found = run(&["gemm", "--json", "--shape", "64,96,32", "--repeat", "1", "--isa", isa]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        command.args(["bench", "gemm", "--shape", "64,96,32", "--repeat", "1"]).env("FATHOM_ISA", isa);
+        let found = rows(&text(&command.output().unwrap().stdout));
         assert_eq!(
             found.iter().map(|row| row["packed"].as_bool()).collect::<Vec<_>>(),
             [Some(false), Some(true)]
         );
         for row in &found {
-            has(row, &["bench", "dtype", "m", "n", "k", "packed", "threads", "gflops"]);
+            has(row, &["bench", "dtype", "m", "n", "k", "packed", "threads", "gflops", "isa"]);
             assert!(row["gflops"].as_f64().unwrap() > 0.0);
         }
     }
-    let one =
-        run(&["gemm", "--packed", "--m", "8", "--n", "9", "--k", "10", "--dtype", "f32", "--repeat", "1"]);
+    let one = run(&["gemm", "--packed", "--shape", "8,9,10", "--dtype", "f32", "--repeat", "1"]);
     assert_eq!((one.len(), &one[0]["k"], &one[0]["dtype"]), (1, &Value::from(10), &Value::from("f32")));
 }
 
 #[test]
 fn attention() {
     let flags = ["--tokens", "256", "--head-dim", "32", "--heads", "4", "--kv-heads", "2", "--repeat", "1"];
-    let found = run(&[&["attention", "--json"], &flags[..]].concat());
+    let found = run(&[&["attention"], &flags[..]].concat());
     assert_eq!(found.len(), 2);
     for (row, pass) in found.iter().zip(["forward", "forward_backward"]) {
         has(row, &["bench", "dtype", "tokens", "heads", "kv_heads", "head_dim", "threads", "ms", "gflops"]);
@@ -53,9 +63,9 @@ fn attention() {
 #[test]
 fn the_plan_of_a_step_is_its_peak() {
     for places in ["none", "linear", "full"] {
-        let flags = [&["step", "--json", "--tokens", "512", "--repeat", "1", "--places", places], &SMALL[..]]
-            .concat();
-        let (ran, planned) = (run(&flags), run(&[&flags[..], &["--machine", "meta"]].concat()));
+        let places = format!("activations.recompute_granularity={places}");
+        let flags = [&["step", "stages=512", "--repeat", "1", &places], &SMALL[..]].concat();
+        let (ran, planned) = (run(&flags), run(&[&flags[..], &["machine.kind=meta"]].concat()));
         let (ran, planned) = (&ran[0], &planned[0]);
         has(ran, &["bench", "dtype", "tokens", "places", "machine", "tokens_per_s", "model_tflops"]);
         has(ran, &["peak_rss_bytes", "untracked_peak_bytes"]);
@@ -66,10 +76,42 @@ fn the_plan_of_a_step_is_its_peak() {
     }
 }
 
+/// Every stage, with its documents and micro batches, on the ranks of its mesh, with what is away in a folder.
+#[test]
+fn steps_of_a_recipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let spill = format!("machine.spill={}", folder.path().display());
+    let keys =
+        ["step", "stages=128,256", "--repeat", "1", "optimizer.moments=bf16", "precision.gemm=fp8_block"];
+    let alone = run(&[&keys[..], &SMALL, &["stage.0.samples_per_micro_batch=2"]].concat());
+    let found: Vec<_> = alone.iter().map(|row| (row["tokens"].as_u64(), row["docs"].as_u64())).collect();
+    assert_eq!(found, [(Some(256), Some(2)), (Some(512), Some(2))]);
+    let away = ["activations.offload_modules=all", "machine.offload_optimizer=true", &spill];
+    let away = run(&[&keys[..], &SMALL, &away, &["stage.0.samples_per_micro_batch=2"]].concat());
+    for (away, here) in away.iter().zip(&alone) {
+        assert_eq!(away["loss"], here["loss"]);
+        assert!(away["spill_bytes"].as_u64() > Some(0), "{away}");
+        assert_eq!(away["peak_pool_bytes"], away["planned_peak_bytes"]);
+    }
+    let mesh = ["step", "mesh-parity", "mesh.dp=2", "--once", "--ops"];
+    let mesh = run(&mesh);
+    assert_eq!((&mesh[0]["ranks"], &mesh[0]["micro_batches"]), (&Value::from(2), &Value::from(8)));
+    has(&mesh[0], &["wait_s", "mesh", "loss"]);
+    assert!(mesh[1..].iter().any(|row| row["op"] == "adamw"), "{mesh:?}");
+}
+
 #[test]
 fn decoding() {
-    let flags = ["decode", "--json", "--prompt", "20", "--new", "7", "--repeat", "2"];
+    let flags = ["decode", "--prompt", "20", "--new", "7", "--repeat", "2"];
     let found = run(&[&flags[..], &SMALL[..]].concat());
     assert_eq!((&found[0]["prompt_tokens"], &found[0]["new_tokens"]), (&Value::from(20), &Value::from(7)));
     assert!(found[0]["tokens_per_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn saving() {
+    let folder = tempfile::tempdir().unwrap();
+    let spill = format!("machine.spill={}", folder.path().display());
+    let found = run(&[&["save", "stages=128", "--repeat", "1", &spill], &SMALL[..]].concat());
+    has(&found[0], &["bytes", "steps_s", "steps_with_save_s", "stall_s", "save_s"]);
 }

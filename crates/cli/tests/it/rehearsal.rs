@@ -277,20 +277,14 @@ fn processes_take_the_devices_of_their_machine_in_turn() {
 #[test]
 fn a_plan_is_what_the_pretended_device_gives() {
     let Some(bench) = Bench::new() else { return };
-    let shape = "--hidden 2048 --layers 2 --heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 1024 --tile-rows 8192";
+    let shape = "model.hidden=2048 model.layers=2 model.heads=32 model.kv_heads=8 model.head_dim=64 model.ffn=8192 model.vocab=1024";
     let mut command = bench.fathom();
-    command.env("FATHOM_REHEARSAL", "dry").args([
-        "bench",
-        "step",
-        "--json",
-        "--machine",
-        "cuda",
-        "--dtype",
-        "bf16",
+    command.env("FATHOM_REHEARSAL", "dry").args(["bench", "step", "machine.kind=cuda", "stages=128k"]);
+    command.args(shape.split(' ')).args([
+        "activations.recompute_granularity=linear",
+        "activations.tile_rows=8192",
+        "--once",
     ]);
-    command
-        .args(shape.split(' '))
-        .args(["--tokens", "131072", "--places", "linear", "--repeat", "1", "--once"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let out = text(&output.stdout);

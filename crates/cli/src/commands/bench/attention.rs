@@ -5,12 +5,10 @@ use anyhow::{Result, bail};
 use fathom_model::{causal_pairs, mask};
 use fathom_tensor::{Attention, AttentionBackward, Category, DType, Slice};
 
+use super::Bed;
 use super::row::Row;
 use super::watch::{Timed, measure};
-use super::{Bed, tokens};
-use crate::args::Bench;
-
-const PASSES: [&str; 2] = ["forward", "forward_backward"];
+use crate::args::bench::{Attention as Args, Pass};
 
 /// One attention to measure.
 #[derive(Clone, Copy)]
@@ -47,41 +45,35 @@ impl Case {
 }
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
-    let bed = Bed::new(args)?;
+pub fn run(args: &Args) -> Result<()> {
+    let bed = Bed::new(args.timing.threads, args.dtype)?;
     let (heads, kv_heads) = (args.heads, args.kv_heads.unwrap_or(args.heads));
     if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         bail!("--heads {heads} --kv-heads {kv_heads}: query heads must share key heads evenly");
     }
-    let dims = if args.head_dim.is_empty() { vec![64, 128] } else { args.head_dim.clone() };
-    if let Some(dim) = dims.iter().find(|dim| **dim == 0 || **dim > 512 || **dim % 8 != 0) {
+    if let Some(dim) = args.head_dim.iter().find(|dim| **dim == 0 || **dim > 512 || **dim % 8 != 0) {
         bail!("--head-dim {dim}: must be a multiple of 8 up to 512");
     }
-    if let Some(pass) = args.pass.as_deref().filter(|pass| !PASSES.contains(pass)) {
-        bail!("--pass {pass}: not one of {}", PASSES.join(", "));
-    }
-    for tokens in tokens(args)? {
+    let passes = args.pass.map_or(vec![Pass::Forward, Pass::ForwardBackward], |pass| vec![pass]);
+    for tokens in args.tokens.iter().copied() {
         if args.docs == 0 || args.docs > tokens {
             bail!("--docs {}: {tokens} tokens hold 1 to {tokens} documents", args.docs);
         }
-        for head_dim in &dims {
-            for pass in
-                PASSES.into_iter().filter(|pass| args.pass.as_deref().is_none_or(|only| only == *pass))
-            {
-                let backward = pass == PASSES[1];
-                let case = Case { tokens, docs: args.docs, heads, kv_heads, head_dim: *head_dim, backward };
-                let timed = attend(&bed, &case, args.repeat);
-                row(args, &bed, &case, pass, &timed);
+        for head_dim in args.head_dim.iter().copied() {
+            for pass in &passes {
+                let backward = *pass == Pass::ForwardBackward;
+                let case = Case { tokens, docs: args.docs, heads, kv_heads, head_dim, backward };
+                row(args, &bed, &case, &attend(&bed, &case, args.timing.repeat));
             }
         }
     }
     Ok(())
 }
 
-fn row(args: &Bench, bed: &Bed, case: &Case, pass: &str, timed: &Timed) {
+fn row(args: &Args, bed: &Bed, case: &Case, timed: &Timed) {
     let row = Row::new("attention")
-        .with("pass", pass)
-        .with("dtype", args.dtype.as_str())
+        .with("pass", if case.backward { "forward_backward" } else { "forward" })
+        .with("dtype", args.dtype.name())
         .with("tokens", case.tokens)
         .with("heads", case.heads)
         .with("kv_heads", case.kv_heads)
@@ -90,7 +82,7 @@ fn row(args: &Bench, bed: &Bed, case: &Case, pass: &str, timed: &Timed) {
         .figure("ms", timed.median_s * 1e3)
         .figure("gflops", case.flops() / timed.median_s * 1e-9)
         .figure("ms_best", timed.best_s * 1e3)
-        .with("isa", bed.cpu.isa().name());
+        .with("isa", bed.isa());
     let row = if case.docs > 1 { row.with("docs", case.docs) } else { row };
     row.print(timed.loaded);
 }

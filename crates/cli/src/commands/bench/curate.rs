@@ -5,10 +5,10 @@ use fathom_curate::bench::{STAGES, run as measure};
 
 use super::row::Row;
 use super::watch::Watch;
-use crate::args::Bench;
+use crate::args::bench::Curate;
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
+pub fn run(args: &Curate) -> Result<()> {
     let wanted: Vec<&str> = args.stage.as_deref().map_or(STAGES.to_vec(), |stage| vec![stage]);
     for stage in wanted {
         let watch = Watch::begin();

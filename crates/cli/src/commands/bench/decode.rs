@@ -5,34 +5,37 @@ use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_grad::Params;
 use fathom_model::{Init, Model, initialise};
+use fathom_tensor::Device;
 use fathom_text::Tokenizer;
+use fathom_train::recipe::Recipe;
 
 use super::random::Random;
 use super::row::Row;
+use super::subject;
 use super::watch::{Watch, median};
-use super::{Bed, llama};
-use crate::args::Bench;
-use crate::device;
+use crate::args::bench::Decode;
+use crate::{device, pipeline};
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
+pub fn run(args: &Decode) -> Result<()> {
     if args.prompt == 0 || args.new == 0 {
         bail!("--prompt {} --new {}: both must be at least 1", args.prompt, args.new);
     }
-    let bed = Bed::new(args)?;
+    let recipe = subject::recipe(&args.trained.recipe, &["machine", "model", "moe"])?;
+    let device = subject::open(&recipe)?;
     // One token more, so that `new` tokens follow the first one, which the prompt gives.
     let context_tokens = args.prompt + args.new + 1;
-    let (model, params) = model(args, &bed, context_tokens)?;
+    let (model, params) = model(&recipe, &device)?;
     let tokenizer = silent_tokenizer()?;
     let limits = Limits { context_tokens, ..Limits::default() };
-    let mut engine = Engine::new(&bed.device, &model, &params, &tokenizer, limits);
+    let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
     let mut random = Random::new(1);
     let ids: Vec<u32> = (0..args.prompt).map(|_| random.below(model.spec.vocab) as u32).collect();
     let request = GenerateRequest::greedy(ids, args.new + 1);
     engine.generate(&request, &mut |_| Flow::Continue)?;
     let watch = Watch::begin();
     let (mut rates, mut firsts) = (Vec::new(), Vec::new());
-    for _ in 0..args.repeat.max(1) {
+    for _ in 0..args.trained.repeat.max(1) {
         let answer = engine.generate(&request, &mut |_| Flow::Continue)?;
         rates.push(args.new as f64 / answer.decode_s);
         firsts.push(answer.prefill_s);
@@ -41,26 +44,28 @@ pub fn run(args: &Bench) -> Result<()> {
     firsts.sort_by(f64::total_cmp);
     let rate = median(&rates);
     Row::new("decode")
-        .with("dtype", args.dtype.as_str())
+        .with("dtype", recipe.model.precision.name())
         .with("prompt_tokens", args.prompt)
         .with("new_tokens", args.new)
-        .with("threads", bed.threads())
+        .with("threads", device.machine.profile().threads)
         .figure("tokens_per_s", rate)
         .figure("ms_per_token", 1e3 / rate)
         .figure("first_token_ms", median(&firsts) * 1e3)
         .figure("tokens_per_s_best", rates[rates.len() - 1])
-        .with("isa", bed.cpu.isa().name())
+        .with("isa", device.machine.profile().isa.as_str())
         .print(watch.loaded());
     Ok(())
 }
 
-fn model(args: &Bench, bed: &Bed, tokens: usize) -> Result<(Model, Params)> {
-    if let Some(path) = &args.model {
-        let loaded = device::load(&bed.device, &device::model_folder(path)?, Some(bed.dtype))?;
+/// The model of a recipe: read from its folder, else with random weights.
+fn model(recipe: &Recipe, device: &Device) -> Result<(Model, Params)> {
+    let dtype = device::precision(recipe.model.precision);
+    if let Some(path) = &recipe.model.from {
+        let loaded = device::load(device, &device::model_folder(path)?, Some(dtype))?;
         return Ok((loaded.model, loaded.params));
     }
-    let (model, mut params) = Model::declare(&bed.device, &llama(args, tokens)?, bed.dtype);
-    initialise(&bed.device, &model, &mut params, Init::new(1));
+    let (model, mut params) = Model::declare(device, &pipeline::spec(recipe)?, dtype);
+    initialise(device, &model, &mut params, Init::new(1));
     Ok((model, params))
 }
 

@@ -10,13 +10,13 @@ use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::DType;
 use fathom_text::recall::{RecallGenerator, Split};
-use fathom_train::recipe::{GemmName, Recipe, Stage};
+use fathom_train::recipe::{GemmName, Precision, Recipe, Stage};
 use fathom_train::{InStep, MicroBatch, Trainer, stage};
 
 use super::Bed;
 use super::row::Row;
 use super::watch::Watch;
-use crate::args::Bench;
+use crate::args::bench::Formats;
 
 /// Tokens of a document, and documents of a step.
 const DOCUMENT: usize = 512;
@@ -77,8 +77,8 @@ fn recipe(gemm: GemmName) -> Result<Recipe> {
 }
 
 /// The mean loss of the last steps, from one start.
-fn train(args: &Bench, run: &Run, start: u64) -> Result<f64> {
-    let device = Bed::new(args)?.device;
+fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
+    let device = Bed::new(args.threads, Precision::Bf16)?.device;
     let (model, mut params) = Model::declare(&device, &spec(), run.dtype);
     initialise(&device, &model, &mut params, Init::new(start));
     let recipe = recipe(run.gemm)?;
@@ -109,7 +109,7 @@ fn train(args: &Bench, run: &Run, start: u64) -> Result<f64> {
 }
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
+pub fn run(args: &Formats) -> Result<()> {
     if args.steps < LAST {
         bail!("--steps {}: the loss is the mean of the last {LAST} steps", args.steps);
     }

@@ -6,7 +6,7 @@ use fathom_tensor::{Category, MatMul};
 use super::Bed;
 use super::row::Row;
 use super::watch::{Timed, measure};
-use crate::args::Bench;
+use crate::args::bench::Gemm;
 
 /// (m, n, k) of the table of figures.
 const SHAPES: [[usize; 3]; 10] = [
@@ -26,17 +26,17 @@ const SHAPES: [[usize; 3]; 10] = [
 const SAMPLE_FLOPS: f64 = 1e10;
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
-    let bed = Bed::new(args)?;
+pub fn run(args: &Gemm) -> Result<()> {
+    let bed = Bed::new(args.timing.threads, args.dtype)?;
     for [m, n, k] in shapes(args)? {
         let forms: &[bool] = if args.packed { &[true] } else { &[false, true] };
         for packed in forms {
             let work = flops([m, n, k]);
             let inner = ((SAMPLE_FLOPS / work).round() as usize).max(1);
-            let timed = product(&bed, [m, n, k], *packed, inner, args.repeat);
+            let timed = product(&bed, [m, n, k], *packed, inner, args.timing.repeat);
             let rate = |seconds: f64| inner as f64 * work / seconds * 1e-9;
             Row::new("gemm")
-                .with("dtype", args.dtype.as_str())
+                .with("dtype", args.dtype.name())
                 .with("m", m)
                 .with("n", n)
                 .with("k", k)
@@ -44,7 +44,7 @@ pub fn run(args: &Bench) -> Result<()> {
                 .with("threads", bed.threads())
                 .figure("gflops", rate(timed.median_s))
                 .figure("gflops_best", rate(timed.best_s))
-                .with("isa", bed.cpu.isa().name())
+                .with("isa", bed.isa())
                 .print(timed.loaded);
         }
     }
@@ -55,12 +55,8 @@ pub fn flops([m, n, k]: [usize; 3]) -> f64 {
     2.0 * m as f64 * n as f64 * k as f64
 }
 
-fn shapes(args: &Bench) -> Result<Vec<[usize; 3]>> {
-    let sizes = match (args.m, args.n, args.k) {
-        (Some(m), Some(n), Some(k)) => vec![m, n, k],
-        _ => args.shape.clone(),
-    };
-    match sizes.as_slice() {
+fn shapes(args: &Gemm) -> Result<Vec<[usize; 3]>> {
+    match args.shape.as_slice() {
         [] => Ok(SHAPES.to_vec()),
         [m, n, k] if m * n * k > 0 => Ok(vec![[*m, *n, *k]]),
         other => bail!("--shape {other:?}: three sizes M,N,K above zero are needed"),

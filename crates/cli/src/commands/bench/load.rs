@@ -18,7 +18,7 @@ use super::Bed;
 use super::decode::silent_tokenizer;
 use super::row::Row;
 use super::watch::{Watch, median};
-use crate::args::Bench;
+use crate::args::bench::Load;
 use crate::device;
 
 /// What `cat` reads at once.
@@ -27,7 +27,7 @@ const CAT_BYTES: usize = 128 << 10;
 const PROMPT: usize = 16;
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
+pub fn run(args: &Load) -> Result<()> {
     let made;
     let folder = match &args.model {
         Some(path) => device::model_folder(path)?,
@@ -40,7 +40,7 @@ pub fn run(args: &Bench) -> Result<()> {
     let bytes: u64 = files.iter().map(|file| file.metadata().map_or(0, |data| data.len())).sum();
     let watch = Watch::begin();
     let (mut cold, mut warm) = (Times::default(), Times::default());
-    for _ in 0..args.repeat.max(1) {
+    for _ in 0..args.timing.repeat.max(1) {
         forget(&files)?;
         let cat_s = cat(&folder)?;
         forget(&files)?;
@@ -49,7 +49,7 @@ pub fn run(args: &Bench) -> Result<()> {
     }
     let cat_s = Times::median(&cold.cats);
     Row::new("load")
-        .with("dtype", args.dtype.as_str())
+        .with("dtype", args.dtype.name())
         .with("bytes", bytes)
         .figure("first_token_s", Times::median(&cold.firsts))
         .figure("weights_s", Times::median(&cold.loads))
@@ -124,9 +124,9 @@ fn cat(folder: &Path) -> Result<f64> {
 }
 
 /// Seconds from nothing in memory to all weights in place, and to the first token of an answer.
-fn first_token(args: &Bench, folder: &Path) -> Result<[f64; 2]> {
+fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
     let begun = Instant::now();
-    let bed = Bed::new(args)?;
+    let bed = Bed::new(args.timing.threads, args.dtype)?;
     let loaded = device::load(&bed.device, folder, Some(bed.dtype))?;
     let load_s = begun.elapsed().as_secs_f64();
     let tokenizer = match folder.join("tokenizer.json").is_file() {
@@ -144,14 +144,14 @@ fn first_token(args: &Bench, folder: &Path) -> Result<[f64; 2]> {
 struct Made(PathBuf);
 
 impl Made {
-    fn new(args: &Bench) -> Result<Made> {
+    fn new(args: &Load) -> Result<Made> {
         let folder = std::env::temp_dir().join(format!("fathom-bench-load-{}", std::process::id()));
         if folder.exists() {
             bail!("{} exists; remove it", folder.display());
         }
         let made = Made(folder);
         eprintln!("writing a model of 2.2 GB to {} (--model DIR takes one of yours)", made.0.display());
-        let bed = Bed::new(args)?;
+        let bed = Bed::new(args.timing.threads, args.dtype)?;
         let spec = Spec::llama(LlamaSizes {
             hidden: 2048,
             layers: 16,

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
-use fathom_train::{InStep, MicroBatch, Trainer};
+use anyhow::Result;
 
 use super::row::Row;
-use super::step::once;
+use super::subject::Subject;
 use super::watch::measure;
 
 /// Seconds and calls of one kind of operation.
@@ -18,20 +17,18 @@ struct Share {
 
 /// Runs `repeat` profiled steps and prints the mean milliseconds of each kind of operation in a step, its share of
 /// the step's time, and its calls; `rest` is what no operation accounts for.
-pub fn print(trainer: &mut Trainer, batch: &[MicroBatch], how: &InStep, repeat: usize) -> Result<()> {
-    trainer.counters.reset(true);
+pub fn print(subject: &mut Subject, repeat: usize) -> Result<()> {
+    subject.trainer.counters.reset(true);
     // The first step of `measure` warms up and is profiled as well.
-    let (mut wall, mut failed) = (0.0, None);
+    let mut wall = 0.0;
     let timed = measure(repeat, || {
         let begun = std::time::Instant::now();
-        once(trainer, batch, how, &mut failed);
+        subject.step();
         wall += begun.elapsed().as_secs_f64();
     });
-    if let Some(error) = failed {
-        bail!(error);
-    }
-    let spans = trainer.counters.get().spans.unwrap_or_default();
-    trainer.counters.reset(false);
+    subject.check()?;
+    let spans = subject.trainer.counters.get().spans.unwrap_or_default();
+    subject.trainer.counters.reset(false);
     let mut shares: BTreeMap<String, Share> = BTreeMap::new();
     for span in &spans {
         let share = shares.entry(span.name.clone()).or_default();

@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 use fathom_base::memory::Memory;
 use fathom_tensor::spill::{Codec, Options, Spill, Tag};
 use fathom_tensor::{Activate, Activation, Category, DType, Fabric, Profile, Rates, Tensor};
+use fathom_train::recipe::Precision;
 
 use super::attention::{Case, attend};
 use super::row::Row;
 use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
-use crate::args::Bench;
+use crate::args::bench::Profile as Args;
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -27,11 +28,11 @@ const ACTIVATE: [usize; 2] = [16_384, 2816];
 const SPILL: (usize, usize) = (64 << 20, 12);
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
-    let bed = Bed::new(args)?;
+pub fn run(args: &Args) -> Result<()> {
+    let bed = Bed::new(args.timing.threads, Precision::Bf16)?;
     let watch = Watch::begin();
     let rates = rates(&bed, args)?;
-    let fabric = Some(Fabric::threads(link::measure(&bed, args.repeat)?));
+    let fabric = Some(Fabric::threads(link::measure(&bed, args.timing.repeat)?));
     let profile = Profile {
         memory_bytes: Memory::read().map(|memory| memory.total_bytes),
         rates: Some(rates),
@@ -50,15 +51,16 @@ pub fn run(args: &Bench) -> Result<()> {
     Ok(())
 }
 
-fn rates(bed: &Bed, args: &Bench) -> Result<Rates> {
+fn rates(bed: &Bed, args: &Args) -> Result<Rates> {
     let shape = [SIZE; 3];
     let of = |dtype| Bed { dtype, cpu: bed.cpu.clone(), device: bed.device.clone() };
     let (narrow, wide) = (of(DType::Bf16), of(DType::F32));
     let rate = |work: f64, seconds: f64| (work / seconds).round();
-    let product = |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.repeat).best_s);
-    let attention = attention(&narrow, args.repeat);
-    let memory = copy(&wide, args.repeat);
-    let elementwise = activate(&narrow, args.repeat);
+    let product =
+        |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.timing.repeat).best_s);
+    let attention = attention(&narrow, args.timing.repeat);
+    let memory = copy(&wide, args.timing.repeat);
+    let elementwise = activate(&narrow, args.timing.repeat);
     let [rows, cols] = ACTIVATE;
     let disk = args.spill.as_deref().map(|folder| disk(bed, folder)).transpose()?.unwrap_or_default();
     Ok(Rates {
@@ -66,7 +68,7 @@ fn rates(bed: &Bed, args: &Bench) -> Result<Rates> {
         matmul_f32_flops_per_s: product(&wide),
         memory_bytes_per_s: rate(2.0 * COPY_BYTES as f64, memory.best_s),
         elementwise_bytes_per_s: rate((rows * cols * 3) as f64, elementwise.best_s),
-        call_s: call_s(&wide, args.repeat),
+        call_s: call_s(&wide, args.timing.repeat),
         disk_write_bytes_per_s: disk[0].round(),
         disk_read_bytes_per_s: disk[1].round(),
         ..attention

@@ -3,49 +3,32 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use fathom_base::human;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
-use fathom_model::{Caps, Init, Model, initialise};
-use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Saved, Trainer};
+use fathom_train::{Checkpoints, Progress, Saved};
 
 use super::row::Row;
-use super::step::random_batch;
-use super::{Bed, llama};
-use crate::args::Bench;
+use super::step::TABLES;
+use super::subject::{self, Subject};
+use crate::args::bench::Save;
 
 /// Steps that a save is spread over.
 const STEPS: usize = 10;
 
 /// Runs the benchmark.
-pub fn run(args: &Bench) -> Result<()> {
-    let tokens = args.tokens.first().copied().unwrap_or(2048);
-    if tokens == 0 {
-        bail!("--tokens 0: a sequence needs at least one token");
-    }
-    let (spec, bed) = (llama(args, tokens)?, Bed::new(args)?);
-    let (model, mut params) = Model::declare(&bed.device, &spec, bed.dtype);
-    initialise(&bed.device, &model, &mut params, Init::new(1));
-    let mut trainer = Trainer::new(&bed.device, model, params);
-    let how = InStep {
-        places: Places::none(),
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 1, seq_tokens: tokens },
-        ranks: Default::default(),
-        narrow: None,
-        z_loss: 0.0,
-        adamw: AdamWSettings::default(),
-    };
-    let batch = [random_batch(tokens, tokens, spec.vocab)];
-    let folder = args.spill.as_deref().unwrap_or(Path::new(".")).join("bench-save");
+pub fn run(args: &Save) -> Result<()> {
+    let recipe = subject::recipe(&args.trained.recipe, &TABLES)?;
+    let device = subject::open(&recipe)?;
+    let mut subject = Subject::new(&device, &recipe, 0)?;
+    let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new(".")).join("bench-save");
     let checkpoints = Checkpoints::new(&folder, 1);
-    steps(&mut trainer, &batch, &how, None)?;
+    steps(&mut subject, None)?;
     let (mut plain, mut saving, mut stalls, mut saves) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut bytes = 0;
-    for turn in 0..args.repeat.max(1) {
-        plain.push(steps(&mut trainer, &batch, &how, None)?.0);
+    for turn in 0..args.trained.repeat.max(1) {
+        plain.push(steps(&mut subject, None)?.0);
         let progress = Progress { step: turn as u64, ..Progress::default() };
-        let (seconds, saved) = steps(&mut trainer, &batch, &how, Some((&checkpoints, &progress)))?;
+        let (seconds, saved) = steps(&mut subject, Some((&checkpoints, &progress)))?;
         saving.push(seconds);
         if let Some((saved, stall_s)) = saved {
             bytes = saved.bytes;
@@ -63,15 +46,15 @@ pub fn run(args: &Bench) -> Result<()> {
     std::fs::remove_dir_all(&folder)?;
     let [plain_s, saving_s, stall_s, save_s] = [plain, saving, stalls, saves].map(median);
     Row::new("save")
-        .with("dtype", args.dtype.as_str())
-        .with("tokens", tokens)
+        .with("dtype", recipe.model.precision.name())
+        .with("tokens", recipe.stage[0].seq_tokens)
         .with("bytes", bytes)
         .figure("steps_s", plain_s)
         .figure("steps_with_save_s", saving_s)
         .figure("extra_s", saving_s - plain_s)
         .figure("stall_s", stall_s)
         .figure("save_s", save_s)
-        .with("threads", bed.threads())
+        .with("threads", device.machine.profile().threads)
         .print(false);
     Ok(())
 }
@@ -79,11 +62,10 @@ pub fn run(args: &Bench) -> Result<()> {
 /// Seconds of [`STEPS`] steps, and what a save that began before the first was; what is left of it after the last is not
 /// counted as time of the steps.
 fn steps(
-    trainer: &mut Trainer,
-    batch: &[MicroBatch],
-    how: &InStep,
+    subject: &mut Subject,
     save: Option<(&Checkpoints, &Progress)>,
 ) -> Result<(f64, Option<(Saved, f64)>)> {
+    let (trainer, batch, how) = subject.parts();
     let device = trainer.device.clone();
     let begun = Instant::now();
     let mut saving = match save {

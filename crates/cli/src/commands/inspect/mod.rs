@@ -34,7 +34,7 @@ impl Subject {
         let folder = device::model_folder(&args.model)?;
         check_ids(&fathom_model::open_config(&folder)?.0, &args.ids)?;
         let device = device::open(&device::on(args.machine))?;
-        let loaded = device::load(&device, &folder, Some(device::dtype(&args.precision)?))?;
+        let loaded = device::load(&device, &folder, Some(device::precision(args.precision)))?;
         let ids: Vec<i32> = args.ids.iter().map(|id| *id as i32).collect();
         let positions: Vec<i32> = (0..ids.len() as i32).collect();
         let whole = 0..ids.len();

@@ -1,0 +1,188 @@
+//! `fathom bench`: what it measures, and the flags of each. What is trained is said by recipe keys, as everywhere.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args as Group, Subcommand, ValueEnum};
+use fathom_curate::bench::STAGES;
+use fathom_train::recipe::Precision;
+
+use super::threads;
+
+/// What `fathom bench` measures.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// Matrix products `x W^T`, weights as given and kept packed.
+    Gemm(Gemm),
+    /// Softmax attention, forward, and forward with backward.
+    Attention(Attention),
+    /// A training step of every stage of a recipe, with random weights and random tokens.
+    Step(Step),
+    /// Generation of one sequence.
+    Decode(Decode),
+    /// From cold files to the first token, beside reading the files.
+    Load(Load),
+    /// This machine's rates, as a plan wants them.
+    Profile(Profile),
+    /// The pieces of a curation, on one thread.
+    Curate(Curate),
+    /// Ten training steps with a checkpoint on its way, and without.
+    Save(Save),
+    /// The loss of a small model for each number format of products.
+    Formats(Formats),
+}
+
+/// How something is repeated, and on what of the processor. `FATHOM_ISA` masks instruction sets.
+#[derive(Group)]
+pub struct Timing {
+    /// Threads; 0 for all cores.
+    #[arg(long, default_value_t = 0, value_parser = threads())]
+    pub threads: usize,
+    /// Repeats; the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub repeat: usize,
+}
+
+/// `fathom bench gemm`.
+#[derive(Group)]
+pub struct Gemm {
+    #[command(flatten)]
+    pub timing: Timing,
+    /// f32 or bf16.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: Precision,
+    /// Rows and columns of C, and the summed size; all shapes of the table if not given.
+    #[arg(long, value_name = "M,N,K", value_delimiter = ',')]
+    pub shape: Vec<usize>,
+    /// Only with weights kept packed; both if not given.
+    #[arg(long)]
+    pub packed: bool,
+}
+
+/// `fathom bench attention`.
+#[derive(Group)]
+pub struct Attention {
+    #[command(flatten)]
+    pub timing: Timing,
+    /// f32 or bf16.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: Precision,
+    /// Tokens of the stream.
+    #[arg(long, value_delimiter = ',', default_values_t = [2048, 8192, 16384])]
+    pub tokens: Vec<usize>,
+    /// Documents of equal length in the stream, each on its own.
+    #[arg(long, default_value_t = 1)]
+    pub docs: usize,
+    /// One pass; both if not given.
+    #[arg(long, value_enum)]
+    pub pass: Option<Pass>,
+    /// Query heads.
+    #[arg(long, default_value_t = 8)]
+    pub heads: usize,
+    /// Key and value heads; as many if not given.
+    #[arg(long)]
+    pub kv_heads: Option<usize>,
+    /// Columns of one head.
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 128])]
+    pub head_dim: Vec<usize>,
+}
+
+/// What of attention is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Pass {
+    /// Forward alone.
+    Forward,
+    /// Forward, then backward.
+    ForwardBackward,
+}
+
+/// What is trained.
+#[derive(Group)]
+pub struct Trained {
+    /// A shipped recipe's name or a file, then recipe keys; without a recipe, keys of a Llama of 56 million weights that is trained
+    /// with one stream a step (`stages=2048,8192,16384`).
+    #[arg(value_name = "RECIPE|PATH=VALUE")]
+    pub recipe: Vec<String>,
+    /// Repeats; the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub repeat: usize,
+}
+
+/// `fathom bench step`.
+#[derive(Group)]
+pub struct Step {
+    #[command(flatten)]
+    pub trained: Trained,
+    /// A single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
+    #[arg(long)]
+    pub once: bool,
+    /// Also where the time goes, a row for each kind of operation.
+    #[arg(long)]
+    pub ops: bool,
+}
+
+/// `fathom bench decode`.
+#[derive(Group)]
+pub struct Decode {
+    #[command(flatten)]
+    pub trained: Trained,
+    /// Tokens of the prompt.
+    #[arg(long, default_value_t = 128)]
+    pub prompt: usize,
+    /// New tokens.
+    #[arg(long, default_value_t = 64)]
+    pub new: usize,
+}
+
+/// `fathom bench load`.
+#[derive(Group)]
+pub struct Load {
+    #[command(flatten)]
+    pub timing: Timing,
+    /// f32 or bf16.
+    #[arg(long, default_value = "bf16")]
+    pub dtype: Precision,
+    /// A model's folder; one of 2.2 GB with random weights is written if not given.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+}
+
+/// `fathom bench profile`.
+#[derive(Group)]
+pub struct Profile {
+    #[command(flatten)]
+    pub timing: Timing,
+    /// Measures this folder's disk too.
+    #[arg(long)]
+    pub spill: Option<PathBuf>,
+    /// A file for the rates.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+}
+
+/// `fathom bench curate`.
+#[derive(Group)]
+pub struct Curate {
+    /// Only this piece.
+    #[arg(long, value_parser = PossibleValuesParser::new(STAGES))]
+    pub stage: Option<String>,
+}
+
+/// `fathom bench save`.
+#[derive(Group)]
+pub struct Save {
+    #[command(flatten)]
+    pub trained: Trained,
+}
+
+/// `fathom bench formats`.
+#[derive(Group)]
+pub struct Formats {
+    /// Threads; 0 for all cores.
+    #[arg(long, default_value_t = 0, value_parser = threads())]
+    pub threads: usize,
+    /// Steps of each.
+    #[arg(long, default_value_t = 300)]
+    pub steps: usize,
+}

@@ -1,0 +1,205 @@
+//! What the benchmarks of training run: a stage of a recipe, with random weights and random tokens.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use fathom_base::recipe::Layers;
+use fathom_model::{Init, Model, initialise};
+use fathom_tensor::{Category, Device, Profile};
+use fathom_train::offload::{self, Room};
+use fathom_train::recipe::{MachineKind, Memory, Recipe};
+use fathom_train::{Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, open_state_disk};
+
+use super::random::Random;
+use crate::commands::{places, plan};
+use crate::library::{LIBRARY, layers, load};
+use crate::{choices, device};
+
+/// Where no recipe is named.
+const MODEL: &str = include_str!("model.toml");
+
+/// The recipe of the words: the first names it if it is no setting.
+///
+/// # Errors
+/// Those of recipes, and settings of tables that the benchmark does not look at.
+pub fn recipe(words: &[String], tables: &[&str]) -> Result<Recipe> {
+    let (layers, settings) = match words.split_first() {
+        Some((name, settings)) if !name.contains('=') => (layers(name, settings), settings),
+        _ => (Layers::with_library(LIBRARY).text("bench", MODEL).sets(words), words),
+    };
+    let table =
+        |setting: &String| setting.split(['.', '=']).next().is_some_and(|table| tables.contains(&table));
+    if let Some(setting) = settings.iter().find(|setting| setting.contains('=') && !table(setting)) {
+        bail!("{setting}: this benchmark looks at {} alone", tables.join(", "));
+    }
+    Ok(load(layers)?.value)
+}
+
+/// The machine of a recipe, for one rank.
+pub fn open(recipe: &Recipe) -> Result<Device> {
+    if recipe.machine.kind == MachineKind::Meta {
+        bail!(
+            "machine.kind=meta: there is nothing to measure on a machine without data but `fathom bench step`"
+        );
+    }
+    device::open(&recipe.machine)
+}
+
+/// A stage as a rank would run it within `memory` bytes, unless the recipe says otherwise. What the solver chooses writes files only if
+/// the recipe says where.
+pub fn draft<'a>(
+    (profile, memory): (&'a Profile, u64),
+    spec: &'a fathom_model::Spec,
+    recipe: &Recipe,
+    index: usize,
+    rank: usize,
+) -> Draft<'a> {
+    let budgets = plan::budgets(recipe, profile, memory);
+    let machine = &recipe.machine;
+    let files = machine.spill.is_some()
+        || machine.disk_bytes.is_some()
+        || recipe.activations.memory == Memory::Manual;
+    let budgets = Budgets { disk: if files { budgets.disk } else { 0 }, ..budgets };
+    Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank }
+}
+
+/// A rank's part of a stage's step.
+pub struct Subject {
+    /// The trainer.
+    pub trainer: Trainer,
+    /// The plan of a step.
+    pub plan: Plan,
+    /// FLOPs of the last step, of all ranks.
+    pub model_flops: f64,
+    how: InStep,
+    batch: Vec<MicroBatch>,
+    failed: Option<fathom_train::Error>,
+}
+
+impl Subject {
+    /// Everything that a step needs, there before the first.
+    ///
+    /// # Errors
+    /// A stage that does not fit the machine, and files that cannot be made.
+    pub fn new(device: &Device, recipe: &Recipe, index: usize) -> Result<Subject> {
+        Subject::warmed(device, recipe, index, |_| Ok(()))
+    }
+
+    /// As [`Subject::new`], after `first` had the workload, before there is anything of it.
+    pub fn warmed(
+        device: &Device,
+        recipe: &Recipe,
+        index: usize,
+        first: impl FnOnce(&Workload<'_>) -> Result<()>,
+    ) -> Result<Subject> {
+        let (profile, specs) = (device.machine.profile(), plan::specs(recipe)?);
+        places::check(recipe, &specs, profile)?;
+        let (memory, rank) = (device.pool.budget(), device.mesh.rank());
+        let mut draft = draft((profile, memory), &specs[index], recipe, index, rank);
+        // A device has more memory than a pool of it may use.
+        draft.budgets.memory = draft.budgets.memory.min(memory);
+        let Settled { how, plan, solution } = draft.check()?;
+        if let Some(solution) = solution.filter(|_| rank == 0) {
+            eprintln!("{}", choices::table(&solution));
+        }
+        let mut work = draft.workload()?;
+        if how.ranks.grid != *device.mesh.grid() {
+            bail!("mesh: this benchmark runs on one rank, the recipe on {}", how.ranks.grid.ranks());
+        }
+        work.how = how;
+        // Plans have none.
+        work.how.adamw.lr = recipe.optimizer.lr as f32;
+        first(&work)?;
+        Subject::of(device, recipe, &work, plan)
+    }
+
+    /// The part of a workload whose plan is known.
+    pub fn of(device: &Device, recipe: &Recipe, work: &Workload<'_>, plan: Plan) -> Result<Subject> {
+        let Workload { spec, how, tokens, .. } = work;
+        let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new("."));
+        let (ranks, moments) = (&how.ranks, how.adamw.moments);
+        device.pool.prepare(plan.usage.peak_reserved);
+        let disk = open_state_disk(device, spec, work.dtype, how.on_disk, (ranks, moments), folder)?;
+        let portion = device::portion(device, spec, ranks)?;
+        let (model, mut params) = Model::declare_part(device, spec, work.dtype, disk, portion);
+        initialise(device, &model, &mut params, Init::new(1));
+        let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
+        trainer.narrow(how.narrow.as_ref())?;
+        trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
+        let micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
+        let batch = vec![micro; work.micro_batches / ranks.grid.dp];
+        Ok(Subject { trainer, plan, model_flops: 0.0, how: how.clone(), batch, failed: None })
+    }
+
+    /// One step, waited for; the other ranks take part in it by [`Subject::follow`]. After a failure, which [`Subject::check`] tells,
+    /// steps do nothing.
+    pub fn step(&mut self) {
+        self.begins(true);
+        self.run();
+    }
+
+    /// All steps of a rank that is not the first.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn follow(&mut self) -> Result<()> {
+        while self.begins(false) && self.failed.is_none() {
+            self.trainer.counters.reset(false);
+            self.run();
+        }
+        self.check()
+    }
+
+    /// There are no more steps.
+    ///
+    /// # Errors
+    /// The first failure of those that were.
+    pub fn end(mut self) -> Result<()> {
+        self.check()?;
+        self.begins(false);
+        Ok(())
+    }
+
+    /// # Errors
+    /// The first failure of the steps so far.
+    pub fn check(&mut self) -> Result<()> {
+        self.failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// What a step runs with, to be run otherwise than by [`Subject::step`].
+    pub fn parts(&mut self) -> (&mut Trainer, &[MicroBatch], &InStep) {
+        (&mut self.trainer, &self.batch, &self.how)
+    }
+
+    fn run(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
+        match self.trainer.step(&self.batch, &self.how) {
+            Ok(result) => {
+                result.loss.wait_f32();
+                self.model_flops = f64::from(result.model_flops.wait_f32());
+            }
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// Whether there is another step: what the first rank says.
+    fn begins(&self, more: bool) -> bool {
+        let device = &self.trainer.device;
+        if device.mesh.grid().ranks() == 1 {
+            return more;
+        }
+        let said = device.from_i32(&[i32::from(more)], Category::Data);
+        device.mesh.everybody().broadcast(device, 0, &said);
+        device.machine.read(&said).wait().first().is_some_and(|byte| *byte != 0)
+    }
+}
+
+fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
+    let mut random = Random::new(tokens as u64);
+    let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab) as i32).collect();
+    let labels = ids[1..].iter().copied().chain([-100]).collect();
+    let positions = (0..tokens).map(|at| (at % document) as i32).collect();
+    MicroBatch { ids, labels, positions, ..MicroBatch::shape(tokens, document) }
+}
