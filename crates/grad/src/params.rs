@@ -259,11 +259,4 @@ impl Params {
     pub fn num_elements(&self) -> u64 {
         self.list.iter().map(|param| param.value.len() as u64).sum()
     }
-
-    /// Sets which weights receive gradients.
-    pub fn set_trainable(&mut self, trainable: impl Fn(&Param) -> bool) {
-        for index in 0..self.list.len() {
-            self.list[index].trainable = trainable(&self.list[index]);
-        }
-    }
 }

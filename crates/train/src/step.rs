@@ -38,11 +38,6 @@ impl MicroBatch {
         self.labels.iter().filter(|label| **label >= 0).count() as u64
     }
 
-    /// One document of `tokens` tokens of id 0.
-    pub fn blank(tokens: usize) -> MicroBatch {
-        MicroBatch { positions: (0..tokens as i32).collect(), ..MicroBatch::shape(tokens, tokens) }
-    }
-
     /// The shape of `tokens` tokens in documents of `document` tokens, without contents (all positions are 0): for a
     /// machine without data.
     pub fn shape(tokens: usize, document: usize) -> MicroBatch {

@@ -2,13 +2,8 @@
 //! and where asked every duplicate compared with the document that stays.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
-use datafusion::arrow::array::{RecordBatch, UInt64Array};
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use datafusion::parquet::arrow::ArrowWriter;
 use rayon::prelude::*;
 
 use crate::dedup::bands::{Bands, FuzzyOptions};
@@ -124,28 +119,6 @@ impl Duplicates {
     /// How many clusters there are of each size above 1.
     pub fn sizes(&self) -> BTreeMap<u64, u64> {
         self.components.sizes()
-    }
-
-    /// Writes [`Duplicates::pairs`] as a Parquet file with the columns `document` and `representative`.
-    ///
-    /// # Errors
-    /// Where the file cannot be written.
-    pub fn write_parquet(&self, path: &Path) -> Result<(), Error> {
-        let field = |name: &str| Field::new(name, DataType::UInt64, false);
-        let schema = Arc::new(Schema::new(vec![field("document"), field("representative")]));
-        let file = File::create(path).map_err(|e| Error::write("create", path, e))?;
-        let failed = |e: datafusion::parquet::errors::ParquetError| Error::write("write", path, e.into());
-        let mut writer = ArrowWriter::try_new(file, schema.clone(), None).map_err(failed)?;
-        let mut pairs = self.pairs().peekable();
-        while pairs.peek().is_some() {
-            let (documents, representatives): (Vec<u64>, Vec<u64>) = pairs.by_ref().take(1 << 16).unzip();
-            let columns: Vec<Arc<dyn datafusion::arrow::array::Array>> =
-                vec![Arc::new(UInt64Array::from(documents)), Arc::new(UInt64Array::from(representatives))];
-            let batch = RecordBatch::try_new(schema.clone(), columns).map_err(|e| failed(e.into()))?;
-            writer.write(&batch).map_err(failed)?;
-        }
-        writer.close().map_err(failed)?;
-        Ok(())
     }
 }
 

@@ -15,7 +15,6 @@ use super::histogram::Histogram;
 use super::manifest::{self, Manifest, Part, part_path};
 use super::models::{Models, Tools};
 use super::part::{PartReader, PartWriter};
-use super::rows::RowSet;
 use super::shares::{self, ShareOf};
 use super::tally::Tally;
 use crate::durable::{self, rename, temporary_of};
@@ -158,14 +157,6 @@ impl Job<'_> {
         };
         let work = |(number, batch): (u64, Batch)| visit(number, &batch);
         crew::run(self.env.limits(), self.parts.len(), &open, &work)
-    }
-
-    /// Writes the table without the documents of `dropped`, counted under `reason`: part for part, in order.
-    ///
-    /// # Errors
-    /// A part that cannot be read or written.
-    pub fn write_without(&self, dropped: &RowSet, reason: &str, tally: &mut Tally) -> Result<(), Error> {
-        self.rewrite(&|number, batch, tally| Ok(batch.without(number, dropped, reason, tally)), tally)
     }
 
     /// Writes the table part for part, each batch as `change` gives it; `change` gets the number of the batch's first

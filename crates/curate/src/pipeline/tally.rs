@@ -157,12 +157,6 @@ impl Tally {
         }
     }
 
-    /// The least documents of a cluster that would be listed now.
-    pub fn least_cluster(&self) -> u64 {
-        let full = self.clusters.len() >= CLUSTERS;
-        if full { self.clusters.iter().map(|c| c.documents).min().unwrap_or(0) } else { 0 }
-    }
-
     pub(crate) fn sort_clusters(&mut self) {
         self.clusters.sort_by(|a, b| b.documents.cmp(&a.documents).then_with(|| a.first.cmp(&b.first)));
         self.clusters.truncate(CLUSTERS);

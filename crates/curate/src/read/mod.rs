@@ -191,12 +191,6 @@ impl Documents {
         Documents { looked_at, num_files, files, current, options, extraction, screen, counters, ended }
     }
 
-    /// Makes text of pages, papers and wiki pages by these options instead of the default ones.
-    pub fn with_extraction(mut self, extraction: Extraction) -> Documents {
-        self.extraction = extraction;
-        self
-    }
-
     /// What was handed on and what was dropped so far.
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -76,7 +76,7 @@ fn the_check_leaves_no_pair_below_the_threshold() {
 }
 
 #[test]
-fn numbers_may_have_gaps_and_tables_are_written() {
+fn numbers_may_have_gaps() {
     let work = tempfile::tempdir().unwrap();
     let engine = Engine::new(64 << 20, 1, work.path()).unwrap();
     let text = "the same text, long enough for a window of twenty-four characters";
@@ -86,7 +86,6 @@ fn numbers_may_have_gaps_and_tables_are_written() {
             .unwrap();
     assert_eq!(found.pairs().collect::<Vec<_>>(), [(1 << 40, 7)]);
     assert_eq!([7, 100, 1 << 40, 8].map(|n| found.representative(n)), [Some(7), Some(100), Some(7), None]);
-    found.write_parquet(&work.path().join("pairs.parquet")).unwrap();
     let descending = [(3, "a"), (2, "b")];
     let refused = fuzzy(
         &FuzzyOptions::default(),

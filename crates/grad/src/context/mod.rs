@@ -42,20 +42,6 @@ pub enum CpComm {
 }
 
 impl CpComm {
-    /// Of a recipe's name; `inner` is read for `a2a+p2p` alone.
-    ///
-    /// # Errors
-    /// The names there are.
-    pub fn from_name(name: &str, inner: usize) -> Result<CpComm, String> {
-        match name {
-            "p2p" => Ok(CpComm::P2p),
-            "all_gather" | "allgather" => Ok(CpComm::AllGather),
-            "a2a" => Ok(CpComm::A2a),
-            "a2a+p2p" => Ok(CpComm::A2aP2p { inner }),
-            other => Err(format!("unknown cp_comm_type {other:?}; there are p2p, all_gather, a2a, a2a+p2p")),
-        }
-    }
-
     /// Ranks between which heads are scattered, among `cp` ranks. `None` where keys are gathered instead.
     fn inner(self, cp: usize) -> Option<usize> {
         match self {

@@ -96,24 +96,6 @@ const FILES: &[(CommentStyle, &[&str])] = &[
 ];
 
 impl CommentStyle {
-    /// The style of a mime type as Curator's filter names languages.
-    pub fn from_mime(mime: &str) -> Option<CommentStyle> {
-        Some(match mime {
-            "text/x-python" => CommentStyle::Python,
-            "text/x-c"
-            | "text/x-c++"
-            | "text/x-go"
-            | "text/x-java"
-            | "text/x-java-source"
-            | "text/x-javascript"
-            | "application/javascript"
-            | "text/x-rust" => CommentStyle::C,
-            "text/x-ruby" | "text/x-shellscript" | "text/x-perl" => CommentStyle::Hash,
-            "text/html" | "text/xml" => CommentStyle::Markup,
-            _ => return None,
-        })
-    }
-
     /// The style of a file by its extension, or by its whole name where that has none (`Makefile`). `path` may be a
     /// bare extension. None for data, prose, markup and
     /// languages that are not known.

@@ -72,22 +72,6 @@ impl Packed {
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
-
-    /// Number of labels that count.
-    pub fn num_labels(&self) -> usize {
-        self.labels.iter().filter(|&&label| label != IGNORE).count()
-    }
-
-    /// Fills up to `len` tokens with a range of its own that no loss is computed for. Longer samples stay as they are.
-    pub fn pad_to(&mut self, len: usize, id: u32) {
-        let (start, missing) = (self.len(), len.saturating_sub(self.len()));
-        if missing > 0 {
-            self.tokens.resize(len, id);
-            self.labels.resize(len, IGNORE);
-            self.positions.extend(0..missing as i32);
-            self.docs.push((start as u32, len as u32));
-        }
-    }
 }
 
 /// A piece of work for the packer: a document and its length in tokens.
@@ -204,18 +188,6 @@ mod tests {
         assert_eq!(samples, [vec![span(0, 0, 3), span(1, 0, 1)], vec![span(1, 1, 4)]]);
         assert_eq!(pack(&docs(&[3]), 4, Packing::Concatenate), [vec![span(0, 0, 3)]]);
         assert!(pack(&[], 4, Packing::Concatenate).is_empty());
-    }
-
-    #[test]
-    fn padding_is_a_range_of_its_own() {
-        let mut packed =
-            Packed { tokens: vec![5, 6], labels: vec![6, IGNORE], positions: vec![0, 1], docs: vec![(0, 2)] };
-        packed.pad_to(4, 0);
-        assert_eq!(packed.tokens, [5, 6, 0, 0]);
-        assert_eq!(packed.labels, [6, IGNORE, IGNORE, IGNORE]);
-        assert_eq!(packed.positions, [0, 1, 0, 1]);
-        assert_eq!(packed.docs, [(0, 2), (2, 4)]);
-        assert_eq!(packed.num_labels(), 1);
     }
 
     proptest! {

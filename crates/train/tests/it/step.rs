@@ -27,7 +27,7 @@ pub fn spec() -> Spec {
 pub fn micro(tokens: usize) -> MicroBatch {
     let ids: Vec<i32> = (0..tokens).map(|t| ((t * t + 7 * t) % 251) as i32).collect();
     let labels = ids[1..].iter().copied().chain([-100]).collect();
-    MicroBatch { ids, labels, ..MicroBatch::blank(tokens) }
+    MicroBatch { ids, labels, positions: (0..tokens as i32).collect(), ..MicroBatch::shape(tokens, tokens) }
 }
 
 pub fn how(places: Places, tokens: usize) -> InStep {
