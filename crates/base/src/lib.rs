@@ -4,7 +4,6 @@
 //! memory, and the variables by which launchers tell a process its rank.
 //!
 //! This crate knows nothing of tensors, HTTP, or the files of any product.
-#![deny(missing_docs)]
 
 // The macros of this crate name it by its public name, also when they are used inside it.
 extern crate self as fathom_base;

@@ -1,15 +1,24 @@
 //! The CPU machine: SIMD and matrix-unit kernels over one thread pool.
 //!
 //! This crate knows nothing above the contract in `tensor`.
+//!
+//! Public are the machine and its instruction sets. What is hidden from the documentation is public for this crate's examples
+//! alone, which time kernels by themselves.
+
 mod arena;
+#[doc(hidden)]
 pub mod attention;
 mod counting;
+#[doc(hidden)]
 pub mod elementwise;
+#[doc(hidden)]
 pub mod gemm;
-pub mod grouped;
+mod grouped;
 pub mod isa;
 mod machine;
+#[doc(hidden)]
 pub mod mat;
+#[doc(hidden)]
 pub mod threads;
 
 pub use counting::Counting;

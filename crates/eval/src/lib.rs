@@ -6,7 +6,6 @@
 //! text and the seed; a time budget only decides how much is measured, and the counts say how much that was.
 //!
 //! This crate knows nothing of engines, machines or training.
-#![deny(missing_docs)]
 
 mod bits;
 mod error;

@@ -5,7 +5,6 @@
 //! of missing values, backward. On `meta` the same steps are the plan.
 //!
 //! This crate knows nothing of layers, checkpoints or training algorithms.
-#![deny(missing_docs)]
 
 mod batch;
 mod context;

@@ -4,7 +4,6 @@
 //! rank: which layers and which part of each weight a rank holds is decided in `portion`, and used where weights are declared.
 //!
 //! This crate knows nothing of places, optimizers or launchers.
-#![deny(missing_docs)]
 
 mod batch;
 mod block;

@@ -9,7 +9,6 @@
 //! without it this crate is empty.
 //!
 //! This crate knows nothing above `tensor`.
-#![deny(missing_docs)]
 
 #[cfg(feature = "mpi")]
 mod link;

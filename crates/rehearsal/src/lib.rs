@@ -22,12 +22,16 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
-pub mod blas;
+mod blas;
+// Functions of CUDA's headers, which say what they do; so are those of `driver` and `nccl`.
+#[allow(missing_docs)]
 pub mod compiler;
 pub mod device;
-pub mod dnn;
+mod dnn;
+#[allow(missing_docs)]
 pub mod driver;
 mod install;
+#[allow(missing_docs)]
 pub mod nccl;
 
 pub use install::{install, is_possible};

@@ -74,13 +74,20 @@ impl Budget {
                 *sizes.entry(name).or_default() += source.code_lines();
             }
         }
+        let gone = |name: &&String| !sizes.contains_key(name.as_str());
+        let gone = self
+            .crate_lines
+            .keys()
+            .filter(gone)
+            .map(|name| format!("crate {name} is none, and has a budget"));
+        let gone: Vec<String> = gone.collect();
         let over = |(name, lines): (&str, usize)| match self.crate_lines.get(name) {
             Some(&most) if lines <= most => None,
             Some(most) => Some(format!("crate {name} of {lines} lines of code, the budget is {most}")),
             None => Some(format!("crate {name} has no line budget")),
         };
         let over = sizes.into_iter().filter_map(over);
-        over.map(|message| Violation::new("xtask/budget.toml", 1, message)).collect()
+        over.chain(gone).map(|message| Violation::new("xtask/budget.toml", 1, message)).collect()
     }
 }
 
@@ -141,8 +148,9 @@ mod tests {
         check(cpu, "\n\n\n\n\n\n", &["6: file of 6 lines, the budget is 5"]);
         check(cpu, "a\nb\nc\nd", &["1: crate cpu of 4 lines of code, the budget is 3"]);
         check(cpu, "a\n\nb\n#[cfg(test)]\nmod t {}", &[]);
-        check("crates/new/src/lib.rs", "a", &["1: crate new has no line budget"]);
-        check("crates/new/tests/it.rs", "a", &[]);
+        let gone = "1: crate cpu is none, and has a budget";
+        check("crates/new/src/lib.rs", "a", &["1: crate new has no line budget", gone]);
+        check("crates/new/tests/it.rs", "a", &[gone]);
     }
 
     #[test]

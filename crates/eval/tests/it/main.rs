@@ -10,9 +10,9 @@ use fathom_base::{Result, Score};
 use fathom_text::Tokenizer;
 
 /// A model that knows nothing but, per token, what `loss` says of (everything before it, itself).
-pub struct Rule<F: FnMut(&[u32], u32) -> f64> {
-    pub loss: F,
-    pub max_tokens: usize,
+struct Rule<F: FnMut(&[u32], u32) -> f64> {
+    loss: F,
+    max_tokens: usize,
 }
 
 impl<F: FnMut(&[u32], u32) -> f64> Score for Rule<F> {
@@ -26,7 +26,7 @@ impl<F: FnMut(&[u32], u32) -> f64> Score for Rule<F> {
     }
 }
 
-pub fn tokenizer() -> Tokenizer {
+fn tokenizer() -> Tokenizer {
     let text = "The value of key amber falcon is river. What is the value of the key? Over the hills and far away.\n";
     Tokenizer::train_bpe(std::iter::repeat_n(text.to_owned(), 4), 320, &["<|endoftext|>"]).unwrap()
 }

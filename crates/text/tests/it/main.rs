@@ -24,7 +24,7 @@ pub fn corpus() -> Vec<String> {
     texts
 }
 
-pub const EOS: &str = "<|endoftext|>";
+const EOS: &str = "<|endoftext|>";
 
 /// A tokenizer trained once for all tests.
 pub fn tokenizer() -> &'static Tokenizer {
