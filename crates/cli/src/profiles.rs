@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fathom_cpu::isa::Isa;
 use fathom_cpu::profile;
-use fathom_tensor::{Fabric, Line, Profile, Rates, Sheet, gpu};
+use fathom_tensor::{Fabric, Hardware, Line, Profile, Rates, Sheet, gpu};
 use fathom_train::recipe::Machine;
 
 use crate::device;
@@ -32,12 +32,15 @@ pub fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
 /// ones. A graphics processor's are no help.
 pub fn cpu_rates(machine: &Machine, sharers: usize) -> Result<Option<Rates>> {
     let profile = of(machine)?;
-    Ok(profile.rates.filter(|_| profile.name == "cpu").map(|rates| rates.among(sharers)))
+    Ok(profile.rates.filter(|_| profile.hardware == Hardware::Processor).map(|rates| rates.among(sharers)))
 }
 
 /// What one of `ranks` ranks has: a graphics processor of its own, or as threads of one process its share of the processor.
 pub fn of_rank(profile: Profile, ranks: usize) -> Profile {
-    if profile.name == "cpu" { profile.among(ranks) } else { profile }
+    match profile.hardware {
+        Hardware::Processor => profile.among(ranks),
+        Hardware::Graphics => profile,
+    }
 }
 
 fn read(name: &str) -> Result<Profile> {

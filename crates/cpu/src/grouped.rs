@@ -2,20 +2,21 @@
 //! ordinary kernel, and put back.
 //!
 //! A result's row depends on its inputs alone. Sums over rows (weights' gradients) take an expert's tokens ascending;
-//! where the kernel sums several products at a time, rows of zeros fill up what an expert has of each 128 tokens, so
-//! that the bits do not depend on where tokens are cut (at multiples of 128). An expert is done in batches of at most
+//! where the kernel sums several products at a time, rows of zeros fill up what an expert has of each [`SUM_CHUNK`] tokens,
+//! so that the bits do not depend on where tokens are cut (at multiples of that). An expert is done in batches of at most
 //! [`BATCH`] rows, so scratch does not grow with the number of tokens.
 #![allow(unsafe_code)]
 
-use crate::elementwise::{Gathering, MOST_EXPERTS, Place, gather, scatter};
-use crate::gemm::{self, Gemm, K_CHUNK};
+use crate::elementwise::{Gathering, Place, gather, scatter};
+use crate::gemm::{self, Gemm};
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
+use fathom_tensor::{MOST_EXPERTS, SUM_CHUNK};
 
 #[cfg(test)]
 mod tests;
 
-/// Rows of an expert that are multiplied at once; a multiple of [`K_CHUNK`].
+/// Rows of an expert that are multiplied at once; a multiple of [`SUM_CHUNK`].
 const BATCH: usize = 1024;
 /// Alignment of everything in the workspace.
 const ALIGN: usize = 64;
@@ -89,7 +90,7 @@ fn round_up(x: usize, to: usize) -> usize {
 
 /// Rows of the batches; a short one may be filled up with zeros.
 fn batch(rows: usize) -> usize {
-    round_up(rows, K_CHUNK).min(BATCH)
+    round_up(rows, SUM_CHUNK).min(BATCH)
 }
 
 /// Parts of the workspace in bytes: the order of rows, one side of them, the other, and the product's own.
@@ -249,7 +250,7 @@ pub unsafe fn weight(place: Place<'_>, op: &Weight<'_>, workspace: *mut u8) {
             unsafe { add(place, op, expert, rows, (sides, product)) }
         };
         for slot in sorted.of(expert) {
-            let of = *slot as usize / op.slots / K_CHUNK;
+            let of = *slot as usize / op.slots / SUM_CHUNK;
             if of != chunk {
                 // What another cut would have left to the kernel's own zeros.
                 let end = round_up(filled, unit);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop};
 use fathom_grad::{Batch, Counters, Eval, Labels, Params, Scope};
 use fathom_model::{Caps, Model, Packed};
-use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_tensor::{Category, DType, Device, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
 use crate::error::Error;
@@ -304,7 +304,7 @@ impl Engine<'_> {
     pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
         let scope =
             Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
-        let tile_rows = self.limits.chunk_tokens.next_multiple_of(128);
+        let tile_rows = self.limits.chunk_tokens.next_multiple_of(SUM_CHUNK);
         self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
     }
 

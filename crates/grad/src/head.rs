@@ -9,7 +9,9 @@
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, CrossEntropy, DType, Machine, MatMul, Spread as Vocabulary, Tensor};
+use fathom_tensor::{
+    Category, CrossEntropy, DType, Machine, MatMul, SUM_CHUNK, Spread as Vocabulary, Tensor,
+};
 
 use crate::grads::Grads;
 use crate::graph::Spread;
@@ -60,7 +62,7 @@ impl Head {
     /// Tokens of a tile: a multiple of 128 whose f32 logits stay within the machine's portion, and at least 128.
     pub fn tile_rows(machine: &dyn Machine, vocab: usize) -> usize {
         let bytes = machine.profile().portions.logits_bytes;
-        (bytes / (4 * vocab) / 128 * 128).max(128)
+        (bytes / (4 * vocab) / SUM_CHUNK * SUM_CHUNK).max(SUM_CHUNK)
     }
 
     /// Tokens whose gradients are kept together: whole tiles.

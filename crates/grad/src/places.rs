@@ -1,6 +1,7 @@
 //! Where each activation is stored between the forward and the backward pass: one table, one pure function.
 
 use fathom_tensor::spill::Codec;
+use fathom_tensor::{SUM_CHUNK, is_whole_chunks};
 
 /// Where an activation is between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,13 +169,10 @@ impl Places {
     /// The same table with tiles of `rows`.
     ///
     /// # Panics
-    /// If `rows` is not a positive multiple of 128: sums over tokens run in chunks of 128.
+    /// If `rows` is not whole chunks ([`SUM_CHUNK`]).
     #[track_caller]
     pub fn with_tiles(mut self, rows: Option<usize>) -> Places {
-        assert!(
-            rows.is_none_or(|rows| rows > 0 && rows % 128 == 0),
-            "tile of {rows:?} rows: must be a multiple of 128"
-        );
+        assert!(rows.is_none_or(is_whole_chunks), "tile of {rows:?} rows: must be a multiple of {SUM_CHUNK}");
         self.tile_rows = rows;
         self
     }

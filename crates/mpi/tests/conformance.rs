@@ -53,7 +53,7 @@ fn conforms(mpi: &Mpi) {
         assert_eq!(wires, after.sent_bytes - before.sent_bytes, "{grid}");
         let all = |bytes: u64| mpi.gather(bytes).iter().sum::<u64>();
         assert_eq!(all(after.sent_bytes), all(after.received_bytes), "{grid}");
-        assert_eq!(device.pool.usage().by_category[Category::Comm as usize], 0);
+        assert_eq!(device.pool.usage().by_category[Category::Comm], 0);
     }
     same_bits_as_threads(mpi);
     large(mpi);

@@ -39,27 +39,39 @@ impl Times {
         self.matmul_s + self.attention_s + self.memory_s + self.stall_s + self.exposed_s
     }
 
-    fn array(&self) -> [f64; PARTS] {
-        let Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s } =
-            *self;
-        [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s]
+    fn of(seconds: impl Fn(Part) -> f64) -> Times {
+        Times {
+            matmul_s: seconds(Part::MatMul),
+            attention_s: seconds(Part::Attention),
+            memory_s: seconds(Part::Memory),
+            disk_s: seconds(Part::Disk),
+            host_s: seconds(Part::Host),
+            stall_s: seconds(Part::Stall),
+            node_s: seconds(Part::Node),
+            network_s: seconds(Part::Network),
+            exposed_s: seconds(Part::Exposed),
+        }
     }
 
-    fn of(parts: [f64; PARTS]) -> Times {
-        let [matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s] = parts;
-        Times { matmul_s, attention_s, memory_s, disk_s, host_s, stall_s, node_s, network_s, exposed_s }
-    }
-
-    fn zip(self, other: Times, with: impl Fn(f64, f64) -> f64) -> Times {
-        let (left, right) = (self.array(), other.array());
-        Times::of(std::array::from_fn(|part| with(left[part], right[part])))
+    fn get(&self, part: Part) -> f64 {
+        match part {
+            Part::MatMul => self.matmul_s,
+            Part::Attention => self.attention_s,
+            Part::Memory => self.memory_s,
+            Part::Disk => self.disk_s,
+            Part::Host => self.host_s,
+            Part::Stall => self.stall_s,
+            Part::Node => self.node_s,
+            Part::Network => self.network_s,
+            Part::Exposed => self.exposed_s,
+        }
     }
 }
 
 impl Add for Times {
     type Output = Times;
     fn add(self, other: Times) -> Times {
-        self.zip(other, |a, b| a + b)
+        Times::of(|part| self.get(part) + other.get(part))
     }
 }
 
@@ -72,14 +84,14 @@ impl AddAssign for Times {
 impl Sub for Times {
     type Output = Times;
     fn sub(self, other: Times) -> Times {
-        self.zip(other, |a, b| a - b)
+        Times::of(|part| self.get(part) - other.get(part))
     }
 }
 
 impl Mul<f64> for Times {
     type Output = Times;
     fn mul(self, factor: f64) -> Times {
-        Times::of(self.array().map(|part| part * factor))
+        Times::of(|part| self.get(part) * factor)
     }
 }
 
@@ -120,7 +132,7 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Clock {
     rates: Rates,
-    times: [Seconds; PARTS],
+    times: [Seconds; Part::ALL.len()],
     /// Disk, to the host, from the host; within the node out and in, over the network out and in.
     free_at: [Seconds; 7],
 }
@@ -143,16 +155,33 @@ impl Seconds {
     }
 }
 
-const MATMUL: usize = 0;
-const ATTENTION: usize = 1;
-const MEMORY: usize = 2;
-const DISK: usize = 3;
-const HOST: usize = 4;
-const STALL: usize = 5;
-const NODE: usize = 6;
-const NETWORK: usize = 7;
-const EXPOSED: usize = 8;
-const PARTS: usize = 9;
+/// What seconds are spent on: the fields of [`Times`].
+#[derive(Clone, Copy)]
+enum Part {
+    MatMul,
+    Attention,
+    Memory,
+    Disk,
+    Host,
+    Stall,
+    Node,
+    Network,
+    Exposed,
+}
+
+impl Part {
+    const ALL: [Part; 9] = [
+        Part::MatMul,
+        Part::Attention,
+        Part::Memory,
+        Part::Disk,
+        Part::Host,
+        Part::Stall,
+        Part::Node,
+        Part::Network,
+        Part::Exposed,
+    ];
+}
 
 impl Clock {
     /// A clock that stands at zero.
@@ -172,7 +201,11 @@ impl Clock {
 
     /// The parts of them.
     pub fn times(&self) -> Times {
-        Times::of(std::array::from_fn(|part| self.times[part].get()))
+        Times::of(|part| self.times[part as usize].get())
+    }
+
+    fn add(&self, part: Part, seconds: f64) {
+        self.times[part as usize].add(seconds);
     }
 
     /// Adds work that is known to repeat, without running it: `repeats` times `delta`, which has run at least once.
@@ -188,9 +221,7 @@ impl Clock {
             let left = (backlog + repeats as f64 * busy_s - passed).max(backlog.min(busy_s));
             queue.set(now + passed + left);
         }
-        for (part, seconds) in self.times.iter().zip(more.array()) {
-            part.add(seconds);
-        }
+        Part::ALL.into_iter().for_each(|part| self.add(part, more.get(part)));
     }
 
     /// Runs a call: the longer of its arithmetic and its traffic of `bytes` through memory.
@@ -202,27 +233,29 @@ impl Clock {
         };
         let memory_s = bytes as f64 / rate + rates.call_s;
         let (part, work_s) = match work {
-            Work::MatMul(flops, DType::Bf16 | DType::F16) => (MATMUL, flops / rates.matmul_bf16_flops_per_s),
-            Work::MatMul(flops, _) => (MATMUL, flops / rates.matmul_f32_flops_per_s),
-            Work::Attention { flops, pairs, backward } => {
-                (ATTENTION, rates.attention_s(flops, pairs, backward))
+            Work::MatMul(flops, DType::Bf16 | DType::F16) => {
+                (Part::MatMul, flops / rates.matmul_bf16_flops_per_s)
             }
-            Work::Elementwise | Work::Memory => (MEMORY, 0.0),
+            Work::MatMul(flops, _) => (Part::MatMul, flops / rates.matmul_f32_flops_per_s),
+            Work::Attention { flops, pairs, backward } => {
+                (Part::Attention, rates.attention_s(flops, pairs, backward))
+            }
+            Work::Elementwise | Work::Memory => (Part::Memory, 0.0),
         };
-        self.times[part].add(memory_s.max(work_s));
+        self.add(part, memory_s.max(work_s));
     }
 
     /// Begins to move bytes; returns when that will have ended.
     pub fn begin(&self, way: Way, bytes: u64) -> f64 {
         let (queue, part, rate) = match way {
-            Way::DiskWrite => (0, DISK, self.rates.disk_write_bytes_per_s),
-            Way::DiskRead => (0, DISK, self.rates.disk_read_bytes_per_s),
-            Way::HostWrite => (1, HOST, self.rates.host_bytes_per_s),
-            Way::HostRead => (2, HOST, self.rates.host_bytes_per_s),
+            Way::DiskWrite => (0, Part::Disk, self.rates.disk_write_bytes_per_s),
+            Way::DiskRead => (0, Part::Disk, self.rates.disk_read_bytes_per_s),
+            Way::HostWrite => (1, Part::Host, self.rates.host_bytes_per_s),
+            Way::HostRead => (2, Part::Host, self.rates.host_bytes_per_s),
         };
         // A rate that nobody measured costs nothing: the plan says so.
         let busy_s = if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
-        self.times[part].add(busy_s);
+        self.add(part, busy_s);
         let end = self.free_at[queue].get().max(self.now()) + busy_s;
         self.free_at[queue].set(end);
         end
@@ -231,7 +264,7 @@ impl Clock {
     /// Moves a message over one of the rank's lines, out or in, no earlier than `from`; returns when the line will be done.
     pub fn ride(&self, ride: &Ride, inwards: bool, from: f64) -> f64 {
         let queue = &self.free_at[3 + 2 * usize::from(ride.network) + usize::from(inwards)];
-        self.times[if ride.network { NETWORK } else { NODE }].add(ride.busy_s);
+        self.add(if ride.network { Part::Network } else { Part::Node }, ride.busy_s);
         let end = queue.get().max(from) + ride.busy_s;
         queue.set(end);
         end
@@ -239,13 +272,13 @@ impl Clock {
 
     /// A retire point of a message that is there at `moment`.
     pub fn wait_for_rank(&self, moment: f64) {
-        self.times[EXPOSED].add((moment - self.now()).max(0.0));
+        self.add(Part::Exposed, (moment - self.now()).max(0.0));
     }
 
     /// A retire point of what ends at `moment`; returns the seconds waited.
     pub fn wait_until(&self, moment: f64) -> f64 {
         let stall_s = (moment - self.now()).max(0.0);
-        self.times[STALL].add(stall_s);
+        self.add(Part::Stall, stall_s);
         stall_s
     }
 }

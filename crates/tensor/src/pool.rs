@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Index, IndexMut};
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -92,17 +93,46 @@ impl Category {
     }
 }
 
+/// Bytes by category.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByCategory([u64; Category::ALL.len()]);
+
+impl ByCategory {
+    /// Every category with its bytes, in report order.
+    pub fn iter(&self) -> impl Iterator<Item = (Category, u64)> {
+        Category::ALL.into_iter().zip(self.0)
+    }
+
+    /// Bytes of all categories together.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Index<Category> for ByCategory {
+    type Output = u64;
+    fn index(&self, category: Category) -> &u64 {
+        &self.0[category as usize]
+    }
+}
+
+impl IndexMut<Category> for ByCategory {
+    fn index_mut(&mut self, category: Category) -> &mut u64 {
+        &mut self.0[category as usize]
+    }
+}
+
 /// Live bytes by category, and the peaks since the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes charged now.
     pub live: u64,
     /// Bytes charged now, by category.
-    pub by_category: [u64; 10],
+    pub by_category: ByCategory,
     /// Most bytes charged at once.
     pub peak_live: u64,
     /// The categories at that moment.
-    pub peak_by_category: [u64; 10],
+    pub peak_by_category: ByCategory,
     /// The operation that was running at that moment.
     pub peak_op: String,
     /// Highest end of the address range ever used.
@@ -117,7 +147,7 @@ pub struct Mark {
     /// The segment's layer, or -1 outside one.
     pub layer: i32,
     /// Live bytes by category.
-    pub by_category: [u64; 10],
+    pub by_category: ByCategory,
     /// What was charged or released.
     pub label: Label,
     /// Its bytes; below zero when it was released.
@@ -140,7 +170,7 @@ pub struct Label {
 /// The buffers that were live at the highest point of a timeline, by label, the largest first. Buffers older than the
 /// recording are not among them.
 pub fn live_at_peak(marks: &[Mark]) -> Vec<(Label, u64)> {
-    let total = |mark: &Mark| mark.by_category.iter().sum::<u64>();
+    let total = |mark: &Mark| mark.by_category.sum();
     let Some(peak) = marks.iter().map(total).max() else { return Vec::new() };
     let mut live: BTreeMap<Label, i64> = BTreeMap::new();
     for mark in marks {
@@ -244,9 +274,10 @@ impl Pool {
         let charge = self.charge(bytes);
         let mut state = self.0.state.borrow_mut();
         let Some(offset) = state.space.place(charge, self.0.budget) else {
-            let table: Vec<String> = Category::ALL
+            let table: Vec<String> = state
+                .usage
+                .by_category
                 .iter()
-                .zip(state.usage.by_category)
                 .filter(|(_, live)| *live > 0)
                 .map(|(category, live)| format!("{} {live}", category.name()))
                 .collect();
@@ -278,7 +309,7 @@ impl Pool {
         let mut state = self.0.state.borrow_mut();
         state.space.give_back(offset, charge);
         state.usage.live -= charge;
-        state.usage.by_category[label.category as usize] -= charge;
+        state.usage.by_category[label.category] -= charge;
         state.mark(self.0.op.get(), self.0.layer.get(), label, -(charge as i64));
     }
 
@@ -348,7 +379,7 @@ impl Pool {
 impl State {
     fn charge(&mut self, charge: u64, label: Label, op: &'static str) {
         self.usage.live += charge;
-        self.usage.by_category[label.category as usize] += charge;
+        self.usage.by_category[label.category] += charge;
         if self.usage.live > self.usage.peak_live {
             self.usage.peak_live = self.usage.live;
             self.usage.peak_by_category = self.usage.by_category;
@@ -386,7 +417,7 @@ mod tests {
         drop(b);
         let usage = device.pool.usage();
         assert_eq!((usage.live, usage.peak_live, usage.peak_reserved), (granule, 3 * granule, 3 * granule));
-        assert_eq!(usage.by_category[Category::Params as usize], granule);
+        assert_eq!(usage.by_category[Category::Params], granule);
         drop(a);
         assert_eq!(device.pool.usage().live, 0);
     }

@@ -158,11 +158,22 @@ impl Portions {
         Portions { logits_bytes: 32 << 20, logit_grads_bytes: 64 << 20, squares_at_once: false };
 }
 
+/// What a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hardware {
+    /// The host's processor: ranks share its cores and its memory, and calls return when their work is done.
+    Processor,
+    /// A graphics processor: one for each rank, beside a host; calls return before their work is done.
+    Graphics,
+}
+
 /// A machine's data sheet.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// `cpu`, `h200`, ...
     pub name: String,
+    /// What it is.
+    pub hardware: Hardware,
     /// Charges are multiples of this many bytes.
     pub granule: u64,
     /// Threads that share a kernel.
@@ -191,6 +202,7 @@ impl Profile {
         let (name, isa) = ("portable".to_string(), "portable".to_string());
         Profile {
             name,
+            hardware: Hardware::Processor,
             granule: 256,
             threads,
             isa,
@@ -230,7 +242,7 @@ impl Profile {
     }
 }
 
-/// A profile as a file has it: everything but its portions and the scratch function, which the name stands for.
+/// A profile as a file has it: everything but what it is, its portions and the scratch function, which the name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
     /// [`Profile::name`].
@@ -265,6 +277,7 @@ impl Sheet {
             self;
         Profile {
             name,
+            hardware: of.hardware,
             granule,
             threads,
             isa,

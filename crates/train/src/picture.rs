@@ -4,7 +4,6 @@
 use fathom_base::metrics::{Event, events};
 use fathom_grad::{Place, Places};
 use fathom_model::Caps;
-use fathom_tensor::Category;
 
 use crate::activations::placement_event;
 use crate::plan::{Plan, Workload};
@@ -120,7 +119,7 @@ pub fn longest_stage(recipe: &Recipe) -> Option<usize> {
 /// A plan as an event.
 fn plan_event(stage: &str, profile: &str, plan: &Plan) -> events::Plan {
     let by_category =
-        Category::ALL.iter().zip(plan.usage.peak_by_category).map(|(c, bytes)| (c.name().to_string(), bytes));
+        plan.usage.peak_by_category.iter().map(|(category, bytes)| (category.name().to_string(), bytes));
     events::Plan {
         stage: stage.to_string(),
         profile: profile.to_string(),

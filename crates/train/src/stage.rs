@@ -4,7 +4,7 @@ use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Place, Pla
 use fathom_model::{Caps, Linears, NarrowLayers, RopeScaling, Spec, StageLayers};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
-use fathom_tensor::{DType, Element};
+use fathom_tensor::{DType, Element, SUM_CHUNK, is_whole_chunks};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
@@ -33,11 +33,11 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     let stage = &recipe.stage[index];
     let granularity = stage.recompute_granularity.unwrap_or(recipe.activations.recompute_granularity);
     let tile_rows = stage.tile_rows.or(recipe.activations.tile_rows);
-    if tile_rows.is_some_and(|rows| rows == 0 || rows % 128 != 0) {
+    if !tile_rows.is_none_or(is_whole_chunks) {
         return Err(refuse(
             index,
             "tile_rows",
-            "must be a multiple of 128: sums over tokens run in chunks of 128",
+            format!("must be a multiple of {SUM_CHUNK}: sums over tokens run in chunks of {SUM_CHUNK}"),
         ));
     }
     let table = &recipe.activations;

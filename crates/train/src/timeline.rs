@@ -16,7 +16,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
     let phases = phases(marks);
     let width = marks.len().div_ceil(POINTS).max(1);
     // Of each run of neighbours the one with the most live bytes, so that peaks survive.
-    let live = |i: &usize| marks[*i].by_category.iter().sum::<u64>();
+    let live = |i: &usize| marks[*i].by_category.sum();
     let kept: Vec<usize> = (0..marks.len())
         .step_by(width)
         .filter_map(|from| (from..marks.len().min(from + width)).max_by_key(live))
@@ -29,7 +29,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
         }
     };
     let line =
-        |category: usize| -> Vec<u64> { kept.iter().map(|i| marks[*i].by_category[category]).collect() };
+        |category: Category| -> Vec<u64> { kept.iter().map(|i| marks[*i].by_category[category]).collect() };
     MemoryTimeline {
         categories: Category::ALL.iter().map(|category| category.name().to_string()).collect(),
         labels: kept.iter().map(|i| label(*i)).collect(),
@@ -37,7 +37,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
             .iter()
             .map(|(name, from)| Phase { name: (*name).to_string(), from: (from / width) as u64 })
             .collect(),
-        live_bytes: (0..Category::ALL.len()).map(line).collect(),
+        live_bytes: Category::ALL.into_iter().map(line).collect(),
         at_peak: at_peak(marks),
         ..MemoryTimeline::default()
     }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_model::Spec;
-use fathom_tensor::{Category, Label, Profile, Usage};
+use fathom_tensor::{Hardware, Label, Profile, Usage};
 use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, stage};
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ pub fn specs(recipe: &Recipe) -> Result<Vec<Spec>> {
 /// With how many of `ranks` ranks of a plan one shares what it uses: on the processor ranks are threads of one process; each has a
 /// graphics processor of its own.
 pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
-    let own = profile.name != "cpu";
+    let own = profile.hardware == Hardware::Graphics;
     let disk = match profile.fabric.filter(|_| own && recipe.machine.spill.is_some()) {
         Some(fabric) => fabric.node_ranks.min(ranks),
         None => ranks,
@@ -119,9 +119,9 @@ pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) 
     let memory = memory / sharing.memory as u64;
     let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out, sharing.disk);
     // The free disk of this machine says nothing of another.
-    match (profile.name.as_str(), recipe.machine.disk_bytes) {
-        ("cpu", _) | (_, Some(_)) => budgets,
-        (_, None) => Budgets { disk: u64::MAX, ..budgets },
+    match (profile.hardware, recipe.machine.disk_bytes) {
+        (Hardware::Processor, _) | (_, Some(_)) => budgets,
+        (Hardware::Graphics, None) => Budgets { disk: u64::MAX, ..budgets },
     }
 }
 
@@ -143,9 +143,10 @@ struct Planned<'a> {
 impl Planned<'_> {
     fn json(&self) -> Value {
         let (plan, draft) = (&self.settled.plan, &self.draft);
-        let by_category: serde_json::Map<String, Value> = Category::ALL
+        let by_category: serde_json::Map<String, Value> = plan
+            .usage
+            .peak_by_category
             .iter()
-            .zip(plan.usage.peak_by_category)
             .map(|(category, bytes)| (category.name().to_string(), bytes.into()))
             .collect();
         let table = &draft.recipe.stage[draft.index];
@@ -208,7 +209,7 @@ impl Planned<'_> {
             human::grouped(table.seq_tokens as u64),
             human::grouped(plan.tokens)
         );
-        for (category, bytes) in Category::ALL.iter().zip(plan.usage.peak_by_category) {
+        for (category, bytes) in plan.usage.peak_by_category.iter() {
             if bytes > 0 {
                 size(category.name(), bytes, "");
             }

@@ -1,6 +1,6 @@
 //! Which slots experts take, and where they go: lists of slots, made by one thread and without memory of their own.
 
-use super::MOST_EXPERTS;
+use fathom_tensor::MOST_EXPERTS;
 
 /// Where the slots of a round go; see [`fathom_tensor::Dispatch`].
 #[derive(Debug)]

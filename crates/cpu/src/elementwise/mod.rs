@@ -2,7 +2,7 @@
 //!
 //! Storage is f32 or bf16, arithmetic f32. Each loop is written once in plain Rust and compiled for each
 //! instruction set (see [`level`]). An output row depends only on its input rows, its sums over columns run in
-//! fixed lanes; sums over rows run per column in ascending chunks of [`ROW_CHUNK`] rows. So no result depends
+//! fixed lanes; sums over rows run per column in ascending chunks of [`fathom_tensor::SUM_CHUNK`] rows. So no result depends
 //! on the number of threads or on how rows are cut (at multiples of the chunk, for sums over rows).
 //!
 //! Functions take raw [`crate::mat::Mat`] descriptors and are unsafe: every operand must be readable, every
@@ -43,15 +43,10 @@ pub use norm::{Norm, norm};
 pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};
 pub use optimizer::{AdamW, StepScale, adamw, step_scale};
 pub use rope::{Rope, RopeTable, rope, rope_table};
-pub use route::{
-    MOST_EXPERTS, Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses,
-};
+pub use route::{Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses};
 pub use simple::{add, add_bias, copy, scale, softcap, zero};
 pub use sinks::{SinksBackward, sinks_backward};
 pub use sums::{bias_backward, sum, sum_squares};
-
-/// Sums over rows are taken over this many rows first.
-pub const ROW_CHUNK: usize = 128;
 
 use crate::isa::Isa;
 use crate::threads::Threads;

@@ -1,11 +1,11 @@
 //! Gradients of the norms by input and by weight.
 #![allow(unsafe_code)]
 
+use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, madd, run, sum_three};
 use super::norm::{factor, normalised};
-use super::{Place, ROW_CHUNK};
 use crate::mat::{Elem, Mat, MatMut};
-use fathom_tensor::NormKind;
+use fathom_tensor::{NormKind, SUM_CHUNK};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -132,7 +132,7 @@ struct Weight<'a, T> {
 }
 
 /// `dweight += sum of dy * x'`, `dbias += sum of dy` over rows and groups, per column in ascending chunks of
-/// [`ROW_CHUNK`] rows; both f32 `[1, width]`.
+/// [`SUM_CHUNK`] rows; both f32 `[1, width]`.
 ///
 /// # Safety
 /// See the module's text.
@@ -160,10 +160,10 @@ impl<T: Float> Kernel for Weight<'_, T> {
         for from in part.clone().step_by(BLOCK) {
             let block = from..(from + BLOCK).min(part.end);
             let width = block.len();
-            for start in (0..op.rows).step_by(ROW_CHUNK) {
+            for start in (0..op.rows).step_by(SUM_CHUNK) {
                 let (mut weight, mut bias) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
                 let (weight, bias) = (&mut weight[..width], &mut bias[..width]);
-                for row in start..(start + ROW_CHUNK).min(op.rows) {
+                for row in start..(start + SUM_CHUNK).min(op.rows) {
                     for group in 0..op.groups {
                         let at = group * op.width + block.start;
                         // SAFETY: rows and columns named by the descriptor.

@@ -5,11 +5,8 @@ use super::Place;
 use super::level::{Kernel, Level, run};
 use super::math::{exp, sigmoid};
 use crate::mat::{Elem, Mat, MatMut};
-use fathom_tensor::{Groups, Routing, Scores};
+use fathom_tensor::{Groups, MOST_EXPERTS, Routing, Scores};
 use std::ops::Range;
-
-/// Most experts of a layer.
-pub const MOST_EXPERTS: usize = 1024;
 
 /// Keeps a sum of weights away from zero, as DeepSeek-V3's code does.
 const TINY: f32 = 1e-20;

@@ -1,9 +1,10 @@
 //! The gradient of the logits that join every denominator of an attention.
 #![allow(unsafe_code)]
 
+use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, run, sum_three};
-use super::{Place, ROW_CHUNK};
 use crate::mat::{Elem, Mat};
+use fathom_tensor::SUM_CHUNK;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -51,9 +52,9 @@ impl<T: Float> Kernel for Heads<'_, T> {
         let op = self.0;
         for head in part {
             let cols = head * op.head_dim..(head + 1) * op.head_dim;
-            for start in (0..op.rows).step_by(ROW_CHUNK) {
+            for start in (0..op.rows).step_by(SUM_CHUNK) {
                 let mut sum = 0.0f32;
-                for row in start..(start + ROW_CHUNK).min(op.rows) {
+                for row in start..(start + SUM_CHUNK).min(op.rows) {
                     // SAFETY: rows and columns named by the descriptor.
                     let (out, dout, lse) = unsafe {
                         let lse = op.lse.row::<f32>(row, op.heads)[head];

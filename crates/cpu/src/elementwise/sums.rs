@@ -1,10 +1,11 @@
 //! Sums over rows, over a vector, and of squares.
 #![allow(unsafe_code)]
 
+use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, run, sum_one};
 use super::norm_backward::add_to;
-use super::{Place, ROW_CHUNK};
 use crate::mat::{Elem, Mat, MatMut};
+use fathom_tensor::SUM_CHUNK;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -37,10 +38,10 @@ impl<T: Float> Kernel for Columns<T> {
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         for from in part.clone().step_by(BLOCK) {
             let width = BLOCK.min(part.end - from);
-            for start in (0..self.rows).step_by(ROW_CHUNK) {
+            for start in (0..self.rows).step_by(SUM_CHUNK) {
                 let mut sums = [0.0f32; BLOCK];
                 let sums = &mut sums[..width];
-                for row in start..(start + ROW_CHUNK).min(self.rows) {
+                for row in start..(start + SUM_CHUNK).min(self.rows) {
                     // SAFETY: rows and columns named by the caller.
                     let dy = unsafe { &self.dy.row::<T>(row, from + width)[from..] };
                     for (sum, dy) in sums.iter_mut().zip(dy) {
@@ -54,10 +55,10 @@ impl<T: Float> Kernel for Columns<T> {
     }
 }
 
-/// The sum of `x`, continued from `start`: chunks of [`ROW_CHUNK`] elements, ascending. Cutting `x` at a
+/// The sum of `x`, continued from `start`: chunks of [`SUM_CHUNK`] elements, ascending. Cutting `x` at a
 /// multiple of the chunk changes no bit.
 pub fn sum(x: &[f32], start: f32) -> f32 {
-    x.chunks(ROW_CHUNK).fold(start, |total, chunk| total + sum_one(chunk, |x| x))
+    x.chunks(SUM_CHUNK).fold(start, |total, chunk| total + sum_one(chunk, |x| x))
 }
 
 /// Parts of a sum of squares, whatever the threads.

@@ -56,7 +56,7 @@ pub(super) struct Kind {
     pub nr: usize,
     /// Products taken together; panels are padded with zeros to a multiple of it.
     pub unit: usize,
-    /// Most products per block of k: a multiple of `unit` and of [`super::K_CHUNK`].
+    /// Most products per block of k: a multiple of `unit` and of [`fathom_tensor::SUM_CHUNK`].
     pub kc: usize,
     /// Bytes of a packed element.
     pub size: usize,

@@ -4,7 +4,7 @@
 //! holds with `accumulate`, and takes one product at a time (a pair with `vdpbf16ps`, a tile step of 32 with
 //! AMX). There is no split over k and no second partial sum, so the bits do not depend on threads, blocking,
 //! m, or strides; and a product over k1 followed by an accumulating product over k2 into an f32 C equals the
-//! product over k1 + k2 when k1 is a multiple of [`K_CHUNK`]. A bf16 C is rounded once, at the end. The bf16
+//! product over k1 + k2 when k1 is a multiple of [`fathom_tensor::SUM_CHUNK`]. A bf16 C is rounded once, at the end. The bf16
 //! units take denormal operands and sums as zero.
 //!
 //! Operands are packed into panels just in time, by the thread that uses them; [`pack_b`] keeps a weight
@@ -30,9 +30,6 @@ mod tests;
 
 pub use crate::mat::{Elem, Mat, MatMut};
 pub use drive::{gemm, most_workspace_bytes, pack_b, packed_bytes, unit, workspace_bytes};
-
-/// Cuts of k at multiples of this many elements leave the chain of additions unchanged on every instruction set.
-pub const K_CHUNK: usize = 128;
 
 /// The extents and storage of a product, all that memory needs are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

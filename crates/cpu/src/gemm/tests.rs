@@ -2,6 +2,7 @@
 use super::*;
 use crate::isa::Isa;
 use crate::threads::Threads;
+use fathom_tensor::SUM_CHUNK;
 use half::bf16;
 
 /// Every level this machine has.
@@ -288,7 +289,7 @@ fn accumulating_over_k_in_chunks_has_the_same_bits() {
                 let mut parts = case.c.clone();
                 let cuts: Vec<usize> = [0, 1, 3, 8]
                     .into_iter()
-                    .map(|i| i * K_CHUNK)
+                    .map(|i| i * SUM_CHUNK)
                     .filter(|k| *k < case.k)
                     .chain([case.k])
                     .collect();

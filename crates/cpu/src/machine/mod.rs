@@ -20,7 +20,7 @@ use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight,
+    CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, Hardware, InFlight,
     LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Portions, Profile, Rates,
     Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
 };
@@ -49,6 +49,7 @@ pub fn profile(threads: usize, isa: Isa) -> Profile {
     let (name, isa) = ("cpu".to_string(), isa.name().to_string());
     Profile {
         name,
+        hardware: Hardware::Processor,
         granule: GRANULE,
         threads,
         isa,

@@ -36,7 +36,7 @@ fn every_collective_conforms() {
             let options = ThreadsOptions { chaos, ..ThreadsOptions::default() };
             let sent = world(grid, options, |device| {
                 conformance::check(device);
-                assert_eq!(device.pool.usage().by_category[Category::Comm as usize], 0);
+                assert_eq!(device.pool.usage().by_category[Category::Comm], 0);
                 let wires: u64 = device.mesh.wires().values().map(|wire| wire.bytes).sum();
                 assert_eq!(wires, device.mesh.traffic().sent_bytes);
                 device.mesh.traffic()

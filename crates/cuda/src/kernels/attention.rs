@@ -1,11 +1,13 @@
 //! Attention without a library: deterministic, any mask. Heads of at most 128 columns in bf16 or f16 run on tensor cores, the
 //! others a warp a row.
 
-use fathom_tensor::{Attention, AttentionBackward, DType, Extent, Mask, OpDesc, SinksBackward, Tensor};
+use fathom_tensor::{
+    Attention, AttentionBackward, DType, Extent, Mask, OpDesc, SUM_CHUNK, SinksBackward, Tensor,
+};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
-use super::sums::{CHUNK, add_chunks};
+use super::sums::add_chunks;
 use super::table::{Entry, attention as entries, flash_bf16_64, flash_bf16_128, flash_f16_64, flash_f16_128};
 
 /// Most columns of a head.
@@ -175,7 +177,7 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch
     launches
 }
 
-/// The gradient of sinks: sums of chunks of 128 rows, a block each, and these in their order.
+/// The gradient of sinks: sums of chunks of [`SUM_CHUNK`] rows, a block each, and these in their order.
 #[track_caller]
 pub fn sinks_backward(op: &SinksBackward<'_>, scratch: Scratch) -> Vec<Launch> {
     let [rows, heads] = op.lse.shape();
@@ -184,11 +186,11 @@ pub fn sinks_backward(op: &SinksBackward<'_>, scratch: Scratch) -> Vec<Launch> {
         expect("sinks_backward", what, tensor, [1, heads]);
         assert!(tensor.dtype() == DType::F32, "sinks_backward: {what} is {tensor:?}");
     }
-    let (chunks, most) = (rows.div_ceil(CHUNK), SCRATCH_BYTES as usize / 4 / heads);
+    let (chunks, most) = (rows.div_ceil(SUM_CHUNK), SCRATCH_BYTES as usize / 4 / heads);
     let round = |first: usize| {
         let count = most.min(chunks - first);
         let args = Args::new().mat(op.out).mat(op.dout).mat(op.lse).plain(op.sinks, DType::F32);
-        let args = args.address(scratch.0).long(first * CHUNK).long(rows).int(heads);
+        let args = args.address(scratch.0).long(first * SUM_CHUNK).long(rows).int(heads);
         let args = args.int(op.out.cols() / heads);
         let sums = Launch::new(entries::sink_chunks, count * heads, args);
         [sums, add_chunks(start_mut(op.dsinks), scratch.0, heads, count, heads)]

@@ -1,13 +1,13 @@
 //! Calls of mixture-of-experts layers. Slots are sorted by expert on the device; nothing of their number comes to the host.
 
 use fathom_tensor::{
-    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, Route, RouteBackward, RouterLosses,
-    Routing, Scores, Tensor,
+    Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, MOST_EXPERTS, Route, RouteBackward,
+    RouterLosses, Routing, Scores, Tensor,
 };
 
 use super::gemm::width;
 use super::launch::{Args, Launch, Sheet, expect, pick, start_mut, team, teams};
-use super::lists::{Lists, MOST_EXPERTS, TILE};
+use super::lists::{Lists, TILE};
 use super::table::{combine as combining, gemm_bf16, gemm_f16, gemm_f32, route as entries};
 
 /// Warps of a block, a token each.

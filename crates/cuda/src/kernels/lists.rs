@@ -1,21 +1,16 @@
 //! The slots of each expert as lists in device memory: sorted, counted, limited, sent to owners. Nothing of their number comes
 //! to the host.
 
-use fathom_tensor::{DType, Tensor};
+use fathom_tensor::{DType, MOST_EXPERTS, SUM_CHUNK, Tensor};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::table::lists as entries;
 
-/// Most experts of a layer, and most owners of experts.
-pub const MOST_EXPERTS: usize = 1024;
-
 /// Entries of a tile of a grouped product.
 pub(super) const TILE: usize = 64;
 /// A step of a product of 16-bit operands: a chunk's slots of an expert are whole steps, so cuts change no bit.
 const STEP: usize = 16;
-/// Tokens of a chunk.
-const CHUNK: usize = 128;
 
 /// Lists of slots, tokens ascending; all addresses are of i32.
 pub(super) struct Lists {
@@ -58,9 +53,9 @@ impl Lists {
         Lists::new(index.len(), lists, part, [1, whole], at)
     }
 
-    /// Lists in which what a chunk of 128 tokens has of an expert is filled up to whole steps.
+    /// Lists in which what a chunk of [`SUM_CHUNK`] tokens has of an expert is filled up to whole steps.
     pub fn by_chunks(index: &Tensor, lists: usize, at: u64) -> Lists {
-        Lists::new(index.len(), lists, CHUNK * index.cols(), [STEP, 1], at)
+        Lists::new(index.len(), lists, SUM_CHUNK * index.cols(), [STEP, 1], at)
     }
 
     fn new(n: usize, lists: usize, part: usize, [pad, whole]: [usize; 2], at: u64) -> Lists {
@@ -119,7 +114,7 @@ fn set(list: u64, n: usize, value: i32) -> Launch {
 /// Bytes of workspace of a grouped product (or of its weight's gradient): lists of slots, nothing of the operands.
 pub fn grouped_scratch_bytes(tokens: usize, slots: usize, experts: usize, weight: bool) -> u64 {
     let n = tokens * slots;
-    let (part, pad) = if weight { (CHUNK * slots, STEP) } else { (plain_part(n), 1) };
+    let (part, pad) = if weight { (SUM_CHUNK * slots, STEP) } else { (plain_part(n), 1) };
     Lists::new(n, experts, part, [pad, 1], 0).end()
 }
 

@@ -36,7 +36,7 @@ pub use experts::{
 pub use gemm::matmul;
 pub(crate) use group::{Grouped, groups_matmul, groups_weight};
 pub use launch::{Args, Grid, Launch, Scratch};
-pub use lists::{MOST_EXPERTS, balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
+pub use lists::{balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
 pub use loss::cross_entropy;
 pub use narrow::{Coded, coded, largest, narrow, narrow_matmul, narrowed};
 pub use norm::{norm, norm_backward_input, norm_backward_weight};

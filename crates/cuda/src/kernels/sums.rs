@@ -1,22 +1,20 @@
 //! Sums over rows, over a vector, of squares; and whether all is finite.
 
-use fathom_tensor::{DType, Tensor};
+use fathom_tensor::{DType, SUM_CHUNK, Tensor};
 
 use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect};
 use super::table::sums;
 
-/// Rows of a chunk.
-pub(super) const CHUNK: usize = 128;
 /// Columns of a chunk that one block adds.
 pub(super) const COLUMNS: usize = 128;
 
 /// Cuts rows into rounds of as many chunks as scratch has room for, `width` f32 a chunk: first row and chunks of each.
 pub(super) fn rounds(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
-    let chunks = rows.div_ceil(CHUNK);
+    let chunks = rows.div_ceil(SUM_CHUNK);
     let most = (SCRATCH_BYTES as usize / 4 / width.max(1)).clamp(1, 65_535);
     assert!(width * 4 <= SCRATCH_BYTES as usize, "{width} columns are more than scratch has room for");
-    (0..chunks).step_by(most).map(move |chunk| (chunk * CHUNK, most.min(chunks - chunk)))
+    (0..chunks).step_by(most).map(move |chunk| (chunk * SUM_CHUNK, most.min(chunks - chunk)))
 }
 
 /// `to [at .. at + cols] +=` the sums of chunks, which begin at `from` and lie `stride` f32 apart.
@@ -25,7 +23,7 @@ pub(super) fn add_chunks(to: u64, from: u64, cols: usize, chunks: usize, stride:
     Launch::new(sums::add_chunks, cols.div_ceil(256), args)
 }
 
-/// `dbias += sum over rows of dy`, in ascending chunks of 128 rows.
+/// `dbias += sum over rows of dy`, in ascending chunks of [`SUM_CHUNK`] rows.
 #[track_caller]
 pub fn bias_backward(dy: &Tensor, dbias: &Tensor, scratch: Scratch) -> Vec<Launch> {
     let [rows, cols] = dy.shape();
@@ -40,7 +38,7 @@ pub fn bias_backward(dy: &Tensor, dbias: &Tensor, scratch: Scratch) -> Vec<Launc
     rounds(rows, cols).flat_map(round).collect()
 }
 
-/// `out += sum(x)` in chunks of 128 columns, ascending.
+/// `out += sum(x)` in chunks of [`SUM_CHUNK`] columns, ascending.
 #[track_caller]
 pub fn sum(x: &Tensor, out: &Tensor) -> Launch {
     let args = Args::new().plain(x, DType::F32).plain_out(out, DType::F32).long(x.len());

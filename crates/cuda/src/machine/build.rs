@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fathom_tensor::{Profile, gpu};
+use fathom_tensor::{Hardware, Profile, gpu};
 
 use super::Cuda;
 use super::taken::Taken;
@@ -22,6 +22,7 @@ pub fn profile(facts: &Facts) -> Profile {
     let (major, minor) = facts.capability;
     let other = Profile {
         name: lower.replace(' ', "-"),
+        hardware: Hardware::Graphics,
         granule: gpu::GRANULE,
         host_bytes: None,
         rates: None,
@@ -220,7 +221,8 @@ mod tests {
             for weight in [false, true] {
                 let (input, output) = (DType::Bf16, DType::F32);
                 let op = OpDesc::Grouped { tokens, slots, inner: 64, out: 64, input, output, weight };
-                let taken = kernels::grouped_scratch_bytes(tokens, slots, kernels::MOST_EXPERTS, weight);
+                let taken =
+                    kernels::grouped_scratch_bytes(tokens, slots, fathom_tensor::MOST_EXPERTS, weight);
                 assert!(sheet.workspace(&op) >= taken, "{op:?} takes {taken}");
             }
         }

@@ -130,7 +130,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     assert_eq!(download(device, grads.get(ids[0]).unwrap()), found.dw);
     drop((dx, again));
     let usage = device.pool.usage();
-    assert_eq!(usage.by_category[Category::Activations as usize], 0, "{case:?}: activations are left");
+    assert_eq!(usage.by_category[Category::Activations], 0, "{case:?}: activations are left");
     (found, usage, counted)
 }
 

@@ -205,7 +205,7 @@ fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: b
     grads.settle(device);
     let dw = grads.iter().map(|(_, grad)| download(device, grad)).collect();
     let usage = device.pool.usage();
-    assert_eq!(usage.by_category[Category::Activations as usize], 0, "{}: activations are left", case.what);
-    assert_eq!(usage.by_category[Category::Workspace as usize], 0, "{}: workspace is left", case.what);
+    assert_eq!(usage.by_category[Category::Activations], 0, "{}: activations are left", case.what);
+    assert_eq!(usage.by_category[Category::Workspace], 0, "{}: workspace is left", case.what);
     (Results { y: found, dx, dw }, usage)
 }

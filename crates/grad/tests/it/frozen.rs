@@ -45,7 +45,7 @@ fn check(setup: &Setup, case: &Case, expected: &Outcome) {
         assert_eq!(stack.grads.get(id).is_some(), (case.trained)(&param.name), "{at}: {}", param.name);
         bytes += stack.grads.get(id).map_or(0, |grad| stack.device.pool.charge(grad.bytes()));
     }
-    assert_eq!(found.usage.by_category[Category::Grads as usize], bytes, "{at}");
+    assert_eq!(found.usage.by_category[Category::Grads], bytes, "{at}");
     for (name, grad) in &found.grads {
         let expected = expected.grads.iter().find(|(other, _)| other == name);
         assert!(expected.is_some_and(|(_, expected)| grad == expected), "{at}: gradient of {name}");
@@ -98,7 +98,7 @@ fn frozen_layers_keep_nothing_for_the_backward_pass() {
     let activations = |trained: &dyn Fn(&str) -> bool| {
         let mut stack = setup.build(trained);
         stack.accumulate(&whole(&[2048]), &[2048]);
-        stack.outcome().usage.peak_by_category[Category::Activations as usize]
+        stack.outcome().usage.peak_by_category[Category::Activations]
     };
     let [all, last, none] = [
         activations(&|_| true),

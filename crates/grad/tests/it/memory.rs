@@ -44,7 +44,7 @@ fn a_step_leaves_nothing() {
     for setup in setups() {
         let mut stack = setup.build(&|_| true);
         let before = stack.device.pool.usage().by_category;
-        assert_eq!(before[Category::Activations as usize] + before[Category::Workspace as usize], 0);
+        assert_eq!(before[Category::Activations] + before[Category::Workspace], 0);
         for _ in 0..2 {
             stack.step(&whole(&DOCS), &DOCS);
             assert_eq!(

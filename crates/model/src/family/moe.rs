@@ -1,5 +1,6 @@
 //! What the configurations of families with experts share.
 
+use fathom_tensor::MOST_EXPERTS;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
@@ -29,9 +30,6 @@ pub(super) fn read(
     moe.routing.normalise = false;
     Ok(moe)
 }
-
-/// What machines support.
-const MOST_EXPERTS: usize = 1024;
 
 /// The layers that `mlp_only_layers` and `decoder_sparse_step` (Qwen) leave without experts.
 pub(super) fn read_dense_layers(c: &Config<'_>, num_layers: usize) -> Result<Vec<usize>> {

@@ -2,9 +2,8 @@
 
 use super::{GRANULE, MATMUL_SCRATCH};
 use crate::profile::OpDesc;
+use crate::{MOST_EXPERTS, SUM_CHUNK};
 
-/// Most experts that lists of slots are made for.
-const MOST_EXPERTS: usize = 1024;
 /// Where a library multiplies, an expert's list is filled up to a multiple of this: every size is whole pieces of 16 bytes then.
 pub const GROUP_ROWS: usize = 8;
 /// Operands and results that lie side by side for a library at a time.
@@ -13,12 +12,15 @@ const GATHERED: u64 = 128 << 20;
 const TABLES: u64 = (3 * 8 + 6 * 4) * MOST_EXPERTS as u64 + 32;
 
 /// Lists of the slots of each expert, in i32: counts by block, beginnings, and the slots in order; for the gradient of the
-/// weights, what a chunk of 128 tokens has of an expert is filled up to 16.
+/// weights, what a chunk of [`SUM_CHUNK`] tokens has of an expert is filled up to 16.
 fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
     let all = tokens * slots;
     let (blocks, filled) = match weight {
         false => (256, 0),
-        true => (tokens.div_ceil(128), 15 * tokens.div_ceil(128) * MOST_EXPERTS.min(128 * slots)),
+        true => {
+            let chunks = tokens.div_ceil(SUM_CHUNK);
+            (chunks, 15 * chunks * MOST_EXPERTS.min(SUM_CHUNK * slots))
+        }
     };
     4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
 }

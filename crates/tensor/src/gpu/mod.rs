@@ -20,7 +20,7 @@
 mod attention;
 mod experts;
 
-use crate::profile::{OpDesc, Portions, Profile, Rates};
+use crate::profile::{Hardware, OpDesc, Portions, Profile, Rates};
 use crate::{Fabric, Line};
 
 pub use attention::{AttentionParts, AttentionScratch, attention_list};
@@ -136,6 +136,7 @@ impl Figures {
         };
         Profile {
             name: name.to_string(),
+            hardware: Hardware::Graphics,
             granule: GRANULE,
             threads: self.multiprocessors,
             isa: self.isa.to_string(),

@@ -1,7 +1,7 @@
 //! Where a real step took other memory than its plan.
 
 use fathom_base::human;
-use fathom_tensor::{Category, Usage};
+use fathom_tensor::Usage;
 
 /// What a step took beside what was planned, in a sentence that names the category that differs most; `None` if the
 /// peak is the planned one.
@@ -9,9 +9,10 @@ pub fn drift(planned: &Usage, found: &Usage) -> Option<String> {
     if planned.peak_live == found.peak_live {
         return None;
     }
-    let pairs = planned.peak_by_category.iter().zip(found.peak_by_category);
-    let (category, (planned_bytes, found_bytes)) =
-        Category::ALL.iter().zip(pairs).max_by_key(|(_, (planned, found))| planned.abs_diff(*found))?;
+    let pairs =
+        planned.peak_by_category.iter().map(|(at, planned)| (at, planned, found.peak_by_category[at]));
+    let (category, planned_bytes, found_bytes) =
+        pairs.max_by_key(|(_, planned, found)| planned.abs_diff(*found))?;
     Some(format!(
         "the first step's peak is {} in {} and the plan said {} in {}; it drifted most in {}: {} instead of {}",
         human::grouped(found.peak_live),
@@ -20,24 +21,26 @@ pub fn drift(planned: &Usage, found: &Usage) -> Option<String> {
         planned.peak_op,
         category.name(),
         human::grouped(found_bytes),
-        human::grouped(*planned_bytes),
+        human::grouped(planned_bytes),
     ))
 }
 
 #[cfg(test)]
 mod tests {
+    use fathom_tensor::Category;
+
     use super::*;
 
     #[test]
     fn names_the_category() {
         let mut planned = Usage { peak_live: 300, peak_op: "attention".into(), ..Usage::default() };
-        planned.peak_by_category[Category::Params as usize] = 100;
-        planned.peak_by_category[Category::Activations as usize] = 200;
+        planned.peak_by_category[Category::Params] = 100;
+        planned.peak_by_category[Category::Activations] = 200;
         assert_eq!(drift(&planned, &planned), None);
         let mut found = planned.clone();
         found.peak_live = 350;
-        found.peak_by_category[Category::Activations as usize] = 240;
-        found.peak_by_category[Category::Workspace as usize] = 10;
+        found.peak_by_category[Category::Activations] = 240;
+        found.peak_by_category[Category::Workspace] = 10;
         assert!(drift(&planned, &found).unwrap().contains("most in activations: 240 instead of 200"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fathom_tensor::{Category, Label};
+use fathom_tensor::{Label, SUM_CHUNK};
 
 use super::Draft;
 use crate::error::Result;
@@ -26,26 +26,22 @@ impl Draft<'_> {
     pub fn growth(&self, how: &InStep) -> Result<Growth> {
         let long = self.workload()?;
         // Whole chunks of addition, so that no granule of rounding is counted as growth.
-        let half = (self.recipe.stage[self.index].seq_tokens / 2).next_multiple_of(128);
+        let half = (self.recipe.stage[self.index].seq_tokens / 2).next_multiple_of(SUM_CHUNK);
         let shorter = self.with_tokens(half);
         let short = shorter.workload()?;
         let tokens = long.tokens as f64 - short.tokens as f64;
         let mut rows = BTreeMap::<String, i64>::new();
-        let mut totals = [0i64; Category::ALL.len()];
         for (mut work, sign) in [(long, 1), (short, -1)] {
             work.how.places = how.places.clone();
             let (plan, marks) = work.run(true);
-            for (total, bytes) in totals.iter_mut().zip(plan.usage.peak_by_category) {
-                *total += sign * bytes as i64;
+            // What was made before the recorded step, staging buffers say, goes by its category.
+            for (category, bytes) in plan.usage.peak_by_category.iter() {
+                *rows.entry(category.name().to_string()).or_default() += sign * bytes as i64;
             }
             for (label, bytes) in fathom_tensor::live_at_peak(&marks) {
                 *rows.entry(name(&label)).or_default() += sign * bytes as i64;
-                totals[label.category as usize] -= sign * bytes as i64;
+                *rows.entry(label.category.name().to_string()).or_default() -= sign * bytes as i64;
             }
-        }
-        // Made before the recorded step: staging buffers, say.
-        for (category, rest) in Category::ALL.iter().zip(totals) {
-            *rows.entry(category.name().to_string()).or_default() += rest;
         }
         let mut by_name: Vec<(String, f64)> = rows
             .into_iter()

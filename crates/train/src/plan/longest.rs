@@ -1,11 +1,11 @@
 //! The longest sequence that fits.
 
+use fathom_tensor::SUM_CHUNK;
+
 use super::{Budgets, Draft, Plan, Settled};
 use crate::error::Result;
 use crate::recipe::Memory;
 
-/// Sums over tokens run in chunks of this many.
-const CHUNK: usize = 128;
 /// No answer is longer: FLOPs of one operation are counted in 64 bits.
 const MOST: usize = 1 << 24;
 /// The answer is exact to this share of itself.
@@ -83,17 +83,17 @@ impl Draft<'_> {
 }
 
 fn chunks(tokens: f64) -> usize {
-    (tokens / CHUNK as f64) as usize * CHUNK
+    (tokens / SUM_CHUNK as f64) as usize * SUM_CHUNK
 }
 
-/// The largest multiple of [`CHUNK`] whose excess is not positive, between a length that fits and one that does not.
+/// The largest multiple of [`SUM_CHUNK`] whose excess is not positive, between a length that fits and one that does not.
 fn search(start: usize, excess: &dyn Fn(usize) -> f64) -> Option<usize> {
-    let start = chunks(start as f64).clamp(CHUNK, MOST);
+    let start = chunks(start as f64).clamp(SUM_CHUNK, MOST);
     let (mut low, mut high) = ((start, excess(start)), (start, f64::INFINITY));
     if low.1 > 0.0 {
         high = low;
-        low = (CHUNK, excess(CHUNK));
-        if low.1 > 0.0 || start == CHUNK {
+        low = (SUM_CHUNK, excess(SUM_CHUNK));
+        if low.1 > 0.0 || start == SUM_CHUNK {
             return None;
         }
     } else {
@@ -111,7 +111,7 @@ fn search(start: usize, excess: &dyn Fn(usize) -> f64) -> Option<usize> {
             low = (tokens, at);
         }
     }
-    while high.0 - low.0 > CHUNK.max(low.0 / EXACT) {
+    while high.0 - low.0 > SUM_CHUNK.max(low.0 / EXACT) {
         // Where the line between both crosses zero, moved a little so that both ends come closer.
         let middle = (low.0 + high.0) as f64 / 2.0;
         let share = -low.1 / (high.1 - low.1);
@@ -122,7 +122,7 @@ fn search(start: usize, excess: &dyn Fn(usize) -> f64) -> Option<usize> {
         } else {
             middle
         };
-        let tokens = chunks(aim).clamp(low.0 + CHUNK, high.0 - CHUNK);
+        let tokens = chunks(aim).clamp(low.0 + SUM_CHUNK, high.0 - SUM_CHUNK);
         let at = excess(tokens);
         if at > 0.0 { high = (tokens, at) } else { low = (tokens, at) }
     }
@@ -148,9 +148,9 @@ mod tests {
             calls.set(0);
             let excess = line(1e7, 700.0, budget);
             let found = search(start, &excess).unwrap();
-            let best = (((budget - 1e7) / 700.0) as usize / 4096 + 1) * 4096 - CHUNK;
+            let best = (((budget - 1e7) / 700.0) as usize / 4096 + 1) * 4096 - SUM_CHUNK;
             assert!(
-                found <= best && best - found <= CHUNK.max(found / EXACT),
+                found <= best && best - found <= SUM_CHUNK.max(found / EXACT),
                 "{start} {budget}: {found} {best}"
             );
             assert!(calls.get() < 30, "{}", calls.get());

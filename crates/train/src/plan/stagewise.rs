@@ -56,7 +56,7 @@ impl End {
         let [one, two] = [plans[0].lane.as_deref()?, plans[1].lane.as_deref()?];
         let grow =
             |figure: &dyn Fn(&Plan, &Lane) -> f64| Growth::of(figure(&plans[0], one), figure(&plans[1], two));
-        let activations = |plan: &Plan| plan.usage.peak_by_category[Category::Activations as usize] as f64;
+        let activations = |plan: &Plan| plan.usage.peak_by_category[Category::Activations] as f64;
         let kept = (activations(&plans[1]) - activations(&plans[0])).max(0.0) / holds.max(1) as f64;
         Some(End {
             before: grow(&|_, lane| lane.before_s),

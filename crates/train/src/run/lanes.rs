@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_tensor::{Category, DType};
+use fathom_tensor::{Category, DType, Hardware};
 
 use super::{Run, Running};
 use crate::error::Result;
@@ -26,7 +26,8 @@ impl Run<'_> {
     /// their work is done, so nothing is timed there.
     pub(super) fn time_passes(&mut self, begun: Instant) {
         let device = &self.trainer.device;
-        let timed = device.mesh.grid().ranks() > 1 && device.machine.profile().name == "cpu";
+        let timed =
+            device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor;
         self.trainer.watch = timed.then_some(begun);
     }
 

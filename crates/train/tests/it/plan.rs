@@ -68,8 +68,7 @@ fn beyond_state(layers: usize, tokens: usize) -> u64 {
     let places = Places::linear().offload(&["all".to_owned()], Place::Disk).unwrap();
     let plan = planned(places.with_tiles(Some(2048)).with_head_groups(8), layers, tokens);
     let state = [Category::Params, Category::Grads, Category::Optimizer];
-    plan.usage.peak_live
-        - state.map(|category| plan.usage.peak_by_category[category as usize]).iter().sum::<u64>()
+    plan.usage.peak_live - state.map(|category| plan.usage.peak_by_category[category]).iter().sum::<u64>()
 }
 
 #[test]

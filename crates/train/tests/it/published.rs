@@ -90,8 +90,7 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
 }
 
 fn without_state(plan: &Plan) -> f64 {
-    let state =
-        [Category::Params, Category::Grads].map(|category| plan.usage.peak_by_category[category as usize]);
+    let state = [Category::Params, Category::Grads].map(|category| plan.usage.peak_by_category[category]);
     (plan.usage.peak_live - state.iter().sum::<u64>()) as f64 * 1e-9
 }
 

@@ -25,7 +25,7 @@ impl Emulated {
         let memory = Cpu::new(1, None);
         let workspace = |_: &Profile, op: &OpDesc| match *op {
             OpDesc::Grouped { tokens, slots, weight, .. } => {
-                kernels::grouped_scratch_bytes(tokens, slots, kernels::MOST_EXPERTS, weight)
+                kernels::grouped_scratch_bytes(tokens, slots, fathom_tensor::MOST_EXPERTS, weight)
             }
             OpDesc::Narrow { .. } => gpu::NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
             _ => kernels::attention_scratch_bytes(op),

@@ -11,7 +11,7 @@ fn slow(folder: &tempfile::TempDir) -> Options {
 }
 
 fn live(device: &Device) -> u64 {
-    device.pool.usage().by_category[Category::Activations as usize]
+    device.pool.usage().by_category[Category::Activations]
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_buffer_can_come_back_from_its_write() {
         buffer = spill.read(stored, buffer).unwrap().retire().unwrap();
         assert_eq!(bytes(&device, &buffer), pattern(seed as u64, buffer.bytes()));
     }
-    assert_eq!(device.pool.usage().peak_by_category[Category::Optimizer as usize], device.pool.charge(80000));
+    assert_eq!(device.pool.usage().peak_by_category[Category::Optimizer], device.pool.charge(80000));
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn a_plan_touches_no_folder() {
     let device = machine::meta(BUDGET);
     let spill = Spill::open(&device, &Options::new("/no/such/folder", u64::MAX)).unwrap();
     assert_eq!(spill.access(), &Access::Nowhere);
-    let staged = device.pool.usage().by_category[Category::Staging as usize];
+    let staged = device.pool.usage().by_category[Category::Staging];
     assert_eq!(staged, 4 * ((4 << 20) + 3 * 4096));
     let back = round_trip(&device, &spill, filled(&device, 0, [1000, 1000], DType::F32), Codec::AsIs);
     assert_eq!((back.shape(), spill.stats().peak_reserved_bytes), ([1000, 1000], 4001792));
