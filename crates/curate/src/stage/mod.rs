@@ -98,10 +98,12 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
     }
 }
 
-/// What is said of a value that cannot be; `nothing` and `empty` are values that were never set.
+/// What is said of a value that cannot be; `nothing` and `empty` are values that were never set, `hidden` one that a saved
+/// recipe does not show.
 fn refusal(found: &str, advice: &str) -> String {
     match found {
         "nothing" | "empty" => format!("it is not set; {advice}"),
+        "hidden" => format!("it is not in this file, since it is secret; {advice}"),
         found => format!("{found} cannot be; {advice}"),
     }
 }

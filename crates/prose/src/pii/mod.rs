@@ -71,7 +71,7 @@ impl Pii {
         if options.salt == PiiOptions::HIDDEN_SALT {
             return Err(refused(
                 "salt",
-                "not in this file, since it is secret",
+                "hidden",
                 "give the same text again behind the file, as stage.NAME.salt=...",
             ));
         }

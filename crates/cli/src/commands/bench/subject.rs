@@ -8,10 +8,14 @@ use fathom_model::{Init, Model, initialise};
 use fathom_tensor::{Category, Device, Profile};
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
-use fathom_train::{Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, open_state_disk};
+use fathom_train::{
+    Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, check_places, open_state_disk,
+    stage,
+};
 
 use super::random::Random;
-use crate::commands::{places, plan};
+use crate::commands::plan;
+use crate::device::Place;
 use crate::library::{LIBRARY, layers, load};
 use crate::{choices, device};
 
@@ -54,7 +58,9 @@ pub fn draft<'a>(
     index: usize,
     rank: usize,
 ) -> Draft<'a> {
-    let budgets = plan::budgets(recipe, profile, memory);
+    // The memory is the rank's own already.
+    let disk = stage::ranks(recipe, index).map_or(1, |ranks| ranks.grid.ranks());
+    let budgets = plan::budgets(recipe, profile, memory, Place { disk, ..Place::ALONE });
     let machine = &recipe.machine;
     let files = machine.spill.is_some()
         || machine.disk_bytes.is_some()
@@ -93,7 +99,7 @@ impl Subject {
         first: impl FnOnce(&Workload<'_>) -> Result<()>,
     ) -> Result<Subject> {
         let (profile, specs) = (device.machine.profile(), plan::specs(recipe)?);
-        places::check(recipe, &specs, profile)?;
+        check_places(recipe, &specs, profile)?;
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
         let mut draft = draft((profile, memory), &specs[index], recipe, index, rank);
         // A device has more memory than a pool of it may use.
