@@ -78,10 +78,9 @@ fn stub() -> Result<PathBuf, String> {
         .arg("-ldl")
         .output()
         .map_err(|error| format!("cannot run cc: {error}"))?;
-    match output.status.success() {
-        true => Ok(folder),
-        false => {
-            Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("cc fails").to_string())
-        }
+    if output.status.success() {
+        Ok(folder)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("cc fails").to_string())
     }
 }

@@ -61,11 +61,10 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
 
 fn build() -> Result<PathBuf, String> {
     let status = Command::new("cargo").args(["build", "--release", "--bin", "fathom"]).status();
-    match status.map_err(|error| error.to_string())?.success() {
-        true => Ok(std::env::var_os("CARGO_TARGET_DIR")
-            .map_or("target".into(), PathBuf::from)
-            .join("release/fathom")),
-        false => Err("fathom does not build".to_string()),
+    if status.map_err(|error| error.to_string())?.success() {
+        Ok(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from).join("release/fathom"))
+    } else {
+        Err("fathom does not build".to_string())
     }
 }
 

@@ -66,9 +66,10 @@ struct Job<'a> {
 
 /// Runs a recipe to its end, or until `stop` is set.
 pub fn run(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &Crew) -> Result<Outcome> {
-    match crew.is_first() {
-        true => crew.lead(|| lead(loaded, command, stop, crew)),
-        false => ranks::follow_first(&loaded.value, stop, crew),
+    if crew.is_first() {
+        crew.lead(|| lead(loaded, command, stop, crew))
+    } else {
+        ranks::follow_first(&loaded.value, stop, crew)
     }
 }
 
@@ -115,9 +116,10 @@ impl Job<'_> {
 
     /// The report of a run that was killed between its last event and its page.
     fn page_if_missing(&self) -> Result<()> {
-        match self.page().exists() {
-            true => Ok(()),
-            false => commands::report::write(&self.folder, &self.page()).map(drop),
+        if self.page().exists() {
+            Ok(())
+        } else {
+            commands::report::write(&self.folder, &self.page()).map(drop)
         }
     }
 

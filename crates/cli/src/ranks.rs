@@ -78,9 +78,10 @@ pub fn follow_first(recipe: &Recipe, stop: &AtomicBool, crew: &Crew) -> Result<O
         let (folder, data) = (&recipe.run.out, recipe.run.out.join("data"));
         let seen = || format!("{}: every machine has to see the run's folder", folder.display());
         let vocab = Tokenizer::from_dir(tokenizer_dir(&data)).with_context(seen)?.vocab_size();
-        let store = match needs_corpus(recipe) {
-            true => Some(Arc::new(Store::open(store_prefix(&data)).with_context(seen)?)),
-            false => None,
+        let store = if needs_corpus(recipe) {
+            Some(Arc::new(Store::open(store_prefix(&data)).with_context(seen)?))
+        } else {
+            None
         };
         let stores = &Stores::open(recipe, store, vocab)?;
         // The first rank alone decides what takes how long.

@@ -55,9 +55,10 @@ impl Dd {
 
     /// Seconds of one pass.
     fn run(&self, write: bool) -> Result<f64> {
-        let ends = match write {
-            true => [format!("if={}", self.source.display()), format!("of={}", self.file.display())],
-            false => [format!("if={}", self.file.display()), "of=/dev/null".to_string()],
+        let ends = if write {
+            [format!("if={}", self.source.display()), format!("of={}", self.file.display())]
+        } else {
+            [format!("if={}", self.file.display()), "of=/dev/null".to_string()]
         };
         let flags: &[&str] = if write { &["oflag=direct", "conv=notrunc"] } else { &["iflag=direct"] };
         let began = Instant::now();

@@ -12,9 +12,10 @@ fn main() -> Result<(), Error> {
     let paths: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
-    let input = match paths.is_empty() {
-        true => Input::Default { roots: default_roots(&home), fallback: Some(PathBuf::from(".")) },
-        false => Input::Paths(paths),
+    let input = if paths.is_empty() {
+        Input::Default { roots: default_roots(&home), fallback: Some(PathBuf::from(".")) }
+    } else {
+        Input::Paths(paths)
     };
     let spec = CorpusSpec { max_bytes: megabytes * 1_000_000, ..CorpusSpec::new(input, out) };
     let report = build(&spec, &mut |_| ())?;

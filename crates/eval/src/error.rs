@@ -28,8 +28,9 @@ pub enum Error {
 /// The losses of `ids[1..]`, with their number checked.
 pub(crate) fn losses(model: &mut dyn fathom_base::Score, ids: &[u32]) -> Result<Vec<f64>> {
     let losses = model.losses(ids)?;
-    match losses.len() + 1 == ids.len().max(1) {
-        true => Ok(losses),
-        false => Err(Error::WrongCount { got: losses.len(), tokens: ids.len() }),
+    if losses.len() + 1 == ids.len().max(1) {
+        Ok(losses)
+    } else {
+        Err(Error::WrongCount { got: losses.len(), tokens: ids.len() })
     }
 }

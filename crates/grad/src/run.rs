@@ -230,10 +230,11 @@ impl Runner<'_, '_> {
             self.run(body);
             self.tile = None;
         };
-        match every {
+        if every {
             // What tiles leave for later is in memory at once.
-            true => tiles::all(tokens, tile_rows).for_each(work),
-            false => tiles::each(device, counters, tokens, tile_rows, work),
+            tiles::all(tokens, tile_rows).for_each(work)
+        } else {
+            tiles::each(device, counters, tokens, tile_rows, work)
         }
         self.exec.rows = 0..tokens;
     }

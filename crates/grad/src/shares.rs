@@ -124,9 +124,10 @@ impl Shares {
     /// whole state equal parts, which then go round.
     pub(crate) fn summed(&self, id: ParamId, len: usize) -> Vec<Range<usize>> {
         let members = self.group(id).size();
-        match self.whole {
-            true => (0..members).map(|member| share(len, members, member)).collect(),
-            false => self.params[id.index()].ranges.clone(),
+        if self.whole {
+            (0..members).map(|member| share(len, members, member)).collect()
+        } else {
+            self.params[id.index()].ranges.clone()
         }
     }
 

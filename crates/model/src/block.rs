@@ -159,9 +159,10 @@ fn ffn(cx: &mut Ctx<'_>, s: &Spec, p: &FfnParams, h_td: Val) -> Val {
 /// One MLP for all tokens.
 pub(crate) fn mlp(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 3], p: &DenseParams, h_td: Val) -> Val {
     let u_tf = cx.column_parallel(names[0], h_td, p.up.weight, p.up.bias);
-    let m_tf = match s.mlp.gated {
-        true => cx.gate(names[1], s.mlp.activation, u_tf),
-        false => cx.activate(names[1], s.mlp.activation, u_tf),
+    let m_tf = if s.mlp.gated {
+        cx.gate(names[1], s.mlp.activation, u_tf)
+    } else {
+        cx.activate(names[1], s.mlp.activation, u_tf)
     };
     cx.row_parallel(names[2], m_tf, p.down.weight, p.down.bias)
 }

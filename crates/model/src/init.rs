@@ -74,10 +74,7 @@ fn begins(model: &Model, params: &Params, init: Init) -> Vec<Begin> {
             let key = mix(mix(init.seed) ^ u64::from(held.number));
             Values::Normal { deviation: init.deviation / ends, key }
         };
-        let runs = match held.shard.is_parted() {
-            true => held.shard.runs(),
-            false => vec![(0, 0, param.value.len())],
-        };
+        let runs = if held.shard.is_parted() { held.shard.runs() } else { vec![(0, 0, param.value.len())] };
         Begin { values, runs }
     };
     params.iter().map(begin).collect()

@@ -96,10 +96,11 @@ impl Declare<'_> {
         let mut holding = Holding::of(number, shape, cut, self.portion);
         holding.partial |= partial && self.portion.tp > 1;
         let [rows, cols] = holding.shard.local();
-        let value = match trainable || !self.portion.parted {
-            true => self.params.room(self.device, [rows, cols], dtype, self.layer),
+        let value = if trainable || !self.portion.parted {
+            self.params.room(self.device, [rows, cols], dtype, self.layer)
+        } else {
             // What no update changes is small and stays.
-            false => self.device.empty(rows, cols, dtype, Category::Params).into(),
+            self.device.empty(rows, cols, dtype, Category::Params).into()
         };
         self.holdings.push(holding);
         self.params.push(Param { name, value, decays, trainable })
@@ -257,9 +258,10 @@ impl Declare<'_> {
     /// The way into all experts, on top of each other; parts of a transposed one are pairs of gate and up.
     fn expert_up(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
         let halves = [m.ffn; 2];
-        let (rows, cols, inside) = match m.transposed {
-            true => (s.hidden, 2 * m.ffn, Inside::Cols),
-            false => (2 * m.ffn, s.hidden, Inside::Rows(&halves)),
+        let (rows, cols, inside) = if m.transposed {
+            (s.hidden, 2 * m.ffn, Inside::Cols)
+        } else {
+            (2 * m.ffn, s.hidden, Inside::Rows(&halves))
         };
         let cut = Cut::Experts(m.experts, inside);
         let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);
@@ -273,9 +275,10 @@ impl Declare<'_> {
     /// The way out of them: ranks that share an expert make terms of a sum, to which one of them adds the bias.
     fn expert_down(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
         let all = [m.ffn];
-        let (rows, cols, inside) = match m.transposed {
-            true => (m.ffn, s.hidden, Inside::Rows(&all)),
-            false => (s.hidden, m.ffn, Inside::Cols),
+        let (rows, cols, inside) = if m.transposed {
+            (m.ffn, s.hidden, Inside::Rows(&all))
+        } else {
+            (s.hidden, m.ffn, Inside::Cols)
         };
         let cut = Cut::Experts(m.experts, inside);
         let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);

@@ -29,9 +29,10 @@ impl Patch {
     pub fn rows(&self, rows: Range<usize>) -> Patch {
         let part = rows.start - self.area.rows.start..rows.end - self.area.rows.start;
         let of = |range: &Range<usize>| range.start + part.start..range.start + part.end;
-        let local = match self.transpose || self.vector {
-            true => Area { rows: self.local.rows.clone(), cols: of(&self.local.cols) },
-            false => Area { rows: of(&self.local.rows), cols: self.local.cols.clone() },
+        let local = if self.transpose || self.vector {
+            Area { rows: self.local.rows.clone(), cols: of(&self.local.cols) }
+        } else {
+            Area { rows: of(&self.local.rows), cols: self.local.cols.clone() }
         };
         Patch { area: Area { rows, cols: self.area.cols.clone() }, local, ..self.clone() }
     }
@@ -55,13 +56,12 @@ impl Piece {
         let vector = self.shape.len() == 1;
         let shift =
             |range: &Range<usize>, from: usize, to: usize| range.start - from + to..range.end - from + to;
-        let (rows, cols) = match self.transpose || vector {
-            true => (&local.cols, &local.rows),
-            false => (&local.rows, &local.cols),
-        };
-        let (own_rows, own_cols) = match self.transpose || vector {
-            true => (own.cols.start, own.rows.start),
-            false => (own.rows.start, own.cols.start),
+        let (rows, cols) =
+            if self.transpose || vector { (&local.cols, &local.rows) } else { (&local.rows, &local.cols) };
+        let (own_rows, own_cols) = if self.transpose || vector {
+            (own.cols.start, own.rows.start)
+        } else {
+            (own.rows.start, own.cols.start)
         };
         let area = Area {
             rows: shift(rows, own_rows, self.rows.start),

@@ -44,10 +44,7 @@ impl Piece {
     pub fn part(&self, [all_rows, all_cols]: [usize; 2], rows: Range<usize>) -> [Range<usize>; 2] {
         let start = self.param_row + rows.start - self.rows.start;
         let range = start..start + rows.len();
-        match self.transpose || self.shape.len() == 1 {
-            true => [0..all_rows, range],
-            false => [range, 0..all_cols],
-        }
+        if self.transpose || self.shape.len() == 1 { [0..all_rows, range] } else { [range, 0..all_cols] }
     }
 
     /// Elements of one row that belong to the piece.
@@ -71,12 +68,11 @@ impl Piece {
             if from < to {
                 let part = from - self.param_row..to - self.param_row;
                 let param_row = local + from - held.start;
-                let (rows, cols) = match self.transpose {
-                    true => (shard.cols.clone(), part),
-                    false => {
-                        let rows = self.rows.start + part.start..self.rows.start + part.end;
-                        (rows, if shard.vector { 0..1 } else { shard.cols.clone() })
-                    }
+                let (rows, cols) = if self.transpose {
+                    (shard.cols.clone(), part)
+                } else {
+                    let rows = self.rows.start + part.start..self.rows.start + part.end;
+                    (rows, if shard.vector { 0..1 } else { shard.cols.clone() })
                 };
                 pieces.push(Piece { rows, cols, param_row, ..self.clone() });
             }

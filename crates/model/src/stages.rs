@@ -70,9 +70,10 @@ impl StageLayers {
     pub fn cut(&self, spec: &Spec, stages: usize) -> Vec<Range<usize>> {
         // Plans of shorter models are cut too.
         let fits = !self.given().is_empty() && self.check(spec.layers.len(), stages).is_ok();
-        let counts = match fits {
-            true => self.given().iter().map(|layers| usize::from(*layers)).collect(),
-            false => balanced(spec.layers.len(), stages, head_layers(spec)),
+        let counts = if fits {
+            self.given().iter().map(|layers| usize::from(*layers)).collect()
+        } else {
+            balanced(spec.layers.len(), stages, head_layers(spec))
         };
         let mut end = 0;
         counts

@@ -122,9 +122,10 @@ impl EventFile {
             ("mem/rss_bytes", step.rss_bytes as f64),
         ];
         self.scalars(step.step, wall_s, &scalars)?;
-        match step.expert_load > 0.0 {
-            true => self.scalars(step.step, wall_s, &[("train/expert_load", step.expert_load)]),
-            false => Ok(()),
+        if step.expert_load > 0.0 {
+            self.scalars(step.step, wall_s, &[("train/expert_load", step.expert_load)])
+        } else {
+            Ok(())
         }
     }
 

@@ -67,12 +67,11 @@ impl Fabric {
     pub fn ring(&self, members: &[usize], rank: usize) -> Ring {
         let here = members.iter().filter(|other| self.node_of(**other) == self.node_of(rank)).count();
         let network = here < members.len();
-        let line = match network {
-            false => self.node,
-            true => {
-                let bytes_per_s = (here as f64 * self.network.bytes_per_s).min(self.node.bytes_per_s);
-                Line { bytes_per_s, ..self.network }
-            }
+        let line = if network {
+            let bytes_per_s = (here as f64 * self.network.bytes_per_s).min(self.node.bytes_per_s);
+            Line { bytes_per_s, ..self.network }
+        } else {
+            self.node
         };
         let hops = members.len().next_power_of_two().trailing_zeros();
         Ring { network, line: Line { latency_s: f64::from(hops) * line.latency_s, ..line } }

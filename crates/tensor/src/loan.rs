@@ -16,14 +16,15 @@ impl Span {
     /// The bytes of a tensor; rows without gaps between them are one.
     pub fn of(tensor: &Tensor, start: u64) -> Span {
         let size = tensor.dtype().bytes() as u64;
-        match tensor.is_contiguous() {
-            true => Span { start, rows: 1, row: tensor.bytes(), stride: tensor.bytes() },
-            false => Span {
+        if tensor.is_contiguous() {
+            Span { start, rows: 1, row: tensor.bytes(), stride: tensor.bytes() }
+        } else {
+            Span {
                 start,
                 rows: tensor.rows() as u64,
                 row: tensor.cols() as u64 * size,
                 stride: tensor.stride() as u64 * size,
-            },
+            }
         }
     }
 

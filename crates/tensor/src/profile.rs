@@ -53,10 +53,8 @@ impl Rates {
 
     /// Seconds of attention's arithmetic.
     pub fn attention_s(&self, flops: f64, pairs: f64, backward: bool) -> f64 {
-        let rate = match backward {
-            false => self.attention_forward_flops_per_s,
-            true => self.attention_backward_flops_per_s,
-        };
+        let rate =
+            if backward { self.attention_backward_flops_per_s } else { self.attention_forward_flops_per_s };
         flops / rate + pairs * self.attention_pair_s
     }
 }

@@ -131,13 +131,14 @@ pub enum Error {
 }
 
 fn corrupt_in_words(ranks: &[usize], known: bool) -> String {
-    match known {
-        true => format!(
+    if known {
+        format!(
             "the weights of rank {ranks:?} are not those of the other ranks with the same part of the model: its memory or a link has flipped bits"
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "ranks {ranks:?} should have the same weights and do not; which of them is wrong cannot be told, so the run ends. Resume from the last checkpoint, and test these ranks' memory"
-        ),
+        )
     }
 }
 

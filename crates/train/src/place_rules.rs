@@ -79,17 +79,13 @@ impl Known {
         let names: BTreeSet<&str> = self.movable.iter().map(|(_, name)| *name).collect();
         let names: Vec<&str> = names.into_iter().collect();
         if self.layers(name).next().is_none() {
-            let message = match self.made.iter().any(|(_, made)| speaks_of(name, made)) {
-                true => format!(
+            let message = if self.made.iter().any(|(_, made)| speaks_of(name, made)) {
+                format!(
                     "no backward pass of a block reads `{name}`, so its place changes nothing; rules may speak of {}",
                     names.join(", ")
-                ),
-                false => {
-                    format!(
-                        "no activation is called `{name}`; {}",
-                        suggest_name(name, &names, "the model has")
-                    )
-                }
+                )
+            } else {
+                format!("no activation is called `{name}`; {}", suggest_name(name, &names, "the model has"))
             };
             return Err(("name", message));
         }

@@ -571,12 +571,10 @@ impl Recipe {
                 self.stage[index].name = name;
             }
         }
-        match self.stage.is_empty() {
-            true => Err(Error::Recipe {
-                key: "stage".into(),
-                message: "a run needs at least one [[stage]]".into(),
-            }),
-            false => Ok(()),
+        if self.stage.is_empty() {
+            Err(Error::Recipe { key: "stage".into(), message: "a run needs at least one [[stage]]".into() })
+        } else {
+            Ok(())
         }
     }
 }

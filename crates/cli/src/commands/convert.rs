@@ -58,14 +58,12 @@ fn hugging_face(folder: &Path) -> Result<Found> {
 /// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
 /// run's recipe and the stages that they were trained in.
 fn checkpoint(from: &Path) -> Result<Found> {
-    let (run, folder) = match from.join("state.json").is_file() {
-        true => {
-            let absolute =
-                fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
-            let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
-            (run.with_context(|| format!("{}: not inside a run's folder", from.display()))?, absolute)
-        }
-        false => (from.to_path_buf(), newest(from)?),
+    let (run, folder) = if from.join("state.json").is_file() {
+        let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
+        (run.with_context(|| format!("{}: not inside a run's folder", from.display()))?, absolute)
+    } else {
+        (from.to_path_buf(), newest(from)?)
     };
     let path = run.join("recipe.toml");
     if !path.is_file() {

@@ -14,17 +14,15 @@ pub fn run(left: &Path, right: &Path, json: bool) -> Result<()> {
         diff.names = (left.display().to_string(), right.display().to_string());
     }
     diff.checkpoint = compare_checkpoints(&checkpoints(left), &checkpoints(right))?;
-    match json {
-        true => println!("{}", serde_json::to_string(&diff)?),
-        false => println!("{diff}"),
+    if json {
+        println!("{}", serde_json::to_string(&diff)?)
+    } else {
+        println!("{diff}")
     }
     Ok(())
 }
 
 /// The checkpoints of a run's folder, or of the folder of its log.
 fn checkpoints(run: &Path) -> PathBuf {
-    match run.is_dir() {
-        true => run.join("checkpoints"),
-        false => run.with_file_name("checkpoints"),
-    }
+    if run.is_dir() { run.join("checkpoints") } else { run.with_file_name("checkpoints") }
 }

@@ -65,12 +65,11 @@ pub fn run(args: &Eval) -> Result<()> {
     let limits = EngineLimits { context_tokens: tokens + ANSWER_TOKENS, ..EngineLimits::default() };
     let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
     let figures = measure(args, &mut engine, &tokenizer, &documents, [tokens, context])?;
-    match args.json {
-        true => print_json(&figures, own),
-        false => {
-            print(&figures, context);
-            Ok(())
-        }
+    if args.json {
+        print_json(&figures, own)
+    } else {
+        print(&figures, context);
+        Ok(())
     }
 }
 
@@ -84,9 +83,10 @@ fn measure(
     let [bits_s, position_s, needle_s] =
         SHARES.map(|share| Duration::try_from_secs_f64((args.seconds? * share).max(0.0)).ok());
     let limits = |budget| Limits { documents: usize::MAX, budget };
-    let bits = match documents.is_empty() {
-        true => None,
-        false => Some(bits_per_byte(engine, tokenizer, documents.iter().cloned(), context, &limits(bits_s))?),
+    let bits = if documents.is_empty() {
+        None
+    } else {
+        Some(bits_per_byte(engine, tokenizer, documents.iter().cloned(), context, &limits(bits_s))?)
     };
     // The longest first: they fill most buckets.
     let mut by_length: Vec<&HeldOut> = documents.iter().collect();

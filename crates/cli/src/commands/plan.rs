@@ -70,9 +70,10 @@ fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
             mesh,
             draft,
         };
-        match args.json {
-            true => println!("{}", planned.json()),
-            false => planned.print()?,
+        if args.json {
+            println!("{}", planned.json())
+        } else {
+            planned.print()?
         }
         meshes.extend(planned.mesh);
     }

@@ -75,9 +75,12 @@ fn in_markdown(
 ) -> String {
     let rate =
         |row: &Row| row.plan.tokens_per_s().map_or("-".into(), |rate| human::number(rate / gpus as f64));
-    let peak = |row: &Row| match row.peak_bytes > draft.budgets.memory {
-        true => format!("{}, too much", human::bytes(row.peak_bytes)),
-        false => human::bytes(row.peak_bytes),
+    let peak = |row: &Row| {
+        if row.peak_bytes > draft.budgets.memory {
+            format!("{}, too much", human::bytes(row.peak_bytes))
+        } else {
+            human::bytes(row.peak_bytes)
+        }
     };
     let first = |row: &Row| [short(&row.plan), peak(row), rate(row)];
     let dashes = || ["-"; 3].map(str::to_string);

@@ -83,9 +83,10 @@ fn time(mesh: &MeshPlan) {
         return;
     };
     let waits = mesh.kinds.iter().map(|kind| kind.plan.waits.values().sum::<f64>()).fold(0.0, f64::max);
-    let known = match mesh.has_fabric {
-        true => format!("waiting for messages up to {}", human::seconds(waits)),
-        false => "messages take no time: the profile does not know what connects ranks".to_string(),
+    let known = if mesh.has_fabric {
+        format!("waiting for messages up to {}", human::seconds(waits))
+    } else {
+        "messages take no time: the profile does not know what connects ranks".to_string()
     };
     let bubble = match mesh.ranks.grid.pp {
         1 => String::new(),

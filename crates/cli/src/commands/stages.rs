@@ -12,9 +12,10 @@ const COLUMNS: usize = 110;
 pub fn run(name: Option<&str>, as_json: bool) -> Result<()> {
     let Some(name) = name else {
         for kind in stage_kinds() {
-            match as_json {
-                true => println!("{}", json!({"name": kind.name, "about": kind.about})),
-                false => println!("{:<16} {}", kind.name, kind.about),
+            if as_json {
+                println!("{}", json!({"name": kind.name, "about": kind.about}))
+            } else {
+                println!("{:<16} {}", kind.name, kind.about)
             }
         }
         return Ok(());
@@ -24,9 +25,10 @@ pub fn run(name: Option<&str>, as_json: bool) -> Result<()> {
         bail!("no stage is called `{name}`; {}", suggest_name(name, &names, "there are"));
     };
     let options = kind.options();
-    match as_json {
-        true => println!("{}", json!({"name": kind.name, "about": kind.about, "options": options})),
-        false => print!("{}", stage(kind.name, kind.about, &options)),
+    if as_json {
+        println!("{}", json!({"name": kind.name, "about": kind.about, "options": options}))
+    } else {
+        print!("{}", stage(kind.name, kind.about, &options))
     }
     Ok(())
 }

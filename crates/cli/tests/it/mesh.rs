@@ -43,9 +43,10 @@ fn meshes_compute_what_one_rank_does() {
             let found = train(folder.path(), &format!("{name}{}", optimizer.len()), &sets);
             let apart = |step: usize, at: usize| (found[step][at] / one[step][at] - 1.0).abs();
             let within = |step: usize, bound: f64| (0..2).all(|at| apart(step, at) <= bound);
-            match exact {
-                true => assert_eq!(found, one, "{name}"),
-                false => assert!(within(0, 1e-6) && within(19, 1e-5), "{name}: {found:?} {one:?}"),
+            if exact {
+                assert_eq!(found, one, "{name}")
+            } else {
+                assert!(within(0, 1e-6) && within(19, 1e-5), "{name}: {found:?} {one:?}")
             }
         }
     }

@@ -78,9 +78,10 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         } => {
             let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
             let dtype = elem(dtype);
-            match backward {
-                false => attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices),
-                true => attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices),
+            if backward {
+                attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices)
+            } else {
+                attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices)
             }
         }
     };

@@ -120,9 +120,10 @@ impl Cuda {
         let profile = profile(driver.facts());
         let products = Arc::new(CublasLt::new(gpu::MATMUL_SCRATCH, measures(&driver))?);
         let grouped: std::result::Result<Arc<dyn GroupedProducts>, String> =
-            match by_groups(std::env::var(EXPERTS).ok())? {
-                true => why_no_groups(driver.facts().capability).map(|()| products.clone() as _),
-                false => Err(String::new()),
+            if by_groups(std::env::var(EXPERTS).ok())? {
+                why_no_groups(driver.facts().capability).map(|()| products.clone() as _)
+            } else {
+                Err(String::new())
             };
         let attend = if probe.has(Library::Cudnn) && by_cudnn(std::env::var(ATTENTION).ok())? {
             cudnn(driver.facts())

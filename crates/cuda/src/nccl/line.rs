@@ -153,9 +153,10 @@ impl Line {
         let at = self.memory(&self.first, 1)?;
         // SAFETY: memory of a byte, which lives as long as the stream.
         unsafe {
-            match sends {
-                true => self.carrier.send(at, 1, self.stream)?,
-                false => self.carrier.receive(at, 1, self.stream)?,
+            if sends {
+                self.carrier.send(at, 1, self.stream)?
+            } else {
+                self.carrier.receive(at, 1, self.stream)?
             }
         }
         self.finish()

@@ -139,9 +139,12 @@ impl Nccl {
             return Ok(());
         }
         // SAFETY: NCCL returns texts of its own, or null.
-        let text = |start: *const c_char| match start.is_null() {
-            true => String::new(),
-            false => unsafe { CStr::from_ptr(start) }.to_string_lossy().trim().replace('\n', " "),
+        let text = |start: *const c_char| {
+            if start.is_null() {
+                String::new()
+            } else {
+                unsafe { CStr::from_ptr(start) }.to_string_lossy().trim().replace('\n', " ")
+            }
         };
         // SAFETY: plain questions; NCCL takes null for "of this thread".
         let [name, more] =

@@ -116,15 +116,12 @@ impl Decontaminator {
             self.add_file(set, path, &mut texts)?;
         }
         self.files.extend(files);
-        let advice = match texts.named.is_empty() {
-            true => "choose a file with texts".to_owned(),
-            false => {
-                let names = texts.named.into_iter().collect::<Vec<_>>().join(", ");
-                let path = set.path.display();
-                format!(
-                    "text is in {names}; write {{ path = \"{path}\", fields = [..] }} with those that count"
-                )
-            }
+        let advice = if texts.named.is_empty() {
+            "choose a file with texts".to_owned()
+        } else {
+            let names = texts.named.into_iter().collect::<Vec<_>>().join(", ");
+            let path = set.path.display();
+            format!("text is in {names}; write {{ path = \"{path}\", fields = [..] }} with those that count")
         };
         match texts.counts.iter().position(|&count| count == 0) {
             Some(field) => Err(Error::BadFile {

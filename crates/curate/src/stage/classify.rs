@@ -101,9 +101,10 @@ impl Stage for Classify {
         let beginning = |row| beginning(batch.text(row), self.options.max_chars).to_owned();
         let texts: Vec<String> = (0..batch.rows()).map(beginning).collect();
         // Batches without documents come before the model is open, and have the same columns.
-        let Classified { labels, scores } = match texts.is_empty() {
-            true => Classified { labels: Arc::new([]), scores: Vec::new() },
-            false => self.model.ask(texts)?,
+        let Classified { labels, scores } = if texts.is_empty() {
+            Classified { labels: Arc::new([]), scores: Vec::new() }
+        } else {
+            self.model.ask(texts)?
         };
         let best: Vec<(usize, f32)> = scores.iter().map(|row| best(row)).collect();
         let mut keep = Vec::with_capacity(batch.rows());

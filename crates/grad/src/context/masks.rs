@@ -32,9 +32,10 @@ impl Maker<'_> {
         let slices = q.0.slices(k.0, docs, window);
         let pairs = area::between(docs, q.0, k.0, window);
         // A plan looks at no data.
-        let packed = match self.device.machine.has_data() {
-            true => Packed::of(&slices, &self.rows(q.0), &self.rows(k.0)),
-            false => None,
+        let packed = if self.device.machine.has_data() {
+            Packed::of(&slices, &self.rows(q.0), &self.rows(k.0))
+        } else {
+            None
         };
         Mask { packed, ..mask(self.device, &slices, cap, [q.1, k.1], pairs) }
     }
@@ -65,9 +66,10 @@ impl Maker<'_> {
         let (circle, place, circles) = (index / inner, index % inner, cp / inner);
         let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
         let parts: Vec<Part> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
-        let steps = match self.layout.is_dynamic() {
-            true => self.needed_steps(&parts, circle, own),
-            false => self.whole_steps(&parts, circle, (inner == 1).then_some(own)),
+        let steps = if self.layout.is_dynamic() {
+            self.needed_steps(&parts, circle, own)
+        } else {
+            self.whole_steps(&parts, circle, (inner == 1).then_some(own))
         };
         let (across, around) =
             if inner == 1 || inner == cp { ("cp", "cp") } else { ("cp.inner", "cp.outer") };

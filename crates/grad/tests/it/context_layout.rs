@@ -67,9 +67,10 @@ fn one_document_of_two_chunks_a_rank_is_the_zigzag() {
         let layout = check(std::slice::from_ref(&whole), &cut(tokens, cp, 64, &[]));
         for rank in 0..cp {
             let chunks = [rank, 2 * cp - 1 - rank].map(|chunk| chunk * 64..(chunk + 1) * 64);
-            let zigzag: Vec<Range<usize>> = match rank + 1 == cp {
-                true => std::iter::once(chunks[0].start..chunks[1].end).collect(),
-                false => chunks.to_vec(),
+            let zigzag: Vec<Range<usize>> = if rank + 1 == cp {
+                std::iter::once(chunks[0].start..chunks[1].end).collect()
+            } else {
+                chunks.to_vec()
             };
             assert_eq!(layout.ranges(rank), zigzag);
         }

@@ -201,9 +201,10 @@ impl Model {
 
     fn mlp(&self, cx: &mut Ctx<'_>, p: &Block, h_td: Val) -> Val {
         let u_tf = cx.linear("mlp.up", h_td, p.up.0, p.up.1);
-        let m_tf = match self.variant.plain() {
-            true => cx.activate("mlp.act", Activation::GeluErf, u_tf),
-            false => cx.gate("mlp.act", Activation::Silu, u_tf),
+        let m_tf = if self.variant.plain() {
+            cx.activate("mlp.act", Activation::GeluErf, u_tf)
+        } else {
+            cx.gate("mlp.act", Activation::Silu, u_tf)
         };
         cx.linear("mlp.down", m_tf, p.down.0, p.down.1)
     }

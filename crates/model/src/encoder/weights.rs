@@ -184,9 +184,10 @@ fn block(reader: &Reader<'_>, spec: &EncoderSpec, index: usize, distances: Optio
     let qkv = reader.stacked(&["query", "key", "value"].map(content), d)?;
     let projected = |wanted: bool, part: &str, rows: std::ops::Range<usize>| -> Result<Option<Tensor>> {
         let (Some(table), Some(relative), true) = (distances, spec.relative, wanted) else { return Ok(None) };
-        let through = match relative.shared {
-            true => Dense { weight: qkv.weight.view_rows(rows.clone()), bias: qkv.bias.view_cols(rows) },
-            false => reader.dense(&at(&format!("attention.self.pos_{part}_proj")), d, d)?,
+        let through = if relative.shared {
+            Dense { weight: qkv.weight.view_rows(rows.clone()), bias: qkv.bias.view_cols(rows) }
+        } else {
+            reader.dense(&at(&format!("attention.self.pos_{part}_proj")), d, d)?
         };
         Ok(Some(forward::linear(reader.device, table, &through)))
     };

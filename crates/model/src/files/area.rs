@@ -56,9 +56,10 @@ impl Area {
         let mut at = range.start;
         while at < range.end {
             let (row, col) = (at / width, at % width);
-            let end = match col > 0 || range.end - at < width {
-                true => range.end.min((row + 1) * width),
-                false => range.end / width * width,
+            let end = if col > 0 || range.end - at < width {
+                range.end.min((row + 1) * width)
+            } else {
+                range.end / width * width
             };
             let rows = self.rows.start + row..self.rows.start + (end - 1) / width + 1;
             let cols = match rows.len() {

@@ -136,9 +136,10 @@ pub fn save_hf(
             write_file(&to, &bytes)?;
         }
     }
-    let mut generation = match options.generation.others.is_empty() {
-        true => Map::from_iter([("_from_model_config".to_string(), json!(true))]),
-        false => options.generation.others.clone(),
+    let mut generation = if options.generation.others.is_empty() {
+        Map::from_iter([("_from_model_config".to_string(), json!(true))])
+    } else {
+        options.generation.others.clone()
     };
     generation.extend(ids.into_iter().filter(|(_, value)| !value.is_null()));
     write_file(&folder.join(GENERATION), &pretty(generation))?;

@@ -112,9 +112,10 @@ impl C4 {
             let text = std::fs::read_to_string(path).map_err(|e| Error::read(path, e))?;
             words.extend(text.lines().map(|line| line.trim().to_lowercase()).filter(|line| !line.is_empty()));
         }
-        let bad_words = match words.is_empty() {
-            true => None,
-            false => Some(AhoCorasick::new(&words).map_err(|e| refused(e.to_string(), "shorten the list"))?),
+        let bad_words = if words.is_empty() {
+            None
+        } else {
+            Some(AhoCorasick::new(&words).map_err(|e| refused(e.to_string(), "shorten the list"))?)
         };
         Ok(C4 { options: options.clone(), phrases, bad_words })
     }

@@ -138,9 +138,10 @@ impl CodeFilters {
             let end = source.char_indices().nth(o.xml_header_chars).map_or(source.len(), |(at, _)| at);
             add("xml_header", f64::from(u8::from(source[..end].contains("<?xml version="))), 0.0, 0.0);
         }
-        let letters = match source.is_ascii() {
-            true => source.bytes().filter(u8::is_ascii_alphabetic).count(),
-            false => source.chars().filter(|c| c.is_alphabetic()).count(),
+        let letters = if source.is_ascii() {
+            source.bytes().filter(u8::is_ascii_alphabetic).count()
+        } else {
+            source.chars().filter(|c| c.is_alphabetic()).count()
         };
         add("alpha", letters as f64 / chars, o.alpha, f64::INFINITY);
         if let Some(style) = o.comments.and_then(|style| style.for_file(file.path)) {

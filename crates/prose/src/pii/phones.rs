@@ -83,9 +83,10 @@ impl Line<'_> {
             return count.map(|count| (self.start(at, before.len(), count), count)).ok_or(1);
         }
         let first = at == 0 || self.join(at - 1) == Join::Nothing;
-        let lone = match first {
-            true => stands_behind(before.strip_suffix('(').unwrap_or(before), &[]),
-            false => led || self.join(at - 1) == Join::Loose,
+        let lone = if first {
+            stands_behind(before.strip_suffix('(').unwrap_or(before), &[])
+        } else {
+            led || self.join(at - 1) == Join::Loose
         };
         if !lone {
             return Err(1);

@@ -95,12 +95,11 @@ fn reference(name: &str, text: &str) -> f64 {
         "boilerplate_string_ratio" => {
             let lower: Vec<String> = paragraphs.iter().map(|p| p.to_ascii_lowercase()).collect();
             let policies = ["terms of use", "privacy policy", "cookie policy", "uses cookies", "use cookies"];
-            match lower.iter().any(|p| p.contains("lorem ipsum")) {
-                true => 1.0,
-                false => {
-                    lower.iter().filter(|p| policies.iter().any(|x| p.contains(x))).count() as f64
-                        / lower.len() as f64
-                }
+            if lower.iter().any(|p| p.contains("lorem ipsum")) {
+                1.0
+            } else {
+                lower.iter().filter(|p| policies.iter().any(|x| p.contains(x))).count() as f64
+                    / lower.len() as f64
             }
         }
         "repeated_lines" => unique(&lines),

@@ -289,9 +289,8 @@ impl GroupJob {
                 (matrices[side], addresses[side]) = self.matrix(side, group)?;
             }
             let [a, b, c, d] = &matrices;
-            let turn = |matrix: &Matrix, turned: bool| match turned {
-                true => [matrix.cols, matrix.rows],
-                false => [matrix.rows, matrix.cols],
+            let turn = |matrix: &Matrix, turned: bool| {
+                if turned { [matrix.cols, matrix.rows] } else { [matrix.rows, matrix.cols] }
             };
             let [left, right] = self.groups.transposed;
             let ([m, k], [inner, n]) = (turn(a, left), turn(b, right));

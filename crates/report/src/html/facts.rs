@@ -88,9 +88,10 @@ pub fn recipe(log: &RunLog) -> String {
         "" => String::new(),
         command => format!("<pre class=\"command\">{}</pre>", escape(command)),
     };
-    let set = match set.is_empty() {
-        true => "<p class=\"note\">Every key has its default.</p>".to_string(),
-        false => table(&head, &set),
+    let set = if set.is_empty() {
+        "<p class=\"note\">Every key has its default.</p>".to_string()
+    } else {
+        table(&head, &set)
     };
     let (count, all) = (run.recipe.len(), table(&head, &all));
     format!(

@@ -119,10 +119,8 @@ fn at_peak(timeline: &MemoryTimeline) -> String {
         .iter()
         .take(AT_PEAK)
         .map(|value| {
-            let name = match value.gradient {
-                true => format!("gradient of {}", value.name),
-                false => value.name.clone(),
-            };
+            let name =
+                if value.gradient { format!("gradient of {}", value.name) } else { value.name.clone() };
             let layers = value.layers.to_string();
             vec![name, value.category.clone(), layers, human::bytes(value.bytes), share(value.bytes)]
         })
@@ -153,11 +151,10 @@ fn agreement(measured: &[u64], planned: &[u64]) -> String {
     }
     let peak = |line: &[u64]| line.iter().copied().max().unwrap_or(0);
     let (measured_peak, planned_peak) = (peak(measured), peak(planned));
-    match measured_peak == planned_peak {
-        true => " The planned peak is the measured one to the byte.".into(),
-        false => {
-            format!(" Measured peak {}, planned {}.", human::bytes(measured_peak), human::bytes(planned_peak))
-        }
+    if measured_peak == planned_peak {
+        " The planned peak is the measured one to the byte.".into()
+    } else {
+        format!(" Measured peak {}, planned {}.", human::bytes(measured_peak), human::bytes(planned_peak))
     }
 }
 
@@ -223,10 +220,7 @@ fn lengths(lengths: &Lengths) -> String {
         });
     }
     let drawn: Vec<Figure> = figures.iter().map(LineChart::draw).collect();
-    let pictures = match timed {
-        true => row(&drawn),
-        false => drawn.iter().map(Figure::html).collect(),
-    };
+    let pictures = if timed { row(&drawn) } else { drawn.iter().map(Figure::html).collect() };
     pictures + &alternatives(lengths)
 }
 

@@ -117,9 +117,10 @@ fn bar(pass: &PipelinePass, until: f64) -> GanttBar {
         "weights" => format!("gradients of weights of micro batch {micro}"),
         _ => format!("{kind} of micro batch {micro}, stage {chunk} of the rank"),
     };
-    let waits = match *wait_s > 0.0 {
-        true => format!(", {} of it waiting for messages", human::seconds(*wait_s)),
-        false => String::new(),
+    let waits = if *wait_s > 0.0 {
+        format!(", {} of it waiting for messages", human::seconds(*wait_s))
+    } else {
+        String::new()
     };
     GanttBar {
         class: format!("{kind} c{}", chunk.min(&3)),

@@ -78,8 +78,9 @@ const LETTERS: usize = 30;
 
 /// A name that leaves room for its bars.
 fn short(name: &str) -> String {
-    match name.chars().count() <= LETTERS {
-        true => name.into(),
-        false => format!("{}…", name.chars().take(LETTERS - 1).collect::<String>()),
+    if name.chars().count() <= LETTERS {
+        name.into()
+    } else {
+        format!("{}…", name.chars().take(LETTERS - 1).collect::<String>())
     }
 }

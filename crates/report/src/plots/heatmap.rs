@@ -83,8 +83,9 @@ fn draw_key(svg: &mut Svg, at: (f64, f64)) {
 }
 
 fn level(value: f64) -> String {
-    match value.is_finite() {
-        true => format!("h{}", (value.clamp(0.0, 1.0) * (LEVELS - 1) as f64).round() as usize),
-        false => "hnone".into(),
+    if value.is_finite() {
+        format!("h{}", (value.clamp(0.0, 1.0) * (LEVELS - 1) as f64).round() as usize)
+    } else {
+        "hnone".into()
     }
 }

@@ -118,9 +118,10 @@ impl LineChart {
             svg.line(&format!("mark {}", mark.class), (at, top - 8.0), (at, bottom));
             // A word of n letters is about 6 n units wide; one that would cover the last is left out.
             let width = 6.0 * mark.label.chars().count() as f64;
-            let (anchor, from) = match at + width + 4.0 > right {
-                true => (Anchor::End, at - width - 4.0),
-                false => (Anchor::Start, at + 4.0),
+            let (anchor, from) = if at + width + 4.0 > right {
+                (Anchor::End, at - width - 4.0)
+            } else {
+                (Anchor::Start, at + 4.0)
             };
             if from >= free_from && !mark.label.is_empty() {
                 let x = if anchor == Anchor::End { at - 4.0 } else { at + 4.0 };

@@ -15,12 +15,11 @@ const TABLES: u64 = (3 * 8 + 6 * 4) * MOST_EXPERTS as u64 + 32;
 /// weights, what a chunk of [`SUM_CHUNK`] tokens has of an expert is filled up to 16.
 fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
     let all = tokens * slots;
-    let (blocks, filled) = match weight {
-        false => (256, 0),
-        true => {
-            let chunks = tokens.div_ceil(SUM_CHUNK);
-            (chunks, 15 * chunks * MOST_EXPERTS.min(SUM_CHUNK * slots))
-        }
+    let (blocks, filled) = if weight {
+        let chunks = tokens.div_ceil(SUM_CHUNK);
+        (chunks, 15 * chunks * MOST_EXPERTS.min(SUM_CHUNK * slots))
+    } else {
+        (256, 0)
     };
     4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
 }

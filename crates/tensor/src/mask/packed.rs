@@ -61,12 +61,11 @@ impl Packed {
             if ![of_q, of_k].into_iter().all(ascend) {
                 return None;
             }
-            let found = match i64::from(of_k[0]) - i64::from(of_q[of_q.len() - 1]) < slice.lo {
-                true => {
-                    window = Some(usize::try_from(1 - slice.lo).ok()?);
-                    within(1 - slice.lo, of_q, of_k)
-                }
-                false => staircase(of_q, of_k),
+            let found = if i64::from(of_k[0]) - i64::from(of_q[of_q.len() - 1]) < slice.lo {
+                window = Some(usize::try_from(1 - slice.lo).ok()?);
+                within(1 - slice.lo, of_q, of_k)
+            } else {
+                staircase(of_q, of_k)
             };
             let shifted = |rows: Range<usize>, by: usize| rows.start + by..rows.end + by;
             sequences.extend(found.into_iter().map(|Sequence { q: of_q, k: of_k, band }| Sequence {

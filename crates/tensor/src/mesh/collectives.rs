@@ -295,12 +295,11 @@ impl Group {
         let wide = (mine.dtype() != DType::F32).then(|| comm(DType::F32));
         let sum = if out.dtype() == DType::F32 { out.clone() } else { comm(DType::F32) };
         for index in 0..self.size() {
-            let part = match index == self.index() {
-                true => mine,
-                false => {
-                    self.exchange(device, collective, &[], &[(index, &staging)]).wait();
-                    &staging
-                }
+            let part = if index == self.index() {
+                mine
+            } else {
+                self.exchange(device, collective, &[], &[(index, &staging)]).wait();
+                &staging
             };
             match (index, &wide) {
                 (0, _) => device.machine.copy(part, &sum),
@@ -352,12 +351,11 @@ impl Group {
 
     /// Every member gets member `from`'s elements; the tensor has no gaps.
     pub fn broadcast(&self, device: &Device, from: usize, x: &Tensor) {
-        match self.index() == from {
-            true => {
-                let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, x)).collect();
-                self.exchange(device, "broadcast", &sends, &[]).wait();
-            }
-            false => self.exchange(device, "broadcast", &[], &[(from, x)]).wait(),
+        if self.index() == from {
+            let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, x)).collect();
+            self.exchange(device, "broadcast", &sends, &[]).wait();
+        } else {
+            self.exchange(device, "broadcast", &[], &[(from, x)]).wait()
         }
     }
 }

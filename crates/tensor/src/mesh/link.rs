@@ -47,9 +47,12 @@ pub struct Absent {
 }
 
 fn missing_in_words(missing: &[Absent]) -> String {
-    let one = |Absent { rank, silent_s, last }: &Absent| match last.is_empty() {
-        true => format!("rank {rank} was never heard of"),
-        false => format!("rank {rank} was last heard of {silent_s:.1} s ago in {last}"),
+    let one = |Absent { rank, silent_s, last }: &Absent| {
+        if last.is_empty() {
+            format!("rank {rank} was never heard of")
+        } else {
+            format!("rank {rank} was last heard of {silent_s:.1} s ago in {last}")
+        }
     };
     missing.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -133,14 +133,10 @@ impl Spill {
         options.check()?;
         let staging = options.charge_staging(device);
         let space = Space::new(options.capacity_bytes / PAGE * PAGE);
-        let opened = match device.machine.has_data() {
-            true => options.start(device, &staging, space.capacity)?,
-            false => options::Opened {
-                access: Access::Nowhere,
-                live: None,
-                workers: Vec::new(),
-                pinned: Vec::new(),
-            },
+        let opened = if device.machine.has_data() {
+            options.start(device, &staging, space.capacity)?
+        } else {
+            options::Opened { access: Access::Nowhere, live: None, workers: Vec::new(), pinned: Vec::new() }
         };
         Ok(Spill(Rc::new(Inner {
             name: options.file_name(),

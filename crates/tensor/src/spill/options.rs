@@ -112,9 +112,10 @@ impl Options {
 
     /// How messages call the file.
     pub(super) fn file_name(&self) -> String {
-        match self.in_memory {
-            true => format!("the host memory of rank {}", self.rank),
-            false => format!("the spill file of rank {} in {}", self.rank, self.folder.display()),
+        if self.in_memory {
+            format!("the host memory of rank {}", self.rank)
+        } else {
+            format!("the spill file of rank {} in {}", self.rank, self.folder.display())
         }
     }
 
@@ -144,13 +145,12 @@ impl Options {
             .chunks_exact(2)
             .map(|pair| Staging { near: pair[0], near_len: len, far: pair[1], far_len: len })
             .collect();
-        let (under, access): (Box<dyn Backing>, Access) = match self.in_memory {
-            true => (Box::new(Memory::of(capacity, &copies)), Access::Memory),
-            false => {
-                let page = slots[0].first_page();
-                let (file, access) = file::open(&self.folder, capacity, self.direct, page)?;
-                (Box::new(file), access)
-            }
+        let (under, access): (Box<dyn Backing>, Access) = if self.in_memory {
+            (Box::new(Memory::of(capacity, &copies)), Access::Memory)
+        } else {
+            let page = slots[0].first_page();
+            let (file, access) = file::open(&self.folder, capacity, self.direct, page)?;
+            (Box::new(file), access)
         };
         let direct = access == Access::Direct;
         let backing: Box<dyn Backing> = match self.chaos {

@@ -27,10 +27,8 @@ pub fn compare_checkpoints(left: &Path, right: &Path) -> Result<Option<Checkpoin
             continue;
         }
         let of_left = SafeTensors::open_folder(&left.join(part))?;
-        let of_right = match right.join(part).is_dir() {
-            true => Some(SafeTensors::open_folder(&right.join(part))?),
-            false => None,
-        };
+        let of_right =
+            if right.join(part).is_dir() { Some(SafeTensors::open_folder(&right.join(part))?) } else { None };
         for name in of_left.names() {
             diff.tensors += 1;
             let shape = of_left.shape(name).unwrap_or_default().to_vec();

@@ -31,10 +31,7 @@ fn key(patch: &Patch) -> Key {
 impl Layout {
     /// The elements of a weight's part that the rank has: those that it keeps, or those whose state it keeps.
     fn held(&self, id: ParamId, state: bool) -> Range<usize> {
-        match state {
-            true => self.own[id.index()].clone().unwrap_or_default(),
-            false => self.kept[id.index()].clone(),
-        }
+        if state { self.own[id.index()].clone().unwrap_or_default() } else { self.kept[id.index()].clone() }
     }
 
     /// What of a weight the rank could write.

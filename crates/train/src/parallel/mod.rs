@@ -127,9 +127,10 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
     let is_expert = |id: ParamId| model.holdings[id.index()].expert;
     let members = |id: ParamId| if is_expert(id) { experts.size() } else { replicas.size() };
     let lens = params.iter().map(|(id, param)| (param.value.len(), members(id)));
-    let ranges: Vec<Vec<Range<usize>>> = match whole {
-        true => lens.map(|(len, members)| vec![0..len; members]).collect(),
-        false => deal_buckets(params, &members),
+    let ranges: Vec<Vec<Range<usize>>> = if whole {
+        lens.map(|(len, members)| vec![0..len; members]).collect()
+    } else {
+        deal_buckets(params, &members)
     };
     let pp = mesh.group(&[Axis::Pp]);
     let has_two = model.spec.tied && pp.size() > 1;
@@ -142,9 +143,10 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
         expert: is_expert(id),
     };
     let shares: Vec<ParamShares> = ranges.into_iter().zip(params.iter()).map(share).collect();
-    let ends = match shares.iter().any(|share| share.twice) {
-        true => pp.some("pp ends", &[0, pp.size() - 1]),
-        false => mesh.group(&[]),
+    let ends = if shares.iter().any(|share| share.twice) {
+        pp.some("pp ends", &[0, pp.size() - 1])
+    } else {
+        mesh.group(&[])
     };
     let sharding = if whole { Sharding::NoShard } else { sharding };
     let (buckets, squares) = (params.buckets(), mesh.everybody());

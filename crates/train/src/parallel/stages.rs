@@ -147,12 +147,12 @@ mod tests {
                         }
                     };
                     let last = stage + 1 == ranks * chunks;
-                    let ready = match back {
-                        false => stage == 0 || done.contains(&(stage - 1, micro, false)),
-                        true if last => done.contains(&(stage, micro, false)),
-                        true => {
-                            done.contains(&(stage + 1, micro, true)) && done.contains(&(stage, micro, false))
-                        }
+                    let ready = if !back {
+                        stage == 0 || done.contains(&(stage - 1, micro, false))
+                    } else if last {
+                        done.contains(&(stage, micro, false))
+                    } else {
+                        done.contains(&(stage + 1, micro, true)) && done.contains(&(stage, micro, false))
                     };
                     if !ready {
                         break;

@@ -216,14 +216,10 @@ impl Workload<'_> {
             // ... 2 (pp - 1) + (chunks - 1) pp passes of single stages, which are less than one and a half times pp micro batches.
             _ => (pp, 4 * pp),
         };
-        match micro_batches > second {
-            true => Rehearsal {
-                first: second - period,
-                second,
-                period,
-                repeats: (micro_batches - second) / period,
-            },
-            false => Rehearsal { first: micro_batches, second: micro_batches, period, repeats: 0 },
+        if micro_batches > second {
+            Rehearsal { first: second - period, second, period, repeats: (micro_batches - second) / period }
+        } else {
+            Rehearsal { first: micro_batches, second: micro_batches, period, repeats: 0 }
         }
     }
 }

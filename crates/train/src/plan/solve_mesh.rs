@@ -143,9 +143,10 @@ impl Draft<'_> {
                 if best.iter().any(same) {
                     continue;
                 }
-                match best.len() + next.len() < FINALISTS && !next.iter().any(same) {
-                    true => next.push(candidate),
-                    false => later.push(candidate),
+                if best.len() + next.len() < FINALISTS && !next.iter().any(same) {
+                    next.push(candidate)
+                } else {
+                    later.push(candidate)
                 }
             }
             let planned: Vec<Option<Candidate>> =

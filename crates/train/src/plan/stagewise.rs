@@ -234,10 +234,8 @@ impl Stagewise {
             Act::Forward { chunk, .. } => pass(&|end| end.forward, chunk),
             Act::Weights { chunk, .. } => pass(&|end| end.weights, chunk),
             Act::Backward { chunk, micro } => {
-                let late = match micro + 1 == self.micro_batches {
-                    true => first.late.at(all) / chunks as f64,
-                    false => 0.0,
-                };
+                let late =
+                    if micro + 1 == self.micro_batches { first.late.at(all) / chunks as f64 } else { 0.0 };
                 pass(&|end| end.backward, chunk) + late
             }
         }

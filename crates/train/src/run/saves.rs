@@ -65,10 +65,7 @@ impl Run<'_> {
         if written {
             self.settle_save(hooks)?;
         }
-        match self.saving.as_ref().is_some_and(Saving::is_over) {
-            true => self.conclude_save(hooks),
-            false => Ok(()),
-        }
+        if self.saving.as_ref().is_some_and(Saving::is_over) { self.conclude_save(hooks) } else { Ok(()) }
     }
 
     /// Waits for the save that is being written, if there is one. All ranks call this together, also those where it is over.

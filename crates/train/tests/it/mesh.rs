@@ -46,10 +46,8 @@ fn micro(index: usize, tokens: usize) -> MicroBatch {
     // Repeating texts, so that there is something to learn.
     let ids: Vec<i32> = (0..tokens).map(|at| (at * at % 7 + next() % 3 * 11) as i32).collect();
     let blank = index % MICRO_BATCHES == 3;
-    let label = |at: usize| match docs.iter().any(|doc| doc.end == at + 1) || blank {
-        true => -100,
-        false => ids[at + 1],
-    };
+    let label =
+        |at: usize| if docs.iter().any(|doc| doc.end == at + 1) || blank { -100 } else { ids[at + 1] };
     let labels = (0..tokens).map(label).collect();
     let positions = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
     MicroBatch { ids, labels, positions, docs }

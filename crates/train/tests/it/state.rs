@@ -91,15 +91,10 @@ fn the_bits_are_those_of_memory_and_the_plan_is_exact() {
             assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}, {on_disk:?}");
             assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{dtype:?}, {on_disk:?}");
             let peak = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
-            let (there, elsewhere) = match on_disk.in_host {
-                true => (
-                    (planned.host_peak_bytes, planned.host_bytes),
-                    (planned.disk_peak_bytes, planned.disk_bytes),
-                ),
-                false => (
-                    (planned.disk_peak_bytes, planned.disk_bytes),
-                    (planned.host_peak_bytes, planned.host_bytes),
-                ),
+            let (there, elsewhere) = if on_disk.in_host {
+                ((planned.host_peak_bytes, planned.host_bytes), (planned.disk_peak_bytes, planned.disk_bytes))
+            } else {
+                ((planned.disk_peak_bytes, planned.disk_bytes), (planned.host_peak_bytes, planned.host_bytes))
             };
             assert_eq!((there, elsewhere), ((peak, last), (0, 0)), "{dtype:?}, {on_disk:?}");
             let bits = (losses, bits(&trainer));

@@ -21,7 +21,7 @@ pub fn run(args: &Decode) -> Result<()> {
     if args.prompt == 0 || args.new == 0 {
         bail!("--prompt {} --new {}: both must be at least 1", args.prompt, args.new);
     }
-    let recipe = subject::recipe(&args.trained.recipe, &["machine", "model", "moe"])?;
+    let recipe = subject::recipe(&args.trained.recipe, &["machine", "model", "moe"])?.value;
     let device = subject::open(&recipe)?;
     // One token more, so that `new` tokens follow the first one, which the prompt gives.
     let context_tokens = args.prompt + args.new + 1;

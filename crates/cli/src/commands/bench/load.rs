@@ -129,9 +129,10 @@ fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
     let bed = Bed::new(args.timing.threads, args.dtype)?;
     let loaded = device::load(&bed.device, folder, Some(bed.dtype))?;
     let load_s = begun.elapsed().as_secs_f64();
-    let tokenizer = match folder.join("tokenizer.json").is_file() {
-        true => device::tokenizer(folder)?,
-        false => silent_tokenizer()?,
+    let tokenizer = if folder.join("tokenizer.json").is_file() {
+        device::tokenizer(folder)?
+    } else {
+        silent_tokenizer()?
     };
     let limits = Limits { context_tokens: PROMPT + 1, ..Limits::default() };
     let mut engine = Engine::new(&bed.device, &loaded.model, &loaded.params, &tokenizer, limits);

@@ -17,7 +17,7 @@ const STEPS: usize = 10;
 
 /// Runs the benchmark.
 pub fn run(args: &Save) -> Result<()> {
-    let recipe = subject::recipe(&args.trained.recipe, &TABLES)?;
+    let recipe = subject::recipe(&args.trained.recipe, &TABLES)?.value;
     let device = subject::open(&recipe)?;
     let mut subject = Subject::new(&device, &recipe, 0)?;
     let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new(".")).join("bench-save");

@@ -21,6 +21,7 @@ use super::watch::{measure, measure_once};
 use crate::args::bench::Step;
 use crate::commands::plan::{flops, specs};
 use crate::crew::Crew;
+use crate::library::placed;
 use crate::{device, gpu, profiles, ranks};
 
 /// Tables of a recipe that a step depends on.
@@ -29,27 +30,28 @@ pub const TABLES: [&str; 9] =
 
 /// Runs the benchmark.
 pub fn run(args: &Step) -> Result<()> {
-    let recipe = &subject::recipe(&args.trained.recipe, &TABLES)?;
-    for index in 0..recipe.stage.len() {
-        if recipe.machine.kind == MachineKind::Meta {
-            on_meta(args, recipe, index)?;
-            continue;
-        }
-        let mesh = stage::ranks(recipe, index)?;
-        if mesh.grid.ranks() == 1 {
-            let gpu = Gpu::open(recipe)?;
-            let device = match &gpu {
-                Some(gpu) => Device::new(gpu.cuda.clone(), gpu.budget),
-                None => device::cpu(&recipe.machine)?,
-            };
-            lead(args, recipe, index, (&device, gpu.as_ref()))?;
-            continue;
-        }
+    let loaded = subject::recipe(&args.trained.recipe, &TABLES)?;
+    let steps = |index| measured(args, &loaded.value, index).map_err(|error| placed(&loaded, error));
+    (0..loaded.value.stage.len()).try_for_each(steps)
+}
+
+/// The row of a stage, and with `--ops` those of its operations.
+fn measured(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
+    if recipe.machine.kind == MachineKind::Meta {
+        return on_meta(args, recipe, index);
+    }
+    let mesh = stage::ranks(recipe, index)?;
+    if mesh.grid.ranks() > 1 {
         let first = |device: Device| lead(args, recipe, index, (&device, None));
         let other = |device: Device| Subject::new(&device, recipe, index)?.follow();
-        ranks::run(recipe, &mesh, &Crew::Threads, first, &other)?;
+        return ranks::run(recipe, &mesh, &Crew::Threads, first, &other);
     }
-    Ok(())
+    let gpu = Gpu::open(recipe)?;
+    let device = match &gpu {
+        Some(gpu) => Device::new(gpu.cuda.clone(), gpu.budget),
+        None => device::cpu(&recipe.machine)?,
+    };
+    lead(args, recipe, index, (&device, gpu.as_ref()))
 }
 
 /// A GPU, and what of its memory was free before any of this.
@@ -118,7 +120,7 @@ fn on_meta(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
     let ranks = stage::ranks(recipe, index)?.grid.ranks();
     let profile = profiles::of_rank(profiles::of(&recipe.machine)?, ranks);
     let specs = specs(recipe)?;
-    let draft = subject::draft((&profile, device::default_budget()), &specs[index], recipe, index, 0);
+    let draft = subject::draft((&profile, device::default_budget()), &specs[index], recipe, index, 0)?;
     let settled = match recipe.activations.memory {
         Memory::Auto => draft.check()?,
         Memory::Manual => draft.settle()?,

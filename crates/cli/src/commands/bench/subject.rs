@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use fathom_base::recipe::Layers;
+use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_model::{Init, Model, initialise};
 use fathom_tensor::{Category, Device, Profile};
 use fathom_train::offload::{self, Room};
@@ -15,7 +15,6 @@ use fathom_train::{
 
 use super::random::Random;
 use crate::commands::plan;
-use crate::device::Place;
 use crate::library::{LIBRARY, layers, load};
 use crate::{choices, device};
 
@@ -26,7 +25,7 @@ const MODEL: &str = include_str!("model.toml");
 ///
 /// # Errors
 /// Those of recipes, and settings of tables that the benchmark does not look at.
-pub fn recipe(words: &[String], tables: &[&str]) -> Result<Recipe> {
+pub fn recipe(words: &[String], tables: &[&str]) -> Result<Loaded<Recipe>> {
     let (layers, settings) = match words.split_first() {
         Some((name, settings)) if !name.contains('=') => (layers(name, settings), settings),
         _ => (Layers::with_library(LIBRARY).text("bench", MODEL).sets(words), words),
@@ -36,7 +35,7 @@ pub fn recipe(words: &[String], tables: &[&str]) -> Result<Recipe> {
     if let Some(setting) = settings.iter().find(|setting| setting.contains('=') && !table(setting)) {
         bail!("{setting}: this benchmark looks at {} alone", tables.join(", "));
     }
-    Ok(load(layers)?.value)
+    load(layers)
 }
 
 /// The machine of a recipe, for one rank.
@@ -49,24 +48,23 @@ pub fn open(recipe: &Recipe) -> Result<Device> {
     device::open(&recipe.machine)
 }
 
-/// A stage as a rank would run it within `memory` bytes, unless the recipe says otherwise. What the solver chooses writes files only if
-/// the recipe says where.
+/// A stage as a rank would run it within its share of `memory` bytes, unless the recipe says otherwise. What the solver chooses
+/// writes files only if the recipe says where.
 pub fn draft<'a>(
     (profile, memory): (&'a Profile, u64),
     spec: &'a fathom_model::Spec,
     recipe: &Recipe,
     index: usize,
     rank: usize,
-) -> Draft<'a> {
-    // The memory is the rank's own already.
-    let disk = stage::ranks(recipe, index).map_or(1, |ranks| ranks.grid.ranks());
-    let budgets = plan::budgets(recipe, profile, memory, Place { disk, ..Place::ALONE });
+) -> Result<Draft<'a>> {
+    let ranks = stage::ranks(recipe, index)?.grid.ranks();
+    let budgets = plan::budgets(recipe, profile, memory, plan::sharing(recipe, profile, ranks));
     let machine = &recipe.machine;
     let files = machine.spill.is_some()
         || machine.disk_bytes.is_some()
         || recipe.activations.memory == Memory::Manual;
     let budgets = Budgets { disk: if files { budgets.disk } else { 0 }, ..budgets };
-    Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank }
+    Ok(Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank })
 }
 
 /// A rank's part of a stage's step.
@@ -101,9 +99,9 @@ impl Subject {
         let (profile, specs) = (device.machine.profile(), plan::specs(recipe)?);
         check_places(recipe, &specs, profile)?;
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
-        let mut draft = draft((profile, memory), &specs[index], recipe, index, rank);
-        // A device has more memory than a pool of it may use.
-        draft.budgets.memory = draft.budgets.memory.min(memory);
+        let mut draft = draft((profile, memory), &specs[index], recipe, index, rank)?;
+        // The pool has the rank's share of what the recipe allows.
+        draft.budgets.memory = memory;
         let Settled { how, plan, solution } = draft.check()?;
         if let Some(solution) = solution.filter(|_| rank == 0) {
             eprintln!("{}", choices::table(&solution));

@@ -28,9 +28,10 @@ fn inspect(args: &args::InspectRecipe, recipe: &Recipe) -> Result<()> {
         let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets, rank: 0 };
         let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
         let segments = work.activations();
-        match args.json {
-            true => print_json(&table.name, &segments),
-            false => print_stage(&table.name, &work, &segments),
+        if args.json {
+            print_json(&table.name, &segments)
+        } else {
+            print_stage(&table.name, &work, &segments)
         }
     }
     Ok(())

@@ -108,9 +108,12 @@ fn every_code_and_every_middle_between_two() {
             let how = Narrow { element, blocks: Blocks::Tensor, rule: Rule::Covers };
             let wanted: Vec<f32> = values(&x)
                 .iter()
-                .map(|x| match x.is_finite() {
-                    true => (nearest(&codes, f64::from(x / scale)) * f64::from(scale)) as f32,
-                    false => *x,
+                .map(|x| {
+                    if x.is_finite() {
+                        (nearest(&codes, f64::from(x / scale)) * f64::from(scale)) as f32
+                    } else {
+                        *x
+                    }
                 })
                 .collect();
             places(|place| {

@@ -84,10 +84,11 @@ impl Memory<'_> {
         let Seen { case, backward, workspace: (at, bytes), .. } = self.seen;
         (0..*bytes).for_each(|byte| write(at + byte, 0xffu8));
         for sequence in 0..case.sequences as u64 {
-            let [queries, keys] = match case.packed {
-                true => [uid::Q_LEN, uid::K_LEN]
-                    .map(|list| read::<i32>(self.seen.address(list) + 4 * sequence) as u64),
-                false => [case.q_tokens as u64, case.k_tokens as u64],
+            let [queries, keys] = if case.packed {
+                [uid::Q_LEN, uid::K_LEN]
+                    .map(|list| read::<i32>(self.seen.address(list) + 4 * sequence) as u64)
+            } else {
+                [case.q_tokens as u64, case.k_tokens as u64]
             };
             assert!(queries <= case.q_tokens as u64 && keys <= case.k_tokens as u64);
             assert!(!case.window || case.q_tokens <= case.k_tokens, "NVIDIA's frontend refuses that");
@@ -98,9 +99,10 @@ impl Memory<'_> {
 
     /// Elements before a sequence's first row.
     fn start(&self, number: i64, of: Of) -> u64 {
-        match self.seen.case.packed {
-            true => read::<i64>(self.seen.address(uid::start_of(number)) + 8 * of.sequence) as u64,
-            false => 0,
+        if self.seen.case.packed {
+            read::<i64>(self.seen.address(uid::start_of(number)) + 8 * of.sequence) as u64
+        } else {
+            0
         }
     }
 
@@ -128,9 +130,10 @@ impl Memory<'_> {
     fn of_row(&self, number: i64, of: Of, row: u64, head: u64) -> u64 {
         let (case, at) = (&self.seen.case, self.seen.address(number));
         assert!(at.is_multiple_of(16), "graphs promise that");
-        match case.packed {
-            true => at + 4 * (self.start(uid::LSE, of) + row * case.strides.of(uid::LSE) as u64 + head),
-            false => at + 4 * (head * case.q_tokens as u64 + row),
+        if case.packed {
+            at + 4 * (self.start(uid::LSE, of) + row * case.strides.of(uid::LSE) as u64 + head)
+        } else {
+            at + 4 * (head * case.q_tokens as u64 + row)
         }
     }
 
@@ -198,9 +201,10 @@ impl Memory<'_> {
     fn spoil(&self, of: Of, row: u64, head: u64) {
         let (case, dim) = (&self.seen.case, self.seen.case.head_dim as u64);
         write(self.of_row(uid::SUMS, of, row, head), f32::NAN);
-        let elements = match case.packed {
-            true => self.start(uid::DQ, of) + row * case.strides.of(uid::DQ) as u64 + head * dim,
-            false => (head * case.q_tokens as u64 + row) * dim,
+        let elements = if case.packed {
+            self.start(uid::DQ, of) + row * case.strides.of(uid::DQ) as u64 + head * dim
+        } else {
+            (head * case.q_tokens as u64 + row) * dim
         };
         let at = self.seen.address(uid::DQ_WIDE) + 4 * elements;
         (0..dim).for_each(|col| write(at + 4 * col, f32::NAN));

@@ -244,9 +244,10 @@ fn parts_join_others() {
             let mut logarithms: Vec<f32> = numbers(rows * heads, 4).iter().map(|x| 20.0 * x).collect();
             (logarithms[5], logarithms[7]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
             let shape = if by_head { [heads, rows] } else { [rows, heads] };
-            let laid: Vec<f32> = match by_head {
-                true => (0..heads * rows).map(|at| logarithms[at % rows * heads + at / rows]).collect(),
-                false => logarithms.clone(),
+            let laid: Vec<f32> = if by_head {
+                (0..heads * rows).map(|at| logarithms[at % rows * heads + at / rows]).collect()
+            } else {
+                logarithms.clone()
             };
             let part_lse = blank(&device, shape, DType::F32);
             set(&device, &part_lse, &laid);

@@ -73,9 +73,10 @@ fn expected(
     let out = blank(device, [rows, cols], x.dtype());
     run(&kernels::narrow(x, how, along_columns, largest, &out));
     let values = floats(device, &out);
-    match along_columns {
-        true => values,
-        false => (0..cols).flat_map(|col| values[col..].iter().step_by(cols).copied()).collect(),
+    if along_columns {
+        values
+    } else {
+        (0..cols).flat_map(|col| values[col..].iter().step_by(cols).copied()).collect()
     }
 }
 

@@ -133,9 +133,10 @@ fn route<'a>(x: &Exec<'a>) -> Option<Route<'a>> {
 
 /// Statistics of some heads: kernels want them without gaps between rows.
 fn own(x: &Exec<'_>, lse: &Tensor, heads: &Range<usize>) -> Tensor {
-    match heads.len() == lse.cols() {
-        true => lse.clone(),
-        false => x.device.empty(lse.rows(), heads.len(), lse.dtype(), Category::Workspace),
+    if heads.len() == lse.cols() {
+        lse.clone()
+    } else {
+        x.device.empty(lse.rows(), heads.len(), lse.dtype(), Category::Workspace)
     }
 }
 

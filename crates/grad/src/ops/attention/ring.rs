@@ -56,9 +56,10 @@ fn shift(
 
 /// `like` itself where it can be added to, or room for it in f32.
 fn wide(x: &Exec<'_>, like: &Tensor, steps: usize) -> Tensor {
-    match steps == 1 || like.dtype() == DType::F32 {
-        true => like.clone(),
-        false => x.device.empty(like.rows(), like.cols(), DType::F32, Category::Workspace),
+    if steps == 1 || like.dtype() == DType::F32 {
+        like.clone()
+    } else {
+        x.device.empty(like.rows(), like.cols(), DType::F32, Category::Workspace)
     }
 }
 

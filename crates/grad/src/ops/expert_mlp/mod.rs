@@ -113,9 +113,10 @@ impl Spreads {
     /// (d, columns of gate and up here, columns of the activation here).
     fn widths(&self, params: &[[usize; 2]]) -> (usize, usize, usize) {
         let ([up, down], own) = ([params[0], params[1]], self.own().max(1));
-        match self.how.layout.trans {
-            true => (up[1], up[0] / own, down[1]),
-            false => (up[0] / own, up[1], down[0] / own),
+        if self.how.layout.trans {
+            (up[1], up[0] / own, down[1])
+        } else {
+            (up[0] / own, up[1], down[0] / own)
         }
     }
 

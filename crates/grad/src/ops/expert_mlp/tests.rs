@@ -50,9 +50,10 @@ fn weights(skewed: bool) -> [Matrix; 6] {
 fn columns(case: &Case, etp: usize) -> Vec<usize> {
     let (f, trans) = (F / case.grid.etp, case.trans);
     let mine = etp * f..(etp + 1) * f;
-    match trans {
-        true => mine.clone().chain(mine.start + F..mine.end + F).collect(),
-        false => (2 * mine.start..2 * mine.end).collect(),
+    if trans {
+        mine.clone().chain(mine.start + F..mine.end + F).collect()
+    } else {
+        (2 * mine.start..2 * mine.end).collect()
     }
 }
 
@@ -91,10 +92,8 @@ fn places(case: &Case, [etp, ep]: [usize; 2]) -> [Vec<[usize; 2]>; 6] {
 /// Rows and columns of what is stored.
 fn shapes(case: &Case) -> [[usize; 2]; 6] {
     let (own, f) = (EXPERTS / case.grid.ep, F / case.grid.etp);
-    let (up, down) = match case.trans {
-        true => ([own * 2 * f, D], [own * D, f]),
-        false => ([own * D, 2 * f], [own * f, D]),
-    };
+    let (up, down) =
+        if case.trans { ([own * 2 * f, D], [own * D, f]) } else { ([own * D, 2 * f], [own * f, D]) };
     [[EXPERTS, D], [1, EXPERTS], up, [own, 2 * f], down, [own, D]]
 }
 

@@ -31,9 +31,12 @@ fn check(case: Case) {
     let router = Matrix::random(number, 4, 7);
     let weight = Matrix::random(own[0], own[1], 4).times(1.0 / (inner as f64).sqrt());
     let bias = bias.then(|| Matrix::random(number, out, 5));
-    let stored = move |weight: &Matrix| match trans {
-        true => weight.clone(),
-        false => Matrix::new(number * out, inner, |row, i| weight[(row / out * inner + i, row % out)]),
+    let stored = move |weight: &Matrix| {
+        if trans {
+            weight.clone()
+        } else {
+            Matrix::new(number * out, inner, |row, i| weight[(row / out * inner + i, row % out)])
+        }
     };
     testing::check(&testing::Case {
         what: format!("{case:?}"),

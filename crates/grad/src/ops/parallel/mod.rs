@@ -176,9 +176,10 @@ impl Op for Parallel {
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        match self.ends {
-            true => summed(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c)),
-            false => collected(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c)),
+        if self.ends {
+            summed(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c))
+        } else {
+            collected(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c))
         }
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(&outs[0], bias);
@@ -240,20 +241,20 @@ impl Op for Sum {
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
-        match self.spread.rows {
-            true => group(x).reduce_scatter(x.device, &parts(&ins[0], self.spread.ranks), &outs[0]),
-            false => summed(x, &ins[0], &outs[0], self.spread, |from, to| x.device.machine.copy(from, to)),
+        if self.spread.rows {
+            group(x).reduce_scatter(x.device, &parts(&ins[0], self.spread.ranks), &outs[0])
+        } else {
+            summed(x, &ins[0], &outs[0], self.spread, |from, to| x.device.machine.copy(from, to))
         }
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
-        match self.spread.rows {
-            true => {
-                let parts = parts(&dx.tensor, self.spread.ranks);
-                group(x).all_gather(x.device, dy, &parts).wait();
-            }
-            false => x.device.machine.copy(dy, &dx.tensor),
+        if self.spread.rows {
+            let parts = parts(&dx.tensor, self.spread.ranks);
+            group(x).all_gather(x.device, dy, &parts).wait();
+        } else {
+            x.device.machine.copy(dy, &dx.tensor)
         }
     }
 

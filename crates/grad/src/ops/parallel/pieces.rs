@@ -13,18 +13,12 @@ impl Ctx<'_> {
     /// This rank's share of the rows, for what tensor parallel ranks do for some tokens each although they have all of them:
     /// x itself where they share the rows already.
     pub fn own_rows(&mut self, name: &'static str, x: Val) -> Val {
-        match self.spread.rows {
-            true => x,
-            false => self.piece(name, x, [Kind::Own, Kind::Rows], self.spread.ranks),
-        }
+        if self.spread.rows { x } else { self.piece(name, x, [Kind::Own, Kind::Rows], self.spread.ranks) }
     }
 
     /// All rows of what [`Ctx::own_rows`] gave each rank a share of, where all ranks have them.
     pub fn all_rows(&mut self, name: &'static str, x: Val) -> Val {
-        match self.spread.rows {
-            true => x,
-            false => self.piece(name, x, [Kind::All, Kind::Rows], 1),
-        }
+        if self.spread.rows { x } else { self.piece(name, x, [Kind::All, Kind::Rows], 1) }
     }
 
     /// The columns of x that are this rank's of those that all have.
@@ -165,9 +159,10 @@ impl Op for Enter {
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
-        match self.spread.rows {
-            true => group(x).all_gather(x.device, &ins[0], &parts(&outs[0], self.spread.ranks)).wait(),
-            false => x.device.machine.copy(&collect(x, &ins[0], self.spread), &outs[0]),
+        if self.spread.rows {
+            group(x).all_gather(x.device, &ins[0], &parts(&outs[0], self.spread.ranks)).wait()
+        } else {
+            x.device.machine.copy(&collect(x, &ins[0], self.spread), &outs[0])
         }
     }
 

@@ -101,10 +101,7 @@ impl UnicodeFixer {
     fn cut<'a>(&self, text: &'a str) -> (&'a str, &'a str) {
         let end = memchr::memchr(b'\n', text.as_bytes()).map_or(text.len(), |at| at + 1);
         let max = self.options.max_decode_length.max(1);
-        let end = match end > max {
-            true => text[..end].char_indices().nth(max).map_or(end, |(at, _)| at),
-            false => end,
-        };
+        let end = if end > max { text[..end].char_indices().nth(max).map_or(end, |(at, _)| at) } else { end };
         text.split_at(end)
     }
 

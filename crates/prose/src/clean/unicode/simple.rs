@@ -135,10 +135,7 @@ pub(crate) fn is_control(c: char) -> bool {
 }
 
 fn line_breaks(text: Cow<'_, str>) -> Cow<'_, str> {
-    let text = match text.contains("\r\n") {
-        true => Cow::Owned(text.replace("\r\n", "\n")),
-        false => text,
-    };
+    let text = if text.contains("\r\n") { Cow::Owned(text.replace("\r\n", "\n")) } else { text };
     replace(text, |c| matches!(c, '\r' | '\u{2028}' | '\u{2029}' | '\u{85}'), |_, out| out.push('\n'))
 }
 

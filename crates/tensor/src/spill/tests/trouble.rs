@@ -154,10 +154,7 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
             for seed in 0..50 {
                 let fault_one_in = [0, 60, 500][seed as usize % 3];
                 let chaos = Chaos { seed: lane * 1000 + seed, fault_one_in };
-                match survive(&options, chaos, program_seed, &expected) {
-                    true => fine += 1,
-                    false => faulty += 1,
-                }
+                if survive(&options, chaos, program_seed, &expected) { fine += 1 } else { faulty += 1 }
             }
         }
         (fine, faulty)
