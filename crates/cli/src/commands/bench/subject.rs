@@ -107,7 +107,7 @@ impl Subject {
             eprintln!("{}", choices::table(&solution));
         }
         let mut work = draft.workload()?;
-        if how.ranks.grid != *device.mesh.grid() {
+        if how.ranks.grid.ranks() != device.mesh.grid().ranks() {
             bail!("mesh: this benchmark runs on one rank, the recipe on {}", how.ranks.grid.ranks());
         }
         work.how = how;
