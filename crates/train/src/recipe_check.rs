@@ -216,7 +216,14 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
         RopeType::Keep | RopeType::Default => stage.rope_theta.map(|_| "rope_theta"),
         _ => Some("rope_type"),
     };
-    match recipe.stage.first().and_then(extending).filter(|_| recipe.model.from.is_none()) {
+    // Of several alike, as the short form `stages` makes them, the first trains the model that the others extend.
+    let alike =
+        |[one, other]: [&Stage; 2]| (one.rope_type, one.rope_theta) == (other.rope_type, other.rope_theta);
+    if recipe.model.from.is_some() || recipe.stage.get(1).is_some_and(|next| alike([&recipe.stage[0], next]))
+    {
+        return Ok(());
+    }
+    match recipe.stage.first().and_then(extending) {
         Some(key) => {
             let message =
                 "the first stage extends a model, and there is none; give model.from, the folder of one";
