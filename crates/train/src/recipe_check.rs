@@ -447,6 +447,8 @@ mod tests {
             assert!(error.contains(&format!("`stage.0.{key}`")) && error.contains("model.from"), "{error}");
             check_training(&load(&format!("stage.0.{set} model.from=out"))).unwrap();
         }
-        check_training(&load("stage.0.rope_type=default stages=16k,64k stage.1.rope_type=yarn")).unwrap();
+        check_training(&load("stage.0.rope_type=default")).unwrap();
+        check_training(&load("stage.0.rope_type=yarn stages=16k,64k")).unwrap();
+        assert!(check_training(&load("stage.0.rope_type=yarn stages=64k")).is_err());
     }
 }
