@@ -159,12 +159,12 @@ impl Crew {
         }
     }
 
-    /// Where a rank of so many is; a process knows its own alone.
-    pub fn place(&self, recipe: &Recipe, ranks: usize, rank: usize) -> Place {
+    /// Where this process's first rank is, of `ranks`.
+    pub fn place(&self, recipe: &Recipe, ranks: usize) -> Place {
         match self {
             Crew::Threads => {
                 let memory = gpu::sharers(&recipe.machine, ranks);
-                Place { ranks, local: rank, cores: ranks, host: ranks, memory, disk: ranks }
+                Place { ranks, local: 0, cores: ranks, host: ranks, memory, disk: ranks }
             }
             Crew::Processes { place, .. } => *place,
         }

@@ -144,7 +144,7 @@ impl Job<'_> {
         let path = self.folder.join("machine.json");
         std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks(), 0);
+        let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks());
         let memory = if self.recipe.machine.memory_bytes.is_some() { place.host } else { place.memory };
         let pool = cpu.pool.budget();
         let sharing = Place { memory, ..place };
@@ -176,7 +176,7 @@ impl Job<'_> {
         stores.check_tokenizer(tokenizer)?;
         let mesh = stage::ranks(recipe, 0)?;
         let seconds = &self.stage_seconds();
-        let disk_sharers = crew.place(recipe, mesh.grid.ranks(), 0).disk;
+        let disk_sharers = crew.place(recipe, mesh.grid.ranks()).disk;
         let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, disk_sharers, stop };
         if mesh.grid.ranks() == 1 {
             return self.first_rank(device::open(&recipe.machine)?, metrics, tokenizer, shared);

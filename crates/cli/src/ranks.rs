@@ -21,6 +21,7 @@ use fathom_train::{
 };
 
 use crate::crew::{self, Crew, World};
+use crate::device::Place;
 use crate::{device, gpu, pipeline};
 
 /// Runs `first` on this thread as the first rank; the others are processes with their own call of [`follow_first`], or `other`
@@ -36,9 +37,10 @@ pub fn run<T>(
     other: &(dyn Fn(Device) -> Result<()> + Sync),
 ) -> Result<T> {
     let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
+    let own = crew.place(recipe, ranks.grid.ranks());
     match crew {
         Crew::Processes { world: World::Mpi(mpi), .. } => {
-            return one(recipe, ranks, (mpi.link(), crew), first);
+            return one(recipe, ranks, (mpi.link(), own), first);
         }
         Crew::Processes { world: World::Nccl(world, library), place } => {
             let opened = gpu::open(&recipe.machine, *place)?;
@@ -54,11 +56,14 @@ pub fn run<T>(
     let rest = seats.split_off(1);
     let Some(seat) = seats.pop() else { bail!("a mesh without ranks") };
     std::thread::scope(|scope| {
-        let others: Vec<_> = rest
-            .into_iter()
-            .map(|seat| scope.spawn(move || one(recipe, ranks, (take(seat), crew), other)))
+        let others: Vec<_> = (1..)
+            .zip(rest)
+            .map(|(local, seat)| {
+                let place = Place { local, ..own };
+                scope.spawn(move || one(recipe, ranks, (take(seat), place), other))
+            })
             .collect();
-        let result = one(recipe, ranks, (take(seat), crew), first);
+        let result = one(recipe, ranks, (take(seat), own), first);
         let ended =
             others.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err(anyhow!("a rank panicked"))));
         let failed = ended.filter_map(Result::err).next();
@@ -87,7 +92,7 @@ pub fn follow_first(recipe: &Recipe, stop: &AtomicBool, crew: &Crew) -> Result<O
         // The first rank alone decides what takes how long.
         let seconds = &vec![60.0; recipe.stage.len()];
         let ranks = stage::ranks(recipe, 0)?;
-        let disk_sharers = crew.place(recipe, ranks.grid.ranks(), 0).disk;
+        let disk_sharers = crew.place(recipe, ranks.grid.ranks()).disk;
         let shared = &Shared { recipe, folder, stores, vocab, seconds, disk_sharers, stop };
         run(recipe, &ranks, crew, |device| follow(shared, device), &|_| Ok(()))
     })
@@ -107,11 +112,10 @@ impl Drop for Unwinding {
 fn one<T>(
     recipe: &Recipe,
     ranks: &Ranks,
-    (link, crew): (Box<dyn Link>, &Crew),
+    (link, place): (Box<dyn Link>, Place),
     body: impl FnOnce(Device) -> Result<T>,
 ) -> Result<T> {
     let mesh = Mesh::new(ranks.grid, link);
-    let place = crew.place(recipe, ranks.grid.ranks(), mesh.rank());
     guarded(mesh.clone(), || body(device::cpu_rank(&recipe.machine, mesh, place)?))
 }
 
