@@ -350,7 +350,7 @@ impl Pool {
     /// Has the machine get the memory for so many bytes of reservations now, not as they are made. Charges nothing.
     ///
     /// # Panics
-    /// If the machine has not that much.
+    /// With [`OutOfMemory`] if the machine does not have that much.
     pub fn prepare(&self, bytes: u64) {
         self.0.arena.grow(bytes.min(self.0.budget)).unwrap_or_else(|why| OutOfMemory::raise(why));
     }
