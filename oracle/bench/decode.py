@@ -40,7 +40,7 @@ def main():
     for _ in turns(args):
         _, _, waited = measure(generate, args)
         rate, first = (statistics.median(x[-args.repeat:]) for x in (rates, firsts))
-        row(bench="decode", dtype=args.dtype, prompt_tokens=args.prompt, new_tokens=args.new, threads=args.threads,
+        row(bench="decode", dtype=args.dtype, scores=args.scores, prompt_tokens=args.prompt, new_tokens=args.new, threads=args.threads,
             tokens_per_s=rate, tokens_per_s_best=max(rates), ms_per_token=1e3 / rate, first_token_ms=1e3 * first,
             waited=waited)
 

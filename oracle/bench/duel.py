@@ -57,7 +57,17 @@ def ours(fathom, bench, flags, match):
 
 
 def shapes(args, bench):
-    """(title, our flags, flags of the rival, keys that our rows must have)."""
+    """(title, our flags, flags of the rival, keys that our rows must have): all but products with flat and peaked scores."""
+    if bench == "gemm":
+        yield from sizes(args, bench)
+        return
+    for title, flags, rival_flags, match in sizes(args, bench):
+        for scores in args.scores.split(","):
+            more = ["--scores", scores]
+            yield f"{title} {scores}", flags + more, rival_flags + more, {**match, "scores": scores}
+
+
+def sizes(args, bench):
     tokens = args.tokens.split(",")
     if bench == "gemm":
         for m, n, k in GEMM:
@@ -119,6 +129,7 @@ def main():
     parser.add_argument("--fathom", default="target/release/fathom")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", default="2048,8192,16384")
+    parser.add_argument("--scores", default="flat,peaked", help="of attention: see `fathom bench step --help`")
     parser.add_argument("--rows", help="also append every row of both to this file")
     args = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.2f}\n\n| figure | Fathom | PyTorch | ratio | busy |\n|---|---|---|---|---|")

@@ -2,7 +2,9 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-FLAGS = dict(hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=32000, dtype="bf16")
+FLAGS = dict(hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=32000, dtype="bf16", scores="flat")
+# Makes scores of deviation one span 200, as those of trained models do.
+SPREAD = 200 / 6
 
 
 def build(args, max_tokens):
@@ -12,4 +14,7 @@ def build(args, max_tokens):
         max_position_embeddings=max(16384, max_tokens), tie_word_embeddings=False, attn_implementation="sdpa",
         bos_token_id=None, eos_token_id=None)
     model = LlamaForCausalLM(config)
+    if args.scores == "peaked":
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= SPREAD / (args.hidden * config.initializer_range**2)
     return model.bfloat16() if args.dtype == "bf16" else model

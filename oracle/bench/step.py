@@ -35,7 +35,7 @@ def main():
     for _ in turns(args):
         with PeakAnonymous() as memory:
             median, best, waited = measure(step, args)
-        row(bench="step", dtype=args.dtype, tokens=args.tokens, places=args.places, machine="cpu",
+        row(bench="step", dtype=args.dtype, scores=args.scores, tokens=args.tokens, places=args.places, machine="cpu",
             threads=args.threads, tokens_per_s=args.tokens / median, tokens_per_s_best=args.tokens / best,
             model_tflops=model_flops(args) / median * 1e-12, peak_rss_bytes=memory.peak,
             peak_hwm_bytes=status_bytes("VmHWM"), waited=waited)

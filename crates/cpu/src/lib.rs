@@ -9,6 +9,7 @@ mod arena;
 #[doc(hidden)]
 pub mod attention;
 mod counting;
+mod denormals;
 #[doc(hidden)]
 pub mod elementwise;
 #[doc(hidden)]

@@ -1,12 +1,15 @@
 //! A fork-join pool: the caller is worker 0, helpers spin briefly and then park.
 //!
-//! Which thread runs which task is left to chance, so a kernel may not let it decide any result.
+//! Which thread runs which task is left to chance, so a kernel may not let it decide any result. All of them take denormals as zeros
+//! while they work (see [`crate::denormals`]).
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+
+use crate::denormals::AsZeros;
 
 /// A task body: `(task, thread)`.
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -75,6 +78,7 @@ impl Threads {
     /// # Panics
     /// If a task panicked on any thread.
     pub fn run(&self, tasks: usize, body: &Body<'_>) {
+        let _zeros = AsZeros::new();
         if self.helpers.is_empty() || tasks <= 1 {
             (0..tasks).for_each(|task| body(task, 0));
             return;
@@ -120,6 +124,7 @@ fn work(shared: &Shared, body: &Body<'_>, tasks: usize, thread: usize) {
 }
 
 fn helper(shared: &Shared, thread: usize) {
+    let _zeros = AsZeros::new();
     let mut seen = 0;
     loop {
         let mut spins = 0u32;

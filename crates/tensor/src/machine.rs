@@ -2,7 +2,8 @@
 //!
 //! Rules every machine keeps (they are tested on each): an output row depends only on its inputs and a fixed
 //! order of addition, the same for one row and a million; sums over rows run in ascending order, continued from
-//! what the output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit.
+//! what the output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit. A machine that is slow with
+//! denormal numbers reads them as zeros, and writes zeros for them, in all its arithmetic.
 
 use std::fmt;
 use std::sync::Arc;

@@ -59,6 +59,41 @@ pub struct Gemm {
     pub packed: bool,
 }
 
+/// What attention's scores are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Scores {
+    /// Of random operands: a row's scores lie within a few units, and no probability is small.
+    Flat,
+    /// A row's scores span 200, as a trained model's do: most probabilities are zeros.
+    Peaked,
+}
+
+impl Scores {
+    /// The name in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scores::Flat => "flat",
+            Scores::Peaked => "peaked",
+        }
+    }
+}
+
+/// Which scores a benchmark measures.
+#[derive(Group)]
+pub struct Peaks {
+    /// What attention's scores are; both if not given.
+    #[arg(long, value_enum)]
+    pub scores: Option<Scores>,
+}
+
+impl Peaks {
+    /// The scores that are asked for.
+    pub fn each(&self) -> Vec<Scores> {
+        self.scores.map_or(vec![Scores::Flat, Scores::Peaked], |scores| vec![scores])
+    }
+}
+
 /// `fathom bench attention`.
 #[derive(Group)]
 pub struct Attention {
@@ -76,6 +111,8 @@ pub struct Attention {
     /// One pass; both if not given.
     #[arg(long, value_enum)]
     pub pass: Option<Pass>,
+    #[command(flatten)]
+    pub peaks: Peaks,
     /// Query heads.
     #[arg(long, default_value_t = 8)]
     pub heads: usize,
@@ -114,6 +151,8 @@ pub struct Trained {
 pub struct Step {
     #[command(flatten)]
     pub trained: Trained,
+    #[command(flatten)]
+    pub peaks: Peaks,
     /// A single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
     #[arg(long)]
     pub once: bool,
@@ -127,6 +166,8 @@ pub struct Step {
 pub struct Decode {
     #[command(flatten)]
     pub trained: Trained,
+    #[command(flatten)]
+    pub peaks: Peaks,
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,

@@ -78,7 +78,8 @@ pub fn limit_experts(
         weights.map_or(0, |weights| {
             let weight = weights[slot];
             assert!(weight >= 0.0 || weight.is_nan(), "limit experts: weight {weight}");
-            weight.max(0.0).to_bits()
+            // A denormal weight is none, as in all kernels.
+            if weight >= f32::MIN_POSITIVE { weight.to_bits() } else { 0 }
         })
     };
     // An expert takes what is heavier than its bound, and of what is as heavy the first slots that fit.

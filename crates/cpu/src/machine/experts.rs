@@ -8,6 +8,7 @@ use fathom_tensor::{
 
 use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, scratch, start_mut};
 use super::{Cpu, expect};
+use crate::denormals::AsZeros;
 use crate::elementwise;
 use crate::grouped;
 
@@ -110,6 +111,7 @@ pub fn balance_bias(op: &BalanceBias<'_>) {
     if scalar(op.skip) != 0.0 {
         return;
     }
+    let _zeros = AsZeros::new();
     // SAFETY: as in `count_experts`.
     let bias = unsafe { std::slice::from_raw_parts_mut(f32s_mut(op.bias), experts) };
     elementwise::balance_bias(bias, f32s(op.load), op.rate);

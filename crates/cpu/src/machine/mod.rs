@@ -26,6 +26,7 @@ use fathom_tensor::{
 };
 
 use crate::arena::Mapping;
+use crate::denormals::AsZeros;
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::mat::Elem;
@@ -509,16 +510,19 @@ impl Machine for Cpu {
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {
+        let _zeros = AsZeros::new();
         set_scalar(out, elementwise::sum(f32s(x), scalar(out)));
     }
 
     fn sum_squares(&self, x: &Tensor, out: &Tensor) {
+        let _zeros = AsZeros::new();
         // SAFETY: see the module.
         let squares = unsafe { elementwise::sum_squares(self.place(), f32s(x)) };
         set_scalar(out, (f64::from(scalar(out)) + squares) as f32);
     }
 
     fn step_scale(&self, op: &StepScale<'_>) {
+        let _zeros = AsZeros::new();
         let result =
             elementwise::step_scale(scalar(op.sum_squares), scalar(op.loss), scalar(op.count), op.max_norm);
         set_scalar(op.scale, result.scale);

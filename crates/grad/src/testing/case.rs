@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
+use fathom_cpu::isa::Isa;
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
 
 use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
@@ -87,6 +88,15 @@ struct Results {
     dw: Vec<Matrix>,
 }
 
+impl Results {
+    /// The bits of all numbers, copied denormals as the zeros that they stand for.
+    fn flushed(self) -> Vec<u64> {
+        let flush = |x: f64| if x.abs() < f64::from(f32::MIN_POSITIVE) { 0f64.copysign(x) } else { x };
+        let all = std::iter::once(self.y).chain(self.dx).chain(self.dw);
+        all.flat_map(|matrix| matrix.data).map(|x| flush(x).to_bits()).collect()
+    }
+}
+
 /// A case's numbers, rounded to the type under test.
 struct Numbers {
     dtype: DType,
@@ -99,7 +109,8 @@ struct Numbers {
 const SAMPLES: usize = 48;
 
 /// Runs the case on every instruction set, in f32 and bf16, with contiguous and strided input and gradient, and
-/// compares output and gradients with the reference and its central differences. The plan must use the same memory.
+/// compares output and gradients with the reference and its central differences. The plan must use the same memory. Denormal
+/// operands must give what zeros give, bit for bit.
 #[track_caller]
 pub(crate) fn check(case: &Case<'_>) {
     check_within(case, 2e-2);
@@ -125,8 +136,29 @@ pub(crate) fn check_within(case: &Case<'_>, bf16: f64) {
             assert_close(&at, "output", &found.y.data, &y.data, tolerance, 0.0);
             compare(&at, &found, &expected, &samples, tolerance);
             assert_eq!(usage, run(case, &numbers, plan, strided).1, "{at}: memory differs from the plan's");
+            if !strided {
+                check_denormals(case, &numbers, isa);
+            }
         }
     }
+}
+
+/// Every seventh number becomes a denormal one, or a zero of its sign: results are the same.
+#[track_caller]
+fn check_denormals(case: &Case<'_>, numbers: &Numbers, isa: Isa) {
+    let results = [1e-39, 0.0].map(|small: f64| {
+        let with = |matrix: &Matrix| {
+            let mut matrix = matrix.clone();
+            matrix.data.iter_mut().step_by(7).for_each(|x| *x = small.copysign(*x));
+            matrix
+        };
+        let params = numbers.params.iter().map(with).collect();
+        let numbers = Numbers { dtype: numbers.dtype, x: with(&numbers.x), params, dy: with(&numbers.dy) };
+        run(case, &numbers, Arc::new(Cpu::new(2, Some(isa))), false).0.flushed()
+    });
+    let [denormals, zeros] = results;
+    let at = format!("{}, {:?}, {}", case.what, numbers.dtype, isa.name());
+    assert!(denormals == zeros, "{at}: denormals and zeros differ: {denormals:?} {zeros:?}");
 }
 
 /// Elements whose gradient is looked at: of the input, then of each weight.

@@ -1,14 +1,15 @@
 //! Rates of causal attention. FLOPs count the pairs of the mask once: 4 per pair, head and column forward, 3.5 times
-//! that with backward.
+//! that with backward. Peaked scores have the cost of a trained model's: see [`super::peaks`].
 
 use anyhow::{Result, bail};
 use fathom_model::{causal_pairs, mask};
 use fathom_tensor::{Attention, AttentionBackward, Category, DType, Slice};
 
 use super::Bed;
+use super::peaks::SPREAD;
 use super::row::Row;
 use super::watch::{Timed, measure};
-use crate::args::bench::{Attention as Args, Pass};
+use crate::args::bench::{Attention as Args, Pass, Scores};
 
 /// One attention to measure.
 #[derive(Clone, Copy)]
@@ -25,6 +26,8 @@ pub struct Case {
     pub head_dim: usize,
     /// Forward alone, or both.
     pub backward: bool,
+    /// How far a row's scores lie apart.
+    pub scores: Scores,
 }
 
 impl Case {
@@ -60,9 +63,11 @@ pub fn run(args: &Args) -> Result<()> {
             bail!("--docs {}: {tokens} tokens hold 1 to {tokens} documents", args.docs);
         }
         for head_dim in args.head_dim.iter().copied() {
-            for pass in &passes {
+            for (pass, scores) in
+                passes.iter().flat_map(|pass| args.peaks.each().into_iter().map(move |s| (pass, s)))
+            {
                 let backward = *pass == Pass::ForwardBackward;
-                let case = Case { tokens, docs: args.docs, heads, kv_heads, head_dim, backward };
+                let case = Case { tokens, docs: args.docs, heads, kv_heads, head_dim, backward, scores };
                 row(args, &bed, &case, &attend(&bed, &case, args.timing.repeat));
             }
         }
@@ -78,6 +83,7 @@ fn row(args: &Args, bed: &Bed, case: &Case, timed: &Timed) {
         .with("heads", case.heads)
         .with("kv_heads", case.kv_heads)
         .with("head_dim", case.head_dim)
+        .with("scores", case.scores.name())
         .with("threads", bed.threads())
         .figure("ms", timed.median_s * 1e3)
         .figure("gflops", case.flops() / timed.median_s * 1e-9)
@@ -109,7 +115,8 @@ pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
         lse: &lse,
         mask: &mask,
         head_dim,
-        scale: (head_dim as f32).powf(-0.5),
+        // Operands of deviation one give scores of deviation one.
+        scale: (head_dim as f32).powf(-0.5) * if case.scores == Scores::Peaked { SPREAD } else { 1.0 },
         softcap: 0.0,
         sinks: None,
         resume: false,

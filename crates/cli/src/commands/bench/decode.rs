@@ -9,11 +9,12 @@ use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 
+use super::peaks::scored;
 use super::random::Random;
 use super::row::Row;
 use super::subject;
 use super::watch::{Watch, median};
-use crate::args::bench::Decode;
+use crate::args::bench::{Decode, Scores};
 use crate::{device, pipeline};
 
 /// Runs the benchmark.
@@ -22,10 +23,19 @@ pub fn run(args: &Decode) -> Result<()> {
         bail!("--prompt {} --new {}: both must be at least 1", args.prompt, args.new);
     }
     let recipe = subject::recipe(&args.trained.recipe, &["machine", "model", "moe"])?.value;
-    let device = subject::open(&recipe)?;
+    // A folder's weights have the scores that they were trained to.
+    match recipe.model.from {
+        Some(_) => measured(args, &recipe, None),
+        None => args.peaks.each().into_iter().try_for_each(|scores| measured(args, &recipe, Some(scores))),
+    }
+}
+
+/// The row of such scores.
+fn measured(args: &Decode, recipe: &Recipe, scores: Option<Scores>) -> Result<()> {
+    let device = subject::open(recipe)?;
     // One token more, so that `new` tokens follow the first one, which the prompt gives.
     let context_tokens = args.prompt + args.new + 1;
-    let (model, params) = model(&recipe, &device)?;
+    let (model, params) = model(recipe, &device, scores)?;
     let tokenizer = silent_tokenizer()?;
     let limits = Limits { context_tokens, ..Limits::default() };
     let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
@@ -47,6 +57,7 @@ pub fn run(args: &Decode) -> Result<()> {
         .with("dtype", recipe.model.precision.name())
         .with("prompt_tokens", args.prompt)
         .with("new_tokens", args.new)
+        .with("scores", scores.map_or("trained", Scores::name))
         .with("threads", device.machine.profile().threads)
         .figure("tokens_per_s", rate)
         .figure("ms_per_token", 1e3 / rate)
@@ -57,15 +68,17 @@ pub fn run(args: &Decode) -> Result<()> {
     Ok(())
 }
 
-/// The model of a recipe: read from its folder, else with random weights.
-fn model(recipe: &Recipe, device: &Device) -> Result<(Model, Params)> {
+/// The model of a recipe: read from its folder, else with random weights and such scores.
+fn model(recipe: &Recipe, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
     let dtype = device::precision(recipe.model.precision);
     if let Some(path) = &recipe.model.from {
         let loaded = device::load(device, &device::model_folder(path)?, Some(dtype))?;
         return Ok((loaded.model, loaded.params));
     }
-    let (model, mut params) = Model::declare(device, &pipeline::spec(recipe)?, dtype);
-    initialise(device, &model, &mut params, Init::new(1));
+    let deviation = recipe.model.init_std;
+    let spec = scored(&pipeline::spec(recipe)?, scores.unwrap_or(Scores::Flat), deviation);
+    let (model, mut params) = Model::declare(device, &spec, dtype);
+    initialise(device, &model, &mut params, Init { deviation, seed: 1 });
     Ok((model, params))
 }
 

@@ -11,6 +11,7 @@ mod gemm;
 mod link;
 mod load;
 mod ops;
+mod peaks;
 mod profile;
 mod random;
 mod row;

@@ -18,7 +18,7 @@ use super::ops;
 use super::row::Row;
 use super::subject::{self, Subject};
 use super::watch::{measure, measure_once};
-use crate::args::bench::Step;
+use crate::args::bench::{Scores, Step};
 use crate::commands::plan::{flops, specs};
 use crate::crew::Crew;
 use crate::library::placed;
@@ -31,19 +31,25 @@ pub const TABLES: [&str; 9] =
 /// Runs the benchmark.
 pub fn run(args: &Step) -> Result<()> {
     let loaded = subject::recipe(&args.trained.recipe, &TABLES)?;
-    let steps = |index| measured(args, &loaded.value, index).map_err(|error| placed(&loaded, error));
+    let steps = |index| stage_rows(args, &loaded.value, index).map_err(|error| placed(&loaded, error));
     (0..loaded.value.stage.len()).try_for_each(steps)
 }
 
-/// The row of a stage, and with `--ops` those of its operations.
-fn measured(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
+/// The rows of a stage. A plan is the same whatever the scores are.
+fn stage_rows(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
     if recipe.machine.kind == MachineKind::Meta {
         return on_meta(args, recipe, index);
     }
+    args.peaks.each().into_iter().try_for_each(|scores| measured(args, recipe, (index, scores)))
+}
+
+/// The row of a stage with such scores, and with `--ops` those of its operations.
+fn measured(args: &Step, recipe: &Recipe, what: (usize, Scores)) -> Result<()> {
+    let index = what.0;
     let mesh = stage::ranks(recipe, index)?;
     if mesh.grid.ranks() > 1 {
-        let first = |device: Device| lead(args, recipe, index, (&device, None));
-        let other = |device: Device| Subject::new(&device, recipe, index)?.follow();
+        let first = |device: Device| lead(args, recipe, what, (&device, None));
+        let other = |device: Device| Subject::warmed(&device, recipe, what, |_| Ok(()))?.follow();
         return ranks::run(recipe, &mesh, &Crew::Threads, first, &other);
     }
     let gpu = Gpu::open(recipe)?;
@@ -51,7 +57,7 @@ fn measured(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
         Some(gpu) => Device::new(gpu.cuda.clone(), gpu.budget),
         None => device::cpu(&recipe.machine)?,
     };
-    lead(args, recipe, index, (&device, gpu.as_ref()))
+    lead(args, recipe, what, (&device, gpu.as_ref()))
 }
 
 /// A GPU, and what of its memory was free before any of this.
@@ -144,11 +150,17 @@ fn on_meta(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
 }
 
 /// The first rank: measures, and tells the others when there is another step.
-fn lead(args: &Step, recipe: &Recipe, index: usize, (device, gpu): (&Device, Option<&Gpu>)) -> Result<()> {
-    let mut subject = Subject::warmed(device, recipe, index, |work| match gpu.filter(|_| args.once) {
-        Some(gpu) => gpu.warm_up(recipe, work),
-        None => Ok(()),
-    })?;
+fn lead(
+    args: &Step,
+    recipe: &Recipe,
+    (index, scores): (usize, Scores),
+    (device, gpu): (&Device, Option<&Gpu>),
+) -> Result<()> {
+    let mut subject =
+        Subject::warmed(device, recipe, (index, scores), |work| match gpu.filter(|_| args.once) {
+            Some(gpu) => gpu.warm_up(recipe, work),
+            None => Ok(()),
+        })?;
     // Memory is touched for the first time.
     if !args.once {
         subject.step();
@@ -174,6 +186,7 @@ fn lead(args: &Step, recipe: &Recipe, index: usize, (device, gpu): (&Device, Opt
     let tokens = (table.seq_tokens * samples) as f64;
     let labels = tokens - table.micro_batches as f64;
     let row = row(args, recipe, index)
+        .with("scores", scores.name())
         .figure("tokens_per_s", tokens / timed.median_s)
         .figure("model_tflops", subject.model_flops / timed.median_s * 1e-12)
         .with("peak_pool_bytes", usage.peak_live)

@@ -13,7 +13,9 @@ use fathom_train::{
     stage,
 };
 
+use super::peaks::scored;
 use super::random::Random;
+use crate::args::bench::Scores;
 use crate::commands::plan;
 use crate::library::{LIBRARY, layers, load};
 use crate::{choices, device};
@@ -86,20 +88,21 @@ impl Subject {
     /// # Errors
     /// A stage that does not fit the machine, and files that cannot be made.
     pub fn new(device: &Device, recipe: &Recipe, index: usize) -> Result<Subject> {
-        Subject::warmed(device, recipe, index, |_| Ok(()))
+        Subject::warmed(device, recipe, (index, Scores::Flat), |_| Ok(()))
     }
 
-    /// As [`Subject::new`], after `first` had the workload, before there is anything of it.
+    /// As [`Subject::new`] with such scores, after `first` had the workload, before there is anything of it.
     pub fn warmed(
         device: &Device,
         recipe: &Recipe,
-        index: usize,
+        (index, scores): (usize, Scores),
         first: impl FnOnce(&Workload<'_>) -> Result<()>,
     ) -> Result<Subject> {
         let (profile, specs) = (device.machine.profile(), plan::specs(recipe)?);
         check_places(recipe, &specs, profile)?;
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
-        let mut draft = draft((profile, memory), &specs[index], recipe, index, rank)?;
+        let spec = scored(&specs[index], scores, recipe.model.init_std);
+        let mut draft = draft((profile, memory), &spec, recipe, index, rank)?;
         // The pool has the rank's share of what the recipe allows.
         draft.budgets.memory = memory;
         let Settled { how, plan, solution } = draft.check()?;
@@ -126,7 +129,7 @@ impl Subject {
         let disk = open_state_disk(device, spec, work.dtype, how.on_disk, (ranks, moments), folder)?;
         let portion = device::portion(device, spec, ranks)?;
         let (model, mut params) = Model::declare_part(device, spec, work.dtype, disk, portion);
-        initialise(device, &model, &mut params, Init::new(1));
+        initialise(device, &model, &mut params, Init { deviation: recipe.model.init_std, seed: 1 });
         let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
         trainer.narrow(how.narrow.as_ref())?;
         trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
