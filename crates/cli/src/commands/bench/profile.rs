@@ -14,7 +14,7 @@ use super::attention::{Case, attend};
 use super::row::Row;
 use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
-use crate::args::bench::Profile as Args;
+use crate::args::bench::{Profile as Args, Scores};
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -79,7 +79,15 @@ fn rates(bed: &Bed, args: &Args) -> Result<Rates> {
 /// costs.
 fn attention(bed: &Bed, repeat: usize) -> Rates {
     let timed = |head_dim: usize| {
-        let case = Case { tokens: TOKENS, docs: 1, heads: 8, kv_heads: 8, head_dim, backward: false };
+        let case = Case {
+            tokens: TOKENS,
+            docs: 1,
+            heads: 8,
+            kv_heads: 8,
+            head_dim,
+            backward: false,
+            scores: Scores::Flat,
+        };
         let both = Case { backward: true, ..case };
         let [forward_s, both_s] = [case, both].map(|case| attend(bed, &case, repeat).best_s);
         (case.flops(), both.flops() - case.flops(), forward_s, both_s - forward_s)
