@@ -47,7 +47,11 @@ def seconds(torch, run, repeat):
     return statistics.median(samples)
 
 
-def build(torch, tokens):
+# Makes scores of deviation one span 200, as those of trained models do.
+SPREAD = 200 / 6
+
+
+def build(torch, tokens, scores):
     from transformers import LlamaConfig, LlamaForCausalLM
     s = SHAPE
     config = LlamaConfig(
@@ -56,7 +60,11 @@ def build(torch, tokens):
         max_position_embeddings=max(131072, tokens), tie_word_embeddings=False, attn_implementation="sdpa",
         bos_token_id=None, eos_token_id=None, use_cache=False)
     with torch.device("cuda"):
-        return LlamaForCausalLM(config).bfloat16().train()
+        model = LlamaForCausalLM(config).bfloat16().train()
+    if scores == "peaked":
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= SPREAD / (s["hidden"] * config.initializer_range**2)
+    return model
 
 
 def loss_of(torch, model, ids, tile_loss, tile=8192):
@@ -67,9 +75,9 @@ def loss_of(torch, model, ids, tile_loss, tile=8192):
     return sum(tiles) / (ids.shape[1] - 1)
 
 
-def prepared(torch, tokens, compiled, checkpointed):
+def prepared(torch, tokens, compiled, checkpointed, scores="flat"):
     """One training step, to be called: of all tokens, or of the first `count`."""
-    model = build(torch, tokens)
+    model = build(torch, tokens, scores)
 
     def tile_loss(h, l):
         return torch.nn.functional.cross_entropy(model.lm_head(h).float(), l, ignore_index=-100, reduction="sum")
@@ -94,8 +102,8 @@ def prepared(torch, tokens, compiled, checkpointed):
     return run
 
 
-def step(torch, tokens, compiled, checkpointed, repeat):
-    run = prepared(torch, tokens, compiled, checkpointed)
+def step(torch, tokens, ways, scores, repeat):
+    run = prepared(torch, tokens, *ways, scores)
     torch.cuda.reset_peak_memory_stats()
     took = seconds(torch, run, repeat)
     return took, torch.cuda.max_memory_allocated()
@@ -118,12 +126,12 @@ def steps(torch, args, begun):
             torch.cuda.empty_cache()
             try:
                 repeat = 1 if tokens >= LONG else args.repeat
-                took, peak = step(torch, tokens, compiled, checkpointed, repeat)
+                took, peak = step(torch, tokens, (compiled, checkpointed), args.scores, repeat)
             except Exception as error:  # Out of memory, or a compiler that gives up: the next way.
                 failures.append(f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
                 torch._dynamo.reset()
                 continue
-            row(bench="step", tokens=tokens, dtype="bf16", machine="cuda", compiled=compiled,
+            row(bench="step", tokens=tokens, dtype="bf16", machine="cuda", scores=args.scores, compiled=compiled,
                 places="full" if checkpointed else "none", step_s=took, tokens_per_s=tokens / took,
                 model_tflops=model_flops(tokens) / took * 1e-12, peak_bytes=peak, torch=torch.__version__)
             failures = []
@@ -173,18 +181,20 @@ def longest(torch, args, begun):
         tokens = (good + good // 8 if bad is None else (good + bad) // 2) // GRAIN * GRAIN
 
 
-def attention(torch, args):
+def attention(torch, args, scores):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     tokens, heads, kv_heads, dim = args.attention, 32, 8, 128
     q = torch.randn(1, heads, tokens, dim, device="cuda", dtype=torch.bfloat16)
     k, v = (torch.randn(1, kv_heads, tokens, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    scale = dim**-0.5 * (SPREAD if scores == "peaked" else 1.0)
     work = 2e-12 * heads * dim * tokens * (tokens + 1)
     dout = torch.randn_like(q)
     best = {"forward": {}, "backward": {}}
     for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
         def run():
             with sdpa_kernel(backend):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+                return torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=True, scale=scale, enable_gqa=True)
 
         def forward():
             with torch.no_grad():
@@ -202,7 +212,7 @@ def attention(torch, args):
             print(f"{backend.name}: {str(error).splitlines()[0]}", file=sys.stderr)
     if best["forward"]:
         names = {way: max(rates, key=rates.get) for way, rates in best.items() if rates}
-        row(bench="attention", tokens=tokens, head_dim=dim, heads=heads, kv_heads=kv_heads,
+        row(bench="attention", scores=scores, tokens=tokens, head_dim=dim, heads=heads, kv_heads=kv_heads,
             **{f"{way}_backend": name for way, name in names.items()},
             **{f"{way}_tflops": best[way][name] for way, name in names.items()})
 
@@ -212,6 +222,7 @@ def main():
     parser.add_argument("--tokens", default="8192,32768,131072")
     parser.add_argument("--attention", type=int, default=32768, help="tokens of attention alone; 0 for none")
     parser.add_argument("--longest", action="store_true", help="the longest step that fits, instead of lengths")
+    parser.add_argument("--scores", default="flat", help="of attention in steps: flat, or peaked as a trained model's are")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no other way after this long")
     args = parser.parse_args()
@@ -228,7 +239,8 @@ def main():
         return
     torch.manual_seed(0)
     if args.attention:
-        attention(torch, args)
+        for scores in ("flat", "peaked"):
+            attention(torch, args, scores)
     if args.longest:
         longest(torch, args, begun)
     else:

@@ -32,7 +32,7 @@ impl Session {
     /// A step in each format.
     pub(super) fn fp8_steps(&mut self) {
         for format in ["bf16"].iter().chain(&FORMATS) {
-            let mut command = self.bench_step(SHAPE, TOKENS, "5");
+            let mut command = self.bench_step((SHAPE, "flat"), TOKENS, "5");
             command.arg(format!("precision.gemm={format}"));
             let what = format!("step of {TOKENS} tokens, {SHAPE_NAME}, {format}");
             let ran = self.stage(&what, STEP_S, &mut command);

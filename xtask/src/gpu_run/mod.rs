@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub use asked::Asked;
 use stage::Ran;
 use stages::{ALL_S, DEVICE_S, LARGE_SHAPE, SHAPE, STAGES, Stage, Step};
-use table::{GRAPHS, LARGE, LEAN, OFFLOADED, Results};
+use table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED, Results};
 
 /// Where the two programs are: a folder that was brought here, or what cargo builds.
 struct Programs {
@@ -91,14 +91,16 @@ impl Session {
         let _ = self.gpu(what, limit_s);
     }
 
-    /// `fathom bench step` of a shape and length, in tiles.
-    fn bench_step(&self, shape: &str, tokens: &str, repeat: &str) -> Command {
+    /// `fathom bench step` of a shape and length with such scores, in tiles.
+    fn bench_step(&self, (shape, scores): (&str, &str), tokens: &str, repeat: &str) -> Command {
         let mut command = Command::new(&self.programs.fathom);
         command.args([
             "bench",
             "step",
             "--repeat",
             repeat,
+            "--scores",
+            scores,
             "machine.kind=cuda",
             "activations.tile_rows=8192",
         ]);
@@ -115,7 +117,8 @@ impl Session {
             Some(LEAN | LARGE) => &["optimizer.moments=bf16", "optimizer.master_weights=false"],
             _ => &[],
         };
-        let mut command = self.bench_step(shape, tokens, repeat);
+        let scores = if name == Some(PEAKED) { "peaked" } else { "flat" };
+        let mut command = self.bench_step((shape, scores), tokens, repeat);
         command.arg(places).args(more);
         if repeat == "1" {
             command.arg("--once");

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::Session;
+use super::table::PEAKED;
 
 /// The first and the last length, each compiled and warmed up, and attention alone.
 pub const SHORT_S: u64 = 95;
 /// The length between them.
 pub const MIDDLE_S: u64 = 90;
+/// The first length with peaked attention.
+pub const PEAKED_S: u64 = 60;
 /// The longest step, by interval search.
 pub const LONGEST_S: u64 = 600;
 /// The rival's script.
@@ -20,7 +23,7 @@ fn script() -> Option<PathBuf> {
 }
 
 impl Session {
-    /// `rival`, `rival-32768` or `rival-longest`.
+    /// `rival`, `rival-32768`, `rival-longest` or `peaked`.
     pub(super) fn rival(&mut self, stage: &str, limit_s: u64) {
         let Some(script) = script() else {
             println!("== PyTorch skipped: {SCRIPT} is neither here nor where this was built");
@@ -28,12 +31,13 @@ impl Session {
         };
         let mut command = Command::new("python3");
         command.arg(script).args(match stage {
-            "rival-longest" => ["--longest", "--attention=0"],
-            "rival-32768" => ["--tokens=32768", "--attention=0"],
-            _ => ["--tokens=8192,131072", "--attention=32768"],
+            "rival-longest" => ["--longest", "--attention=0", "--scores=flat"],
+            "rival-32768" => ["--tokens=32768", "--attention=0", "--scores=flat"],
+            "peaked" => ["--tokens=8192", "--attention=0", "--scores=peaked"],
+            _ => ["--tokens=8192,131072", "--attention=32768", "--scores=flat"],
         });
         command.arg(format!("--seconds={}", limit_s - 10));
         let ran = self.stage(&format!("PyTorch, {stage}"), limit_s, &mut command);
-        self.results.add(&ran.lines, None);
+        self.results.add(&ran.lines, (stage == "peaked").then_some(PEAKED));
     }
 }

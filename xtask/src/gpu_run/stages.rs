@@ -1,6 +1,6 @@
 //! What is asked of a GPU, in order: what has bars first, so that a run that is cut short has lost the rest.
 
-use super::table::{GRAPHS, LARGE, LEAN, OFFLOADED};
+use super::table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED};
 use super::{Session, rival};
 
 /// All stages of one command together; it is meant for eight minutes.
@@ -28,7 +28,7 @@ const fn long(name: &'static str, limit_s: u64) -> Stage {
 }
 
 /// All of them, in the order in which they are run.
-pub const STAGES: [Stage; 15] = [
+pub const STAGES: [Stage; 16] = [
     short("rates", 50),
     short("parity", 45),
     short("steps", STEPS[0].3 + STEPS[1].3 + STEPS[2].3 + LEAN_STEP.3),
@@ -38,6 +38,7 @@ pub const STAGES: [Stage; 15] = [
     short("ranks", 25),
     long("fp8-losses", 3 * super::fp8::RUN_S),
     long("graphs", GRAPHS_STEP.3),
+    long("peaked", PEAKED_STEP.3 + rival::PEAKED_S),
     long("rival-32768", rival::MIDDLE_S),
     long("step-262144", LONG.3),
     long("large", 2 * LARGE_STEP.3),
@@ -70,6 +71,8 @@ const AUTO: &str = "activations.memory=auto";
 const STEPS: [Step; 3] = [("8192", KEPT, "5", 25), ("32768", LINEAR, "3", 30), ("131072", LINEAR, "2", 55)];
 /// With an optimizer's state like PyTorch's: the update is a share of the shortest step alone.
 const LEAN_STEP: Step = ("8192", KEPT, "5", 15);
+/// With the scores of a trained model; all other steps have those of random weights.
+const PEAKED_STEP: Step = ("8192", KEPT, "5", 25);
 /// With blocks as graphs.
 const GRAPHS_STEP: Step = ("8192", KEPT, "5", 40);
 const LONG: Step = ("262144", AUTO, "1", 120);
@@ -86,6 +89,10 @@ impl Session {
             "steps" => {
                 STEPS.into_iter().for_each(|step| self.bench(step, None));
                 self.bench(LEAN_STEP, Some(LEAN));
+            }
+            "peaked" => {
+                self.bench(PEAKED_STEP, Some(PEAKED));
+                self.rival("peaked", rival::PEAKED_S);
             }
             "graphs" => self.bench(GRAPHS_STEP, Some(GRAPHS)),
             "fp8" => self.fp8_steps(),

@@ -8,6 +8,8 @@ pub const LARGE: &str = "Llama-3-8B shape, bf16 moments and no masters";
 pub const OFFLOADED: &str = "Llama-3-8B shape, f32 masters and moments with the host";
 /// What rows of steps are called whose optimizer keeps what PyTorch's does: narrow weights and moments, no masters.
 pub const LEAN: &str = "step with bf16 moments and no masters";
+/// What rows of steps are called whose scores span what a trained model's do.
+pub const PEAKED: &str = "step with peaked attention";
 /// What rows of steps whose blocks are graphs are called.
 pub const GRAPHS: &str = "step with blocks as graphs";
 /// Largest difference between the device's memory and the plan's, as a share.
@@ -132,6 +134,15 @@ impl Results {
             let (tokens, rate) = (&row["tokens"], &row["model_tflops"]);
             out += &format!("\n{name}, {tokens} tokens: {rate} TFLOP/s, device / plan {memory}.\n");
         }
+        for row in self.rows.iter().filter(|row| row["bench"] == PEAKED && !row["rival"].is_string()) {
+            let tokens = row["tokens"].as_u64().unwrap_or(0);
+            let rate = |row: Option<&Value>| row.map_or("-".into(), |row| row["model_tflops"].to_string());
+            let (flat, theirs) = (self.bench("step", tokens, false), self.bench(PEAKED, tokens, true));
+            let [ours, flat, theirs] = [Some(row), flat, theirs].map(rate);
+            out += &format!(
+                "\nWith peaked attention, {tokens} tokens: {ours} TFLOP/s, {flat} with flat, PyTorch's {theirs} with peaked.\n"
+            );
+        }
         for row in self.rows.iter().filter(|row| row["bench"] == GRAPHS) {
             let plain = self.bench("step", row["tokens"].as_u64().unwrap_or(0), false);
             let plain = plain.map_or("-".into(), |plain| plain["model_tflops"].to_string());
@@ -240,6 +251,11 @@ mod tests {
         results.add(&[graphs.to_string()], Some(GRAPHS));
         let lean = r#"{"bench":"step","tokens":8192,"model_tflops":319.0}"#;
         results.add(&[lean.to_string()], Some(LEAN));
+        let peaked = [
+            r#"{"bench":"step","tokens":8192,"model_tflops":298.0}"#,
+            r#"{"bench":"step","tokens":8192,"model_tflops":288.0,"rival":"torch"}"#,
+        ];
+        results.add(&peaked.map(str::to_string), Some(PEAKED));
         let rows = [
             r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
             r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
@@ -268,6 +284,10 @@ mod tests {
         assert!(table.contains("0.99 (bar 0.97) forward, **0.90** (bar 0.97) backward"), "{table}");
         assert!(
             table.contains("graphs, 8192 tokens: 310.0 TFLOP/s, 300.0 without; {\"captured\":3}"),
+            "{table}"
+        );
+        assert!(
+            table.contains("8192 tokens: 298.0 TFLOP/s, 300.0 with flat, PyTorch's 288.0 with peaked"),
             "{table}"
         );
         assert!(table.contains("PyTorch's longest step: 300000 tokens; 320000 are too many"), "{table}");
