@@ -101,6 +101,10 @@ const QUESTIONS_PER_SECTION: usize = 12;
 const GAPS: [usize; 6] = [0, 0, 1, 2, 4, 8];
 /// Facts of a round of a drill, drawn evenly from these.
 const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
+/// Words of a list, drawn evenly from these.
+const WORDS_PER_LIST: [usize; 4] = [6, 12, 20, 32];
+/// How often a list is told.
+const REPEATS: usize = 4;
 /// How often a set is told.
 const ROUNDS_PER_DRILL: usize = 5;
 /// Facts of a document at most; their second words stay distinct.
@@ -153,17 +157,22 @@ impl RecallGenerator {
         text
     }
 
-    /// A dense document of about `target_bytes`. By index in turn: sets of facts, each told several times in another
-    /// order, so that nearly every second word can be known by looking it up; and facts with questions about them.
+    /// A dense document of about `target_bytes`. By index in turn: lists of words that are repeated, so that from the second time on every
+    /// word can be known by looking the one before it up, which is the first thing that a model learns to copy (with such sequences
+    /// Olsson et al., 2022, arXiv:2209.11895, find the heads that do); sets of facts, each told several times in another order; and facts with questions about them.
     pub fn drill(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(3, index);
         let mut filler = Filler::new(&self.filler, &mut rng);
         let mut text = String::new();
         while text.len() < target_bytes {
-            let lines = if index.is_multiple_of(2) { self.rounds(&mut rng) } else { self.section(&mut rng) };
+            let lines = match index % 3 {
+                0 => repeats(&mut rng),
+                1 => self.rounds(&mut rng),
+                _ => self.section(&mut rng),
+            };
             for line in lines {
                 push_line(&mut text, &line);
-                let gap = if index % 4 < 2 { 0 } else { *rng.pick(&GAPS) };
+                let gap = if index % 6 < 3 { 0 } else { *rng.pick(&GAPS) };
                 (0..gap).for_each(|_| push_line(&mut text, &filler.line(&mut rng)));
             }
         }
@@ -251,6 +260,14 @@ impl RecallGenerator {
         };
         (0..ROUNDS_PER_DRILL).map(round).collect()
     }
+}
+
+/// A list of distinct words, no key among them, told again and again.
+fn repeats(rng: &mut Rng) -> Vec<String> {
+    let mut words: Vec<&str> = NOUNS.iter().chain(&VALUES).copied().collect();
+    rng.shuffle(&mut words);
+    words.truncate(*rng.pick(&WORDS_PER_LIST));
+    vec![format!("{}.", words.join(" ")); REPEATS]
 }
 
 /// Filler lines one after another from a random place, or made-up sentences when there are none.

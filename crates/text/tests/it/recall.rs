@@ -23,8 +23,10 @@ fn documents_answer_their_own_questions() {
             let text = generator.document(index, 4000);
             assert_eq!(text, generator.document(index, 4000));
             assert!((3200..5000).contains(&text.len()), "{}", text.len());
-            if index % 2 == 0 {
-                drill_repeats_its_facts(&generator.drill(index, 2000), split);
+            match (index % 3, generator.drill(index, 2000)) {
+                (0, drill) => drill_repeats_its_lists(&drill),
+                (1, drill) => drill_repeats_its_facts(&drill, split),
+                _ => {}
             }
             let facts = facts(&text);
             assert!(!facts.is_empty());
@@ -44,6 +46,22 @@ fn documents_answer_their_own_questions() {
             questions += seen;
         }
         assert!(questions > 300, "{questions}");
+    }
+}
+
+/// Every list stands four times, and has no word twice.
+fn drill_repeats_its_lists(text: &str) {
+    let filler = filler();
+    let lists: Vec<&str> =
+        text.lines().filter(|line| !filler.iter().any(|other| other.starts_with(line))).collect();
+    assert!(
+        lists.len() >= 4 && lists.chunks(4).all(|list| list.iter().all(|line| *line == list[0])),
+        "{text}"
+    );
+    for list in lists.chunks(4) {
+        let words: Vec<&str> = list[0].trim_end_matches('.').split(' ').collect();
+        let distinct: std::collections::BTreeSet<&str> = words.iter().copied().collect();
+        assert_eq!(distinct.len(), words.len(), "{}", list[0]);
     }
 }
 
