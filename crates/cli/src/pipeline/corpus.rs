@@ -108,7 +108,9 @@ impl Job<'_> {
         let most = self.recipe.data.max_bytes.filter(|_| over);
         let most = most.map_or(String::new(), |bytes| format!("; the budget is data.max_bytes={bytes}"));
         self.live.say(&format!("not trained on: {}{more}{most}", shown.join(", ")));
-        for damage in event.damage.iter().take(DAMAGE) {
+        // A curation has said it of its own.
+        let damage = if self.curation_layers().is_none() { &event.damage[..] } else { &[] };
+        for damage in damage.iter().take(DAMAGE) {
             self.live.say(&format!("  {damage}"));
         }
     }
