@@ -1,9 +1,15 @@
 //! The recipes inside the binary.
 
+use std::path::Path;
+
 use anyhow::Result;
 use fathom_base::Error;
 use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
+use fathom_model::{SafeTensors, Source};
+use fathom_tensor::DType;
 use fathom_train::recipe::Recipe;
+
+use crate::device;
 
 /// Groups of recipes by heading: their texts, from the folder `recipes`, and the names of each group.
 macro_rules! shipped {
@@ -103,9 +109,26 @@ pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {
 
 /// Loads layers into a recipe whose numbers can be planned and run.
 pub fn load(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
-    let loaded = resolve(layers)?;
+    let mut loaded = resolve(layers.clone())?;
+    if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(in_f32) {
+        loaded = resolve(layers.flag("the weights of model.from", "model.precision", "f32"))?;
+    }
     fathom_train::check(&loaded)?;
     Ok(loaded)
+}
+
+/// Whether most weights of a model are f32. A folder that cannot be read is told of where it is read.
+fn in_f32(model: &Path) -> bool {
+    let weights = device::model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
+    let Some(weights) = weights else { return false };
+    let elements =
+        |name: &&str| weights.shape(name).map_or(0.0, |shape| shape.iter().map(|n| *n as f64).product());
+    let (names, mut all, mut wide) = (weights.names(), 0.0, 0.0);
+    for name in &names {
+        all += elements(name);
+        wide += if weights.dtype(name) == Some(DType::F32) { elements(name) } else { 0.0 };
+    }
+    2.0 * wide > all
 }
 
 /// An error about a recipe's value, with the place where that was written.

@@ -13,8 +13,6 @@ pub struct Live {
     begun: Instant,
     last: Option<Instant>,
     stage: String,
-    /// Expected seconds for everything after the steps of the stage at hand.
-    pub later_s: f64,
 }
 
 /// Time between plain lines.
@@ -28,7 +26,7 @@ impl Live {
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(1).with_style(style)
         });
-        Live { bar, begun: Instant::now(), last: None, stage: String::new(), later_s: 0.0 }
+        Live { bar, begun: Instant::now(), last: None, stage: String::new() }
     }
 
     /// A line that stays.
@@ -50,6 +48,15 @@ impl Live {
         }
     }
 
+    /// As [`Live::note`], of work of which a part is done.
+    pub fn progress(&mut self, text: &str, [done, all]: [u64; 2]) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(all.max(1));
+            bar.set_position(done.min(all));
+        }
+        self.note(text);
+    }
+
     /// A stage begins.
     pub fn stage(&mut self, stage: &events::Stage) {
         self.stage = stage.name.clone();
@@ -60,11 +67,10 @@ impl Live {
         }
     }
 
-    /// A step ended.
-    pub fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) {
-        let left =
-            stage_steps.map(|steps| steps.saturating_sub(stage_step) as f64 * step.step_s + self.later_s);
-        let eta = left.map_or("...".to_string(), human::seconds);
+    /// A step ended; `later_s` is the expected time of everything after the steps of its stage.
+    pub fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>, later_s: f64) {
+        let left = |steps: u64| steps.saturating_sub(stage_step) as f64 * step.step_s + later_s;
+        let eta = stage_steps.map_or("...".to_string(), |steps| human::seconds(left(steps)));
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
         let text = format!(
             "{} {stage_step}{of}  loss {:.3}  {} tokens/s  {:.3} TFLOP/s  {}  eta {eta}",
@@ -89,5 +95,35 @@ impl Live {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::ProgressDrawTarget;
+
+    use super::*;
+
+    #[test]
+    fn the_bar_shows_work_before_the_first_step() {
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
+        let mut live = Live { bar: Some(bar.clone()), ..Live::new() };
+        for (done, all, expected) in
+            [(0, 80, (0, 80)), (60, 80, (60, 80)), (90, 80, (80, 80)), (0, 0, (0, 1))]
+        {
+            live.progress("reading text", [done, all]);
+            assert_eq!((bar.position(), bar.length().unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_run() {
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
+        let mut live = Live { bar: Some(bar.clone()), ..Live::new() };
+        let step = events::Step { step_s: 2.0, ..events::Step::default() };
+        live.step(&step, 10, Some(40), 240.0);
+        assert!(bar.message().ends_with(&format!("eta {}", human::seconds(300.0))), "{}", bar.message());
+        live.step(&step, 10, None, 240.0);
+        assert!(bar.message().ends_with("eta ..."), "{}", bar.message());
     }
 }

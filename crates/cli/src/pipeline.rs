@@ -1,7 +1,10 @@
 //! The main job: text to tokens, stages of training with measurements between them, a Hugging Face folder and a report.
 //! Every phase leaves its result in the run's folder, so running again resumes.
 
+mod closing;
 mod corpus;
+mod export;
+mod time;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -9,13 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_base::{human, rss};
-use fathom_grad::Params;
-use fathom_model::{FolderOptions, GenerationConfig, Model, SaveOptions, Spec, open_config, save_hf};
+use fathom_base::rss;
+use fathom_model::{Spec, open_config};
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
@@ -30,7 +32,10 @@ use crate::device::Place;
 use crate::live::Live;
 use crate::measure::{OnDevice, Subject, sample};
 use crate::{commands, describe, device, folder, ranks};
+use time::Ahead;
 use watch::{BEFORE, Watch, if_there_is_room};
+
+pub use export::generation;
 
 /// The specification that a recipe starts from.
 pub fn spec(recipe: &Recipe) -> Result<Spec> {
@@ -42,17 +47,6 @@ pub fn spec(recipe: &Recipe) -> Result<Spec> {
     Ok(spec)
 }
 
-/// What the exported model's files say of generation: as the model's that the recipe starts from, or the special tokens of
-/// the tokenizer in a folder.
-pub fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
-    if let Some(folder) = &recipe.model.from {
-        return Ok(open_config(&device::model_folder(folder)?)?.1);
-    }
-    let tokenizer = Tokenizer::from_dir(tokenizer)?;
-    let eos = tokenizer.eos().into_iter().collect();
-    Ok(GenerationConfig { bos: tokenizer.bos(), eos, ..GenerationConfig::default() })
-}
-
 /// A run in progress.
 struct Job<'a> {
     recipe: &'a Recipe,
@@ -62,6 +56,8 @@ struct Job<'a> {
     live: Live,
     /// Shows the run while it goes on.
     tensorboard: Option<EventFile>,
+    /// FLOPs of a step of each stage, as planned.
+    flops: Vec<f64>,
 }
 
 /// Runs a recipe to its end, or until `stop` is set.
@@ -79,7 +75,7 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
     let folder = recipe.run.out.clone();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let (begun, live) = (Instant::now(), Live::new());
-    let mut job = Job { recipe, loaded, folder, begun, live, tensorboard: None };
+    let mut job = Job { recipe, loaded, folder, begun, live, tensorboard: None, flops: Vec::new() };
     let _claimed = folder::claim(&job.folder, &job.live)?;
     folder::same_recipe(&job.folder, loaded)?;
     if job.is_done() {
@@ -93,14 +89,16 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
         return Ok(Outcome::Finished);
     }
     let mut metrics = MetricsWriter::open(job.log())?;
-    job.curation()?;
-    job.fits(crew)?;
+    job.input()?;
+    job.check_tokenizer()?;
+    job.flops = job.fits(crew)?;
     job.begin(command, &mut metrics)?;
     let Some(corpus) = job.corpus(&mut metrics, stop)? else {
         job.live.say("asked to stop while the text was curated; run the same command again to go on");
         crew.interrupted();
         return Ok(Outcome::Interrupted);
     };
+    job.check_export()?;
     crew.ready();
     job.train(metrics, corpus, stop, crew)
 }
@@ -129,15 +127,19 @@ impl Job<'_> {
     }
 
     fn begin(&self, command: &str, metrics: &mut MetricsWriter) -> Result<()> {
+        let short = describe::short(self.recipe).unwrap_or_default();
+        if !short.is_empty() {
+            self.live.say(&format!("note: {short}"));
+        }
         if !read_events(self.log())?.is_empty() {
             return Ok(());
         }
-        metrics.write(&Event::Run(run_event(self.loaded, command)))?;
+        metrics.write(&Event::Run(events::Run { short, ..run_event(self.loaded, command) }))?;
         Ok(())
     }
 
-    /// Refuses a run whose plan exceeds the memory budget, before any memory is taken.
-    fn fits(&self, crew: &Crew) -> Result<()> {
+    /// Refuses a run whose plan exceeds the memory budget, before any memory is taken. FLOPs of a step of the first rank, by stage.
+    fn fits(&self, crew: &Crew) -> Result<Vec<f64>> {
         let cpu = device::open(&self.recipe.machine)?;
         let profile = cpu.machine.profile();
         // What predictions were made with, to be read beside them.
@@ -154,13 +156,17 @@ impl Job<'_> {
         budgets.host /= place.host as u64;
         let specs = commands::plan::specs(self.recipe)?;
         check_places(self.recipe, &specs, profile)?;
+        let mut flops = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             let ranks = stage::ranks(self.recipe, index)?;
+            let mut of_ranks = Vec::new();
             for (rank, _) in fathom_train::distinct(&ranks, spec) {
-                Draft { profile, spec, recipe: self.recipe.clone(), index, budgets, rank }.check()?;
+                let draft = Draft { profile, spec, recipe: self.recipe.clone(), index, budgets, rank };
+                of_ranks.push(draft.check()?.plan.hardware_flops as f64);
             }
+            flops.push(of_ranks.first().copied().unwrap_or(0.0));
         }
-        Ok(())
+        Ok(flops)
     }
 
     fn train(
@@ -175,7 +181,7 @@ impl Job<'_> {
         let stores = &Stores::open(recipe, corpus.map(Arc::new), vocab)?;
         stores.check_tokenizer(tokenizer)?;
         let mesh = stage::ranks(recipe, 0)?;
-        let seconds = &self.stage_seconds();
+        let seconds = &time::stage_seconds(recipe, self.begun);
         let disk_sharers = crew.place(recipe, mesh.grid.ranks()).disk;
         let shared = &ranks::Shared { recipe, folder: &folder, stores, vocab, seconds, disk_sharers, stop };
         if mesh.grid.ranks() == 1 {
@@ -228,7 +234,7 @@ impl Job<'_> {
             let folder = self.folder.join("tensorboard");
             self.tensorboard = Some(EventFile::resume(&folder, unix_s() as u64, begun.step)?);
         }
-        let mut watch = self.watch(tokenizer, stores, alone);
+        let mut watch = self.watch(tokenizer, stores, alone, shared.seconds);
         if begun.step == 0 && alone && describe::before(recipe) == Some(0) {
             run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
         }
@@ -264,7 +270,7 @@ impl Job<'_> {
             self.export_of_ranks(progress.step)?;
             device = device::open(&self.recipe.machine)?;
             let step = progress.step;
-            let Some(whole) = self.measure_saved(&device, tokenizer, stores, step, &mut metrics)? else {
+            let Some(whole) = self.measure_saved(&device, tokenizer, shared, step, &mut metrics)? else {
                 return self.end(metrics, progress);
             };
             device::Loaded { model, params } = whole;
@@ -284,12 +290,12 @@ impl Job<'_> {
         &mut self,
         device: &Device,
         tokenizer: &Tokenizer,
-        stores: &Stores,
+        shared: &ranks::Shared<'_>,
         step: u64,
         metrics: &mut MetricsWriter,
     ) -> Result<Option<device::Loaded>> {
         let (recipe, folder) = (self.recipe, self.folder.clone());
-        let mut watch = self.watch(tokenizer, stores, true);
+        let mut watch = self.watch(tokenizer, shared.stores, true, shared.seconds);
         if recipe.eval.enabled {
             let before = if_there_is_room(watch.live, || saved_before(recipe, &folder, device))?;
             if let Some((step, whole)) = before.flatten() {
@@ -304,25 +310,26 @@ impl Job<'_> {
     }
 
     /// What looks at the run; it measures where a whole model is at hand.
-    fn watch<'b>(&'b mut self, tokenizer: &'b Tokenizer, stores: &'b Stores, whole: bool) -> Watch<'b> {
+    fn watch<'b>(
+        &'b mut self,
+        tokenizer: &'b Tokenizer,
+        stores: &'b Stores,
+        whole: bool,
+        seconds: &[f64],
+    ) -> Watch<'b> {
+        let measures = whole && self.recipe.eval.enabled;
         Watch {
             recipe: self.recipe,
             tokenizer,
             stores,
-            measures: whole && self.recipe.eval.enabled,
-            measure_s: self.recipe.run.minutes.map(|minutes| minutes * 60.0 * MEASURE_SHARE),
+            measures,
+            measure_s: time::measure_s(self.recipe),
+            measured_by: time::measured_by(self.recipe, self.begun),
+            took_s: None,
+            ahead: Ahead::new(self.recipe, &self.flops, seconds, measures),
             live: &mut self.live,
             tensorboard: &mut self.tensorboard,
         }
-    }
-
-    /// The model of a run over ranks: from its last checkpoint.
-    fn export_of_ranks(&self, step: u64) -> Result<()> {
-        let saved = Checkpoints::new(&self.folder.join("checkpoints"), 1).latest();
-        if saved != Some(step) {
-            bail!("step {step} was not saved, so the model cannot be exported; run the same command again");
-        }
-        commands::convert::write_model(&self.folder)
     }
 
     /// The last event and the report.
@@ -336,44 +343,6 @@ impl Job<'_> {
         }))?;
         metrics.sync()?;
         self.report()
-    }
-
-    /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares.
-    fn stage_seconds(&self) -> Vec<f64> {
-        let stages = &self.recipe.stage;
-        let Some(minutes) = self.recipe.run.minutes else {
-            // Not asked for: without minutes every stage has its steps (`check_training`).
-            return vec![60.0; stages.len()];
-        };
-        let left =
-            minutes * 60.0 * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - self.begun.elapsed().as_secs_f64();
-        let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
-        stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect()
-    }
-
-    fn export(&self, device: &Device, model: &Model, params: &Params) -> Result<()> {
-        let (folder, tokenizer) = (self.folder.join("model"), self.folder.join("data/tokenizer"));
-        let (generation, copy) = (&generation(self.recipe, &tokenizer)?, device::tokenizer_files(&tokenizer));
-        let weights = SaveOptions::new(model.dtype(params));
-        let options = FolderOptions { weights, generation, copy: &copy };
-        save_hf(device, model, params, &folder, options)?;
-        Ok(())
-    }
-
-    fn report(&self) -> Result<()> {
-        let page = self.page();
-        commands::report::print(&commands::report::write(&self.folder, &page)?);
-        println!("\nfinished in {}. What next:", human::seconds(self.begun.elapsed().as_secs_f64()));
-        let me = std::env::current_exe().map_or("fathom".to_string(), |path| path.display().to_string());
-        let out = self.folder.display();
-        println!("  read the report     {}", page.display());
-        println!("  talk to the model   {me} generate {out} \"/// Returns the\" --temperature 0.7");
-        println!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")");
-        if self.recipe.run.name.starts_with("quickstart") {
-            println!("  train longer        {me} quickstart --minutes 60 --out out/longer");
-        }
-        println!("  plan something big  {me} plan llama3-8b-1m");
-        Ok(())
     }
 }
 
@@ -389,11 +358,6 @@ fn saved_before(recipe: &Recipe, run: &Path, device: &Device) -> Result<Option<(
     saved.map(|(step, folder)| Ok((step, commands::convert::load_checkpoint(device, &folder)?))).transpose()
 }
 
-/// Share of a timed run for each of the two measurements.
-const MEASURE_SHARE: f64 = 0.09;
-/// Share of a timed run left for export, report and what takes longer than thought.
-const MARGIN_SHARE: f64 = 0.06;
-
 /// How a run or a plan begins its log.
 pub fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
     events::Run {
@@ -403,6 +367,7 @@ pub fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
         command: command.into(),
         recipe: loaded.rows().to_vec(),
         machine: MachineFacts::read(),
+        short: String::new(),
     }
 }
 

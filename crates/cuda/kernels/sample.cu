@@ -11,9 +11,11 @@ ENTRY(256) random_uniform(Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, u6
   store8(out, c.row, c.col, cols - c.col, v);
 }
 
-// Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger.
+// Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger. What is not a
+// number is above all.
 FN u64 place(float x, i64 id) {
   const u32 bits = as_bits(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return ~0ull;
   return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | (0xffffffffu - (u32)id);
 }
 FN u64 block_most(u64 v) {
@@ -26,6 +28,8 @@ FN u64 block_most(u64 v) {
   for (u32 i = 1; i < blockDim.x >> 5; i++) v = part[i] > v ? part[i] : v;
   return v;
 }
+// Whether the largest of a row is a finite number, and so all are numbers.
+FN bool numbers(u64 best) { return best >> 32 > 0x007fffffu && best >> 32 < 0xff800000u; }
 FN double block_total(double v) {
   __shared__ double part[32];
   for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -37,7 +41,7 @@ FN double block_total(double v) {
   return v;
 }
 
-// ids i32 [rows]: the place of the largest of each row, the first of equals. A block of 512 for each row.
+// ids i32 [rows]: the place of the largest of each row, the first of equals; -1 without numbers. A block of 512 for each row.
 ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab) {
   const i64 row = blockIdx.x;
   u64 best = 0;
@@ -46,7 +50,7 @@ ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab) {
     best = mine > best ? mine : best;
   }
   best = block_most(best);
-  if (threadIdx.x == 0) ids[row] = (i32)(0xffffffffu - (u32)best);
+  if (threadIdx.x == 0) ids[row] = numbers(best) ? (i32)(0xffffffffu - (u32)best) : -1;
 }
 
 struct Drawing { Mat logits; i64 row, vocab; float top; double temperature; };
@@ -75,8 +79,8 @@ FN u64 reach(Drawing d, u64 floor, double target, double least, bool count, bool
   return found > floor ? found : floor;
 }
 
-// A token for each row: the bits of three doubles; top_k 0 for all. The number drawn is that of (seed, drawn + row). A block of
-// 512 for each row.
+// A token for each row, -1 without numbers: the bits of three doubles; top_k 0 for all. The number drawn is that of
+// (seed, drawn + row). A block of 512 for each row.
 ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64 min_p, i32 top_k, u64 seed, u64 drawn) {
   const double share = as_double(top_p), least = as_double(min_p);
   Drawing d;
@@ -87,6 +91,11 @@ ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64
     best = mine > best ? mine : best;
   }
   best = block_most(best);
+  // All threads of the block see the same.
+  if (!numbers(best)) {
+    if (threadIdx.x == 0) ids[d.row] = -1;
+    return;
+  }
   d.top = load(logits, d.row, 0xffffffffu - (u32)best);
   u64 floor = top_k > 0 && top_k < vocab ? reach(d, 0, (double)top_k, 0.0, true, false) : 0;
   if (share < 1.0) floor = reach(d, floor, share * above(d, floor, 0.0, false), 0.0, false, false);

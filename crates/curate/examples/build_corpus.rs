@@ -17,7 +17,7 @@ fn main() -> Result<(), Error> {
     } else {
         Input::Paths(paths)
     };
-    let spec = CorpusSpec { max_bytes: megabytes * 1_000_000, ..CorpusSpec::new(input, out) };
+    let spec = CorpusSpec { max_bytes: Some(megabytes * 1_000_000), ..CorpusSpec::new(input, out) };
     let report = build(&spec, &mut |_| ())?;
     println!("training    {:?}", report.train);
     println!("synthetic   {:?}, {:.3} of the tokens", report.synthetic, report.synthetic_share());

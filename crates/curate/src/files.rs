@@ -74,6 +74,11 @@ fn stands_in(list: &str, word: &str) -> bool {
 }
 
 impl Kind {
+    /// Whether the records of a file have about as many bytes as the file.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Kind::Text(Codec::Plain) | Kind::Html(Codec::Plain) | Kind::Jsonl(Codec::Plain))
+    }
+
     /// The kind by file name, `None` where no reader exists. Case does not matter.
     pub(crate) fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();

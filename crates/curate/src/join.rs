@@ -29,7 +29,7 @@ pub struct Joined<I> {
 
 impl<I> Joined<I> {
     /// The documents below; one that was being joined is lost.
-    pub(crate) fn into_inner(self) -> I {
+    pub fn into_inner(self) -> I {
         self.documents
     }
 

@@ -124,7 +124,7 @@ impl<'a> Engine<'a> {
     /// end-of-text token.
     ///
     /// # Errors
-    /// A prompt that is empty, has unknown ids, or is too long.
+    /// A prompt that is empty, has unknown ids, or is too long; a model that gives no numbers.
     pub fn greedy(&self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Vec<u32>>, Error> {
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         for prompt in prompts {
@@ -133,7 +133,7 @@ impl<'a> Engine<'a> {
         let mut cache = self.cache(prompts.len(), longest + max_tokens);
         let mut next = Vec::new();
         for (region, prompt) in prompts.iter().enumerate() {
-            next.extend(choose(self.device, &self.prefill(&mut cache, region, prompt), None));
+            next.extend(choose(self.device, &self.prefill(&mut cache, region, prompt), None)?);
         }
         let mut answers: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
         let mut open: Vec<usize> = (0..prompts.len()).collect();
@@ -152,7 +152,7 @@ impl<'a> Engine<'a> {
                 .collect();
             let hidden = self.run(&mut cache, &feeds);
             let rows: Vec<usize> = (0..open.len()).collect();
-            let chosen = choose(self.device, &self.head(&hidden, &rows), None);
+            let chosen = choose(self.device, &self.head(&hidden, &rows), None)?;
             open.iter().zip(chosen).for_each(|(region, id)| next[*region] = id);
         }
     }
@@ -207,7 +207,7 @@ impl<'a> Engine<'a> {
             if answer.len() == how.max_tokens {
                 break Stop::Length;
             }
-            let id = sampler.next(self.device, &logits);
+            let id = sampler.next(self.device, &logits)?;
             if self.tokenizer.stops().contains(&id) {
                 break Stop::EndOfText;
             }
@@ -289,8 +289,11 @@ impl Score for Engine<'_> {
         let whole = 0..host.len();
         let packed = Packed { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
         let batch = self.model.batch(self.device, packed, Caps { docs: 1, seq_tokens: host.len() });
-        let losses = self.packed_losses(&batch, &labels);
-        Ok(losses[..host.len() - 1].iter().map(|loss| f64::from(*loss)).collect())
+        let losses = &self.packed_losses(&batch, &labels)[..host.len() - 1];
+        if losses.iter().any(|loss| !loss.is_finite()) {
+            return Err(Error::NotFinite { what: "a loss" }.into());
+        }
+        Ok(losses.iter().map(|loss| f64::from(*loss)).collect())
     }
 
     fn max_tokens(&self) -> usize {

@@ -43,6 +43,14 @@ pub enum Error {
         /// Tokens of the text.
         tokens: usize,
     },
+    /// Logits or losses that are not numbers.
+    #[error(
+        "the model gives no numbers ({what} is not finite): its weights hold NaN or infinity, or values that its type cannot compute with; check where they come from"
+    )]
+    NotFinite {
+        /// What is not a number.
+        what: &'static str,
+    },
     /// More tokens than an encoder has positions for.
     #[error("max_tokens is {max_tokens}, and the encoder has positions for {room} tokens; lower it")]
     Positions {

@@ -39,19 +39,23 @@ impl Sampler {
     }
 
     /// Chooses a token from a row of logits.
-    pub fn next(&mut self, device: &Device, logits: &Tensor) -> u32 {
+    ///
+    /// # Errors
+    /// The logits are not numbers.
+    pub fn next(&mut self, device: &Device, logits: &Tensor) -> Result<u32, Error> {
         if self.how.repetition_penalty == 1.0 {
-            let id = choose(device, logits, self.draw()).swap_remove(0);
-            return self.chose(id);
+            let id = choose(device, logits, self.draw())?.swap_remove(0);
+            return Ok(self.chose(id));
         }
         self.on_host(&mut device.to_f32(logits))
     }
 
     /// Chooses a token from logits, which it may change.
-    fn on_host(&mut self, logits: &mut [f32]) -> u32 {
+    fn on_host(&mut self, logits: &mut [f32]) -> Result<u32, Error> {
         self.penalise(logits);
         let id = self.draw().map_or_else(|| choice::largest(logits), |draw| choice::drawn(logits, &draw));
-        self.chose(id as u32)
+        let id = id.ok_or(Error::NotFinite { what: LOGIT })?;
+        Ok(self.chose(id as u32))
     }
 
     /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019).
@@ -80,12 +84,20 @@ impl Sampler {
     }
 }
 
+/// What a model without numbers has.
+const LOGIT: &str = "a logit";
+
 /// What the machine chooses of each row of logits, so that no logits come to the host.
-pub(crate) fn choose(device: &Device, logits: &Tensor, draw: Option<Draw>) -> Vec<u32> {
+///
+/// # Errors
+/// The logits of a row are not numbers.
+pub(crate) fn choose(device: &Device, logits: &Tensor, draw: Option<Draw>) -> Result<Vec<u32>, Error> {
     let ids = device.empty(1, logits.rows(), DType::I32, Category::Activations);
     device.machine.choose(&Choose { logits, ids: &ids, draw });
     let bytes = device.machine.read(&ids).wait();
-    bytes.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect()
+    let id = |bytes: &[u8; 4]| u32::try_from(i32::from_le_bytes(*bytes)).ok();
+    let ids = bytes.as_chunks::<4>().0.iter().map(id).collect::<Option<Vec<u32>>>();
+    ids.ok_or(Error::NotFinite { what: LOGIT })
 }
 
 #[cfg(test)]
@@ -96,7 +108,7 @@ mod tests {
         let mut counts = vec![0; logits.len()];
         for seed in 0..2000 {
             let mut sampler = Sampler::new(&Sampling { seed, ..how.clone() }, &[]).unwrap();
-            counts[sampler.on_host(&mut logits.to_vec()) as usize] += 1;
+            counts[sampler.on_host(&mut logits.to_vec()).unwrap() as usize] += 1;
         }
         counts
     }
@@ -117,8 +129,9 @@ mod tests {
     fn penalty_and_range() {
         let how = Sampling { repetition_penalty: 4.0, ..Sampling::default() };
         let mut sampler = Sampler::new(&how, &[0]).unwrap();
-        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]), 1);
-        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]), 0);
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]).unwrap(), 1);
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]).unwrap(), 0);
+        assert!(matches!(sampler.on_host(&mut [2.0, f32::NAN]), Err(Error::NotFinite { .. })));
         assert!(Sampler::new(&Sampling { top_p: 0.0, ..Sampling::default() }, &[]).is_err());
     }
 }

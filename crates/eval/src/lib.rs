@@ -35,7 +35,8 @@ pub struct Moment {
 pub struct Limits {
     /// Documents at most.
     pub documents: usize,
-    /// No further document is begun after this time; `None` sets no limit, and then two runs agree exactly.
+    /// No further document is begun that would, if it takes as long as those before it on average, end after this time; `None` sets
+    /// no limit, and then two runs agree exactly.
     pub budget: Option<Duration>,
 }
 
@@ -48,6 +49,29 @@ impl Default for Limits {
 impl Limits {
     /// Whether another document may be begun.
     fn allow(&self, done: usize, since: Instant) -> bool {
-        done < self.documents && (done == 0 || self.budget.is_none_or(|budget| since.elapsed() < budget))
+        self.allow_after(done, since.elapsed())
+    }
+
+    /// The same, of the time that those before it took.
+    fn allow_after(&self, done: usize, taken: Duration) -> bool {
+        let next = taken.div_f64(done.max(1) as f64);
+        done < self.documents && (done == 0 || self.budget.is_none_or(|budget| taken + next <= budget))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_document_is_begun_that_would_end_too_late() {
+        let [second, limits] = [Duration::from_secs(1), Duration::from_secs(10)];
+        let limits = Limits { documents: 5, budget: Some(limits) };
+        for (done, seconds, expected) in
+            [(0, 99, true), (1, 5, true), (1, 6, false), (4, 8, true), (4, 9, false), (5, 1, false)]
+        {
+            assert_eq!(limits.allow_after(done, second * seconds), expected, "{done} in {seconds} s");
+        }
+        assert!(Limits { budget: None, ..limits }.allow_after(4, second * 99));
     }
 }

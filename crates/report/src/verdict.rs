@@ -100,7 +100,7 @@ fn bits(log: &RunLog) -> Option<Verdict> {
         name: "held-out bits per byte",
         value: format!("{:.3}", all.bits_per_byte),
         note: format!("{word} gzip -9, {:.3}", all.gzip_bits_per_byte),
-        passes: all.gzip_bits_per_byte.is_finite().then_some(below),
+        passes: judged(log, below).filter(|_| all.gzip_bits_per_byte.is_finite()),
     })
 }
 
@@ -112,8 +112,14 @@ fn needle(log: &RunLog) -> Option<Verdict> {
         name: "needle found",
         value: format!("{:.0} %", share * 100.0),
         note: format!("up to {} tokens, all depths; 80\u{a0}% wanted", tokens::format(longest)),
-        passes: Some(share >= 0.8),
+        passes: judged(log, share >= 0.8),
     })
+}
+
+/// Whether a figure passes. A run that is too short for it may pass and cannot fail: it said so when it began.
+fn judged(log: &RunLog, passes: bool) -> Option<bool> {
+    let short = log.run.as_ref().is_some_and(|run| !run.short.is_empty());
+    (passes || !short).then_some(passes)
 }
 
 /// Mean accuracy over all depths and the lengths up to `longest`, and the greatest such length. Lengths of
@@ -145,7 +151,7 @@ fn long_context(log: &RunLog) -> Option<Verdict> {
             short.loss,
             span(short)
         ),
-        passes: Some(passes),
+        passes: judged(log, passes),
     })
 }
 

@@ -1,4 +1,5 @@
 //! The choice of a token from its logits: the largest, or one drawn. What a machine does is what the functions here do on the host.
+//! Where a logit is not a number, or the largest is infinite, there is no choice.
 
 use crate::Tensor;
 
@@ -7,7 +8,7 @@ use crate::Tensor;
 pub struct Choose<'a> {
     /// [r, vocab], f32 or bf16.
     pub logits: &'a Tensor,
-    /// i32 [1, r]: the columns.
+    /// i32 [1, r]: the columns; -1 where there is no choice.
     pub ids: &'a Tensor,
     /// How they are drawn; without, each row's largest, the first of equals. Row i has number `drawn + i`.
     pub draw: Option<Draw>,
@@ -31,13 +32,16 @@ pub struct Draw {
 }
 
 /// The largest; the first of equals.
-pub fn largest(logits: &[f32]) -> usize {
+pub fn largest(logits: &[f32]) -> Option<usize> {
     let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
-    (1..logits.len()).fold(0, better)
+    let best = (1..logits.len()).fold(0, better);
+    let numbers = logits.get(best)?.is_finite() && !logits.iter().any(|logit| logit.is_nan());
+    numbers.then_some(best)
 }
 
 /// One that is drawn.
-pub fn drawn(logits: &[f32], how: &Draw) -> usize {
+pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
+    largest(logits)?;
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_unstable_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
     if how.top_k > 0 {
@@ -55,7 +59,7 @@ pub fn drawn(logits: &[f32], how: &Draw) -> usize {
         left -= weight;
         left < 0.0
     });
-    order[chosen.unwrap_or(weights.len() - 1)]
+    Some(order[chosen.unwrap_or(weights.len() - 1)])
 }
 
 /// Drops the tail beyond the smallest set whose share reaches `p`; weights are in descending order.
@@ -86,5 +90,28 @@ pub(crate) fn of_rows(logits: &[f32], vocab: usize, draw: Option<Draw>) -> Vec<i
         None => largest(logits),
         Some(draw) => drawn(logits, &Draw { drawn: draw.drawn + row as u64, ..draw }),
     };
-    logits.chunks_exact(vocab).enumerate().map(|row| choose(row) as i32).collect()
+    let id = |row| choose(row).map_or(-1, |id| id as i32);
+    logits.chunks_exact(vocab).enumerate().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_no_choice_without_numbers() {
+        let draw = Draw { temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0, seed: 3, drawn: 0 };
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            for at in 0..3 {
+                let mut logits = [1.0, 2.0, f32::NEG_INFINITY, 0.5];
+                logits[at] = bad;
+                assert_eq!((largest(&logits), drawn(&logits, &draw)), (None, None), "{logits:?}");
+            }
+        }
+        let none = [f32::NEG_INFINITY; 4];
+        assert_eq!((largest(&none), drawn(&none, &draw), largest(&[])), (None, None, None));
+        let some = [f32::NEG_INFINITY, 2.0];
+        assert_eq!((largest(&some), drawn(&some, &draw)), (Some(1), Some(1)));
+        assert_eq!(of_rows(&[1.0, 2.0, f32::NAN, 0.0], 2, None), [1, -1]);
+    }
 }

@@ -20,3 +20,26 @@ pub fn fuzz_tokenizer_config(data: &[u8]) {
         let _ = tokenizer.decode(&ids);
     }
 }
+
+/// Treats the bytes as a `tokenizer.json` and, when it is accepted, puts it to all its uses: texts are encoded in every way,
+/// ids decoded at once and one by one, the file written and read again.
+pub fn fuzz_tokenizer_use(data: &[u8]) {
+    let path = Path::new("tokenizer.json");
+    let Ok(tokenizer) = crate::Tokenizer::from_bytes(data, path) else { return };
+    let long = "a  line of text, é and 12\n".repeat(4000);
+    for text in ["", "a", "Two words,\nand 12 more. <s></s>", "ﷺ\u{0}👩‍👩‍👧\u{301}", &long] {
+        for ids in [tokenizer.encode(text), tokenizer.encode_special(text), tokenizer.encode_prompt(text)] {
+            let Ok(ids) = ids else { continue };
+            let _ = tokenizer.decode(&ids);
+            let mut stream = tokenizer.stream();
+            ids.iter().take(100).for_each(|&id| drop(stream.push(id)));
+            let _ = stream.finish();
+        }
+    }
+    let _ = tokenizer.decode_text(&[0, 1, u32::MAX]);
+    let _ = tokenizer.eos().and_then(|id| tokenizer.token(id));
+    if let Ok(json) = tokenizer.to_json() {
+        // What is written need not be what was read, but it is answered.
+        let _ = crate::Tokenizer::from_bytes(json.as_bytes(), path);
+    }
+}

@@ -351,7 +351,7 @@ recipe! {
         pub family: FamilyName = FamilyName::Llama,
         /// For `smollm3`: one layer in this many has no rotary embedding.
         pub no_rope_layer_interval: usize = 4,
-        /// Type of weights and activations.
+        /// Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.
         pub hidden: usize = 256,

@@ -199,13 +199,16 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     ranks(loaded)
 }
 
-/// Refuses what can be planned and not trained: stages of which nothing says how long they are trained, and a first one that
+/// Refuses what can be planned and not trained: text that nothing names, stages of which nothing says how long they are trained, and a first one that
 /// extends a model where there is none yet.
 ///
 /// # Errors
 /// The first such stage.
 pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
+    if let Some(message) = recipe.data.without_text().filter(|_| needs_corpus(recipe)) {
+        return refuse(loaded, "data.paths", message);
+    }
     let endless = |stage: &Stage| stage.steps.is_none() && recipe.run.minutes.is_none();
     if let Some(index) = recipe.stage.iter().position(endless) {
         let message =
@@ -345,7 +348,7 @@ mod tests {
     fn load(settings: &str) -> Loaded<Recipe> {
         let layers = Layers::new().text(
             "small",
-            "[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\nlength_weights = [{ min_tokens = 8 }]\n",
+            "data.paths = [\"text\"]\n[[stage]]\nsteps = 1\nblend = [{ source = \"text\" }]\nlength_weights = [{ min_tokens = 8 }]\n",
         );
         let settings: Vec<&str> = settings.split_whitespace().collect();
         let mut loaded: Loaded<Recipe> = Loaded::load(layers.sets(&settings)).unwrap();
@@ -428,6 +431,22 @@ mod tests {
             "model.from=out model.heads=3 activations.head_groups=3",
         ] {
             check(&load(settings)).unwrap();
+        }
+    }
+
+    #[test]
+    fn something_names_the_text() {
+        let good = [
+            "",
+            "data.paths=cargo:",
+            "data.paths=[] data.curate=books",
+            "data.paths=[] stage.0.blend.0.source=store/train",
+        ];
+        good.into_iter().for_each(|settings| check_training(&load(settings)).unwrap());
+        for bad in ["data.paths=[]", "data.paths=[] data.curate=none", "data.paths=cargo:,text"] {
+            check(&load(bad)).unwrap();
+            let error = check_training(&load(bad)).unwrap_err().to_string();
+            assert!(error.contains("`data.paths`") && error.contains("cargo:"), "{error}");
         }
     }
 

@@ -336,13 +336,14 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     Ok(spec)
 }
 
-/// Which rotary settings a stage changes: not those that only layers with windows use beside others that see everything
-/// (Gemma 3), as their distances stay within the window.
+/// Which rotary settings a stage changes: the first, which is the model's, and others that layers without windows use. One of its
+/// own for layers with windows (Gemma 3) stays as it is, whether other layers see everything or none does: distances stay within
+/// the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
     let sees_all =
         |table: usize| spec.layers.iter().any(|layer| layer.rope == Some(table) && layer.window.is_none());
     let some = (0..spec.ropes.len()).any(sees_all);
-    (0..spec.ropes.len()).map(|table| !some || sees_all(table)).collect()
+    (0..spec.ropes.len()).map(|table| sees_all(table) || (table == 0 && !some)).collect()
 }
 
 fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result<Option<RopeScaling>> {
@@ -468,9 +469,14 @@ mod tests {
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
-        // A model whose layers all have windows has but one setting, which is stretched.
+        // In a model whose layers all have windows the first setting is stretched, and that of its own for windows is not.
         spec.layers[0].window = Some(64);
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
+        assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
+        // As Gemma 3 with sliding layers only, of which none uses the first setting.
+        spec.layers[0].rope = Some(1);
+        let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
+        assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
     }
 }

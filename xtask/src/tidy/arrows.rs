@@ -30,7 +30,7 @@ const TABLE: [Line; 18] = [
     line("model", &["grad"]),
     line("train", &["model", "text", "report"]),
     line("engine", &["model", "text"]),
-    line("prose", &[]),
+    line("prose", &["base"]),
     line("query", &[]),
     line("curate", &["text", "report", "prose", "query"]),
     line("eval", &["text", "report"]),

@@ -259,7 +259,12 @@ fn mistakes_in_settings_name_the_setting() {
     set(
         "stage.7.tokens=1",
         "command line, `stage.7.tokens=1`: unknown key `stage.7`; `stage` has 1 elements, numbered from 0; \
-         stage.1 adds one",
+         stage.1.tokens=... adds one",
+    );
+    set(
+        "stage.1.rope.factor=2",
+        "command line, `stage.1.rope.factor=2`: unknown key `stage.1`; `stage` has 1 elements, numbered from 0; \
+         stage.1.tokens=... adds one",
     );
     set(
         "train=fast",

@@ -181,7 +181,7 @@ impl Walk<'_> {
             }
             (Shape::Tables(schema), Some(rest)) => {
                 let (number, rest) = rest.split_once('.').unwrap_or((rest, ""));
-                let nodes = self.element(schema, node, (&path, number))?;
+                let nodes = self.element(schema, node, (&path, number, rest))?;
                 if rest.is_empty() {
                     let hint = format!("; name a key of it: {path}.{number}.KEY=VALUE");
                     return Err(self.wrong_text("a table", text, &path, hint));
@@ -207,15 +207,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Element `number` of an array of tables; one past the end appends. A text is the name of the one element whose
-    /// first or second key has it as its value.
+    /// Element `number` of an array of tables. One past the end appends, if the key that is set is one of the first two, by which
+    /// an element is told: another was meant for an element that is not there. A text is the name of the one element whose first
+    /// or second key has it as its value.
     fn element<'n>(
         &self,
         schema: &TableSchema,
         node: &'n mut Node,
-        at: (&str, &str),
+        at: (&str, &str, &str),
     ) -> Result<&'n mut Vec<Node>> {
-        let (path, number) = at;
+        let (path, number, key) = at;
         let Node::Tables(items, source) = node else { unreachable!("schema and tree agree") };
         let count = items.len();
         let named = |item: &[Node]| {
@@ -228,8 +229,10 @@ impl Walk<'_> {
             (Err(_), Some(i), None) => Some(i),
             _ => None,
         };
+        let tells =
+            |key: &str| schema.keys.iter().take(2).any(|first| key.split('.').next() == Some(first.name));
         match index {
-            Some(i) if i <= count => {
+            Some(i) if i < count || (i == count && (count == 0 || tells(key))) => {
                 if i == count {
                     items.push(defaults(schema, &schema.defaults));
                     *source = self.origin.source(1);
@@ -237,7 +240,10 @@ impl Walk<'_> {
                 Ok(&mut items[i])
             }
             _ => {
-                let hint = format!("`{path}` has {count} elements, numbered from 0; {path}.{count} adds one");
+                let first = schema.keys.first().map_or("", |key| key.name);
+                let hint = format!(
+                    "`{path}` has {count} elements, numbered from 0; {path}.{count}.{first}=... adds one"
+                );
                 let key = join(path, number);
                 Err(Error::UnknownKey { place: self.origin.place(1), key, hint })
             }

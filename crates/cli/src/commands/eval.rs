@@ -149,7 +149,8 @@ fn documents(args: &Eval, folder: &Path, tokenizer: &Tokenizer, tokens: usize) -
 fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<HeldOut>> {
     let (mut documents, mut bytes) = (Vec::new(), 0);
     let records = fathom_curate::open(paths, &ReadOptions::default())?;
-    for document in group_documents(records, tokens.saturating_mul(BYTES_PER_TOKEN)) {
+    let mut joined = group_documents(records, tokens.saturating_mul(BYTES_PER_TOKEN));
+    for document in joined.by_ref() {
         let text = document?.text;
         bytes += text.len();
         documents.push(HeldOut::from_text(text, tokenizer).context("cannot encode the text")?);
@@ -157,6 +158,10 @@ fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result
             eprintln!("measuring on the first {} of the text", human::bytes(bytes as u64));
             break;
         }
+    }
+    let counters = joined.into_inner();
+    if counters.counters().dropped_documents() > 0 {
+        eprintln!("not measured: {}", counters.counters().summary());
     }
     Ok(documents)
 }

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
+use fathom_base::metrics::events::{Data, DroppedText};
 use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Outcome, Progress, Recipe as CurationRecipe, RunOptions};
 use fathom_curate::{
-    CorpusSpec, Curation, Error, Input, TokenizerFrom, build, built, curation, default_roots, made_otherwise,
-    store_prefix, tokenizer_dir,
+    CorpusSpec, Curation, Error, Input, Reason, TokenizerFrom, build, built, curation, default_roots,
+    made_otherwise, store_prefix, tokenizer_dir,
 };
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
@@ -22,6 +23,11 @@ use crate::commands::curate;
 use crate::curate_models::Engines;
 use crate::library::CURATE;
 use crate::{describe, device};
+
+/// Reasons that the console names of those for which text is not trained on; the report names all.
+const REASONS: usize = 5;
+/// And damaged records that it shows.
+const DAMAGE: usize = 3;
 
 /// What a run trains on: its tokenizer, and the text as tokens where it gathers any.
 pub(super) type Corpus = (Tokenizer, Option<Store>);
@@ -56,7 +62,9 @@ impl Job<'_> {
             }
         }
         let live = &mut self.live;
-        let report = build(&spec, &mut |progress| live.note(&describe::progress(progress)))?;
+        let report = build(&spec, &mut |progress| {
+            live.progress(&describe::progress(progress), [progress.done_bytes, progress.total_bytes]);
+        })?;
         let event = report.to_event();
         self.live.say(&format!(
             "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
@@ -66,6 +74,7 @@ impl Job<'_> {
             human::grouped(event.vocabulary),
             human::percent(event.synthetic_share),
         ));
+        self.say_dropped(&event);
         if let Some(stage) = self.recipe.stage.iter().find(|stage| event.tokens < stage.seq_tokens as u64) {
             self.live.say(&format!(
                 "warning: the text has {} tokens, fewer than one sample of stage {} ({}): its samples are shorter; give more text \
@@ -84,8 +93,30 @@ impl Job<'_> {
         Ok(Some((tokenizer, Some(store))))
     }
 
-    /// The tokenizer of a run that gathers no text: the recipe's, or the model's.
-    fn given_tokenizer(&self) -> Result<Tokenizer> {
+    /// Says what is not trained on, and why.
+    fn say_dropped(&self, event: &Data) {
+        if event.dropped.is_empty() {
+            return;
+        }
+        let part = |dropped: &DroppedText| {
+            let (count, size) = (human::grouped(dropped.documents), human::bytes(dropped.bytes));
+            format!("{count} {} ({size})", dropped.reason)
+        };
+        let shown: Vec<String> = event.dropped.iter().take(REASONS).map(part).collect();
+        let more = if event.dropped.len() > REASONS { ", ..." } else { "" };
+        let over = event.dropped.iter().any(|dropped| dropped.reason == Reason::OverBudget.words());
+        let most = self.recipe.data.max_bytes.filter(|_| over);
+        let most = most.map_or(String::new(), |bytes| format!("; the budget is data.max_bytes={bytes}"));
+        self.live.say(&format!("not trained on: {}{more}{most}", shown.join(", ")));
+        // A curation has said it of its own.
+        let damage = if self.curation_layers().is_none() { &event.damage[..] } else { &[] };
+        for damage in damage.iter().take(DAMAGE) {
+            self.live.say(&format!("  {damage}"));
+        }
+    }
+
+    /// The tokenizer that the recipe gives: its own, or the model's.
+    pub(super) fn given_tokenizer(&self) -> Result<Tokenizer> {
         match (&self.recipe.data.tokenizer, &self.recipe.model.from) {
             (Some(path), _) if path.is_file() => Ok(Tokenizer::from_file(path)?),
             (Some(path), _) => Ok(Tokenizer::from_dir(path)?),
@@ -108,16 +139,10 @@ impl Job<'_> {
                 TokenizerFrom::Train { vocab: self.recipe.model.vocab, sample_bytes }
             }
         };
-        let input = match data.paths.as_slice() {
-            [] => Input::Default {
-                roots: cargo_home().map(|home| default_roots(&home)).unwrap_or_default(),
-                fallback: std::env::current_dir().ok(),
-            },
-            paths => Input::Paths(paths.to_vec()),
-        };
+        let (input, curation) = self.input()?;
         Ok(CorpusSpec {
             text_field: data.text_field.clone(),
-            curation: self.curation()?,
+            curation,
             max_bytes: data.max_bytes,
             document_bytes: data.document_bytes as usize,
             recall_share: data.recall_share,
@@ -128,8 +153,31 @@ impl Job<'_> {
         })
     }
 
+    /// What is read, and the recipe that curates it.
+    ///
+    /// # Errors
+    /// A recipe of curation that cannot be loaded; no text at all.
+    pub(super) fn input(&self) -> Result<(Input, Option<Curation>)> {
+        let (data, curation) = (&self.recipe.data, self.curation()?);
+        let input = if data.is_gathered() {
+            Input::Default {
+                roots: cargo_home().map(|home| default_roots(&home)).unwrap_or_default(),
+                fallback: std::env::current_dir().ok(),
+            }
+        } else if data.paths.is_empty() && curation.as_ref().is_some_and(Curation::names_input) {
+            // The recipe says what is read.
+            Input::Default { roots: Vec::new(), fallback: None }
+        } else if data.paths.is_empty() && needs_corpus(self.recipe) {
+            let message = format!("is empty, and data.curate = {:?} names no input of its own", data.curate);
+            return Err(self.loaded.refuse("data.paths", message).into());
+        } else {
+            Input::Paths(data.paths.clone())
+        };
+        Ok((input, curation))
+    }
+
     /// The recipe that `data.curate` names.
-    pub(super) fn curation(&self) -> Result<Option<Curation>> {
+    fn curation(&self) -> Result<Option<Curation>> {
         let Some(layers) = self.curation_layers() else { return Ok(None) };
         Ok(Some(Curation::of(Loaded::<CurationRecipe>::load(layers).context("data.curate")?)?))
     }
@@ -138,7 +186,7 @@ impl Job<'_> {
         let data = &self.recipe.data;
         let recipe = match data.curate.as_str() {
             "none" => return None,
-            "auto" if !data.paths.is_empty() => return None,
+            "auto" if !data.is_gathered() => return None,
             "auto" => "code",
             recipe => recipe,
         };
@@ -175,7 +223,10 @@ impl Job<'_> {
                     .drain(..)
                     .for_each(|line| live.say(&format!("curating: {line}")));
                 if let Some(progress) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                    live.note(&describe::curating(&progress));
+                    live.progress(
+                        &describe::curating(&progress),
+                        [progress.parts_done as u64, progress.parts as u64],
+                    );
                 }
             }
             running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

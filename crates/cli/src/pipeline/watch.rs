@@ -1,10 +1,12 @@
 //! What is shown of a run while it goes on, and what is measured between its stages and at its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use anyhow::Result;
 use fathom_base::human;
 use fathom_base::metrics::{MetricsWriter, events};
+use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::OutOfMemory;
@@ -12,6 +14,7 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Settled, Stores, Trainer};
 
+use super::time::Ahead;
 use super::unix_s;
 use crate::live::Live;
 use crate::measure::{Extent, OnDevice, Subject, measure};
@@ -21,16 +24,34 @@ use crate::{choices, describe};
 pub(super) const BEFORE: &str = "before_extension";
 
 /// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
-/// prompt. Then it is left out, and the run goes on.
+/// prompt. Then it is left out, and the run goes on; as where the model gives no numbers any more, which its losses tell.
 pub(super) fn if_there_is_room<T>(live: &Live, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
     // Weights are only looked at, and what work took is given back when it unwinds.
     match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Err(error)) if gives_no_numbers(&error) => {
+            live.say(&format!("warning: not measured: {error}"));
+            Ok(None)
+        }
         Ok(done) => done.map(Some),
         Err(panic) if panic.is::<OutOfMemory>() => {
             live.say("warning: not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
             Ok(None)
         }
         Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Whether a model failed because it computes NaN or infinity.
+fn gives_no_numbers(error: &anyhow::Error) -> bool {
+    let own = |error: &Engine| matches!(error, Engine::NotFinite { .. });
+    let base = |error: &fathom_base::Error| match error {
+        fathom_base::Error::Product(product) => product.downcast_ref().is_some_and(own),
+        _ => false,
+    };
+    match error.downcast_ref::<fathom_eval::Error>() {
+        Some(fathom_eval::Error::Model(error)) => base(error),
+        Some(_) => false,
+        None => error.downcast_ref().is_some_and(own) || error.downcast_ref().is_some_and(base),
     }
 }
 
@@ -42,7 +63,14 @@ pub(super) struct Watch<'a> {
     pub stores: &'a Stores,
     /// A whole model is at hand, and to be measured.
     pub measures: bool,
+    /// Seconds of a timed run for a measurement.
     pub measure_s: Option<f64>,
+    /// When the last measurement of one has to be over.
+    pub measured_by: Option<Instant>,
+    /// Seconds that the last measurement took.
+    pub took_s: Option<f64>,
+    /// What is still to come.
+    pub ahead: Ahead,
     /// Shows the run while it goes on.
     pub tensorboard: &'a mut Option<EventFile>,
 }
@@ -63,17 +91,29 @@ impl Watch<'_> {
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
         let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
         let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
-        let extent = Extent { moment, tokens, context, seconds: self.measure_s };
+        let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
         self.live.note(&format!("measuring {}", when.replace('_', " ")));
+        let begun = Instant::now();
         let measured = if_there_is_room(self.live, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        let took_s = begun.elapsed().as_secs_f64();
+        self.took_s = Some(took_s);
+        self.ahead.measure_s = took_s;
         let Some(figures) = measured else { return Ok(()) };
         if let (Some(file), Some(bits)) = (self.tensorboard.as_mut(), &figures.bits) {
             file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
         }
         self.live.say(&format!("{}: {}", when.replace('_', " "), describe::figures(&figures, context)));
         Ok(())
+    }
+
+    /// Seconds of a timed run for a measurement: the last one has what is left, where that is less than it was given.
+    fn seconds(&self, when: &str) -> Option<f64> {
+        let given_s = self.measure_s?;
+        let by = self.measured_by.filter(|_| when != BEFORE);
+        let left_s = by.map_or(given_s, |by| by.saturating_duration_since(Instant::now()).as_secs_f64());
+        Some(left_s.clamp(given_s / 4.0, given_s))
     }
 }
 
@@ -83,7 +123,6 @@ impl Hooks for Watch<'_> {
     }
 
     fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
-        self.live.later_s = self.measure_s.unwrap_or(0.0);
         self.live.say(&format!(
             "stage {}: {} tokens, {}; planned peak {}",
             stage.name,
@@ -103,10 +142,26 @@ impl Hooks for Watch<'_> {
         stage_step: u64,
         stage_steps: Option<u64>,
     ) -> fathom_train::Result<()> {
-        self.live.step(step, stage_step, stage_steps);
+        let later_s = self.ahead.after(step.stage as usize, step.step_s);
+        self.live.step(step, stage_step, stage_steps, later_s);
         match self.tensorboard.as_mut() {
             Some(file) => Ok(file.step(unix_s(), step)?),
             None => Ok(()),
+        }
+    }
+
+    /// The measurement before the extension shows how long the one after it will take: what is more than was given is taken from the
+    /// steps between them.
+    fn aside_s(&self, index: usize) -> f64 {
+        let (Some(given_s), Some(before)) = (self.measure_s, describe::before(self.recipe)) else {
+            return 0.0;
+        };
+        let more_s = (self.took_s.unwrap_or(0.0) - given_s).max(0.0);
+        match before {
+            done if done == index + 1 => given_s - more_s,
+            // It was measured before there was any step.
+            0 if index == 0 => -2.0 * more_s,
+            _ => 0.0,
         }
     }
 
@@ -143,6 +198,13 @@ mod tests {
             if_there_is_room(&live, work).unwrap()
         };
         assert_eq!([ask(1 << 10), ask(2 << 20), ask(1 << 20)], [Some(1 << 10), None, Some(1 << 20)]);
+        let no_numbers = || Engine::NotFinite { what: "a loss" };
+        let wrapped = || fathom_eval::Error::Model(fathom_base::Error::product(no_numbers()));
+        for error in [no_numbers().into(), fathom_base::Error::product(no_numbers()).into(), wrapped().into()]
+        {
+            assert!(if_there_is_room(&live, || -> Result<()> { Err(error) }).unwrap().is_none());
+        }
+        assert!(if_there_is_room(&live, || -> Result<()> { Err(Engine::Empty.into()) }).is_err());
         let other = || if_there_is_room(&live, || -> Result<()> { panic!("out of memory: in a text alone") });
         assert!(catch_unwind(AssertUnwindSafe(other)).is_err());
     }

@@ -6,6 +6,7 @@ mod bad_input;
 mod ballista;
 mod bench;
 mod curate;
+mod data;
 mod diff;
 #[cfg(target_os = "linux")]
 mod disk_full;

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use super::spec::{CorpusSpec, Input};
-use crate::counters::Counters;
+use crate::counters::{Counters, Reason};
 use crate::document::{Document, file_of, group_of};
 use crate::error::Error;
 use crate::gather::{self, GatherOptions, Gathered};
-use crate::pipeline::{Batch, Part, PartReader, Pipeline, Recipe, Stats, chosen_units, parts_of};
+use crate::pipeline::{Batch, Part, PartReader, Pipeline, Recipe, Stats, Tally, chosen_units, parts_of};
 use crate::read::{InputFile, RemoteOptions};
 
 /// Stages whose work the corpus does itself.
@@ -49,7 +49,7 @@ impl Curation {
     }
 
     /// Whether the recipe says itself what is read.
-    pub(super) fn names_input(&self) -> bool {
+    pub fn names_input(&self) -> bool {
         names_input(&self.0)
     }
 }
@@ -98,7 +98,8 @@ pub fn curation(
     memory_bytes: Option<u64>,
     remote: RemoteOptions,
 ) -> Result<Pipeline, Error> {
-    let (out, most) = (folder(&spec.out).display().to_string(), spec.max_bytes.to_string());
+    let out = folder(&spec.out).display().to_string();
+    let most = spec.max_bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
     let mut layers = layers.flag("the run's folder", "out", &out);
     if let Input::Paths(paths) = &spec.input {
         let paths = paths.iter().map(|path| toml::Value::String(path.display().to_string()));
@@ -118,7 +119,7 @@ pub fn curation(
     }
     match &spec.input {
         Input::Default { roots, fallback } if !names_input(recipe) => {
-            let options = GatherOptions { max_bytes: spec.max_bytes, seed: spec.seed };
+            let options = GatherOptions { max_bytes: spec.max_bytes.unwrap_or(u64::MAX), seed: spec.seed };
             let gathered = gather::files(roots, fallback.as_deref(), &options)?;
             let Gathered { looked_at, mut entries, counters } = gathered;
             // The same package may lie in two folders.
@@ -164,7 +165,7 @@ impl CuratedTexts {
             let outcome = format!("{} documents read, none kept by the curation", stats.documents_read());
             return Err(Error::EmptyCorpus { looked_at: out.display().to_string(), outcome });
         }
-        let counters = Counters::default();
+        let counters = stats.stages.first().map_or_else(Counters::default, |stage| unread(&stage.tally));
         let spec = spec.clone();
         Ok(CuratedTexts { spec, parts: parts.into_iter(), reader: None, batch: None, counters })
     }
@@ -206,6 +207,15 @@ impl CuratedTexts {
             self.reader = Some(PartReader::open(&part.path)?);
         }
     }
+}
+
+/// What the readers of a curation did not hand on. What its stages dropped is in its own report.
+fn unread(read: &Tally) -> Counters {
+    let dropped = read.dropped.iter().filter_map(|(reason, dropped)| {
+        let reason = serde_json::from_value::<Reason>(reason.as_str().into()).ok()?;
+        Some((reason, *dropped))
+    });
+    Counters { dropped: dropped.collect(), damage: read.damage.clone(), ..Counters::default() }
 }
 
 impl Iterator for CuratedTexts {

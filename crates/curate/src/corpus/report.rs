@@ -1,12 +1,14 @@
 //! What a corpus holds, where it came from, and how long it took.
 
-use fathom_base::metrics::events::{Data, DataSource};
+use fathom_base::metrics::events::{Data, DataSource, DroppedText};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{Counters, Reason};
+use crate::counters::{Counters, Dropped, Reason};
 
 /// The event names so many sources; the smaller ones are summed up in a last line.
 const LISTED_SOURCES: usize = 24;
+/// And so many damaged records.
+const LISTED_DAMAGE: usize = 16;
 
 /// A number of documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +111,25 @@ impl CorpusReport {
             sources: self.largest_sources(),
             vocabulary: self.vocabulary,
             seconds: self.seconds.total_s,
+            dropped: self.dropped_texts(),
+            damage: self.dropped.damage.iter().take(LISTED_DAMAGE).map(ToString::to_string).collect(),
         }
+    }
+
+    /// What was not read or not kept, the most bytes first.
+    fn dropped_texts(&self) -> Vec<DroppedText> {
+        let dropped = self.dropped.dropped.iter().filter(|(reason, _)| **reason != Reason::Duplicate);
+        let text = |(reason, dropped): (&Reason, &Dropped)| {
+            let extensions = self.dropped.extensions();
+            let reason = match reason {
+                Reason::NoReader if !extensions.is_empty() => format!("{reason} ({extensions})"),
+                reason => reason.to_string(),
+            };
+            DroppedText { reason, documents: dropped.documents, bytes: dropped.bytes }
+        };
+        let mut texts: Vec<DroppedText> = dropped.map(text).collect();
+        texts.sort_by_key(|text| std::cmp::Reverse(text.bytes));
+        texts
     }
 
     fn largest_sources(&self) -> Vec<DataSource> {

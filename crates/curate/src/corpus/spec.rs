@@ -48,8 +48,8 @@ pub struct CorpusSpec {
     /// The stages that the texts pass first; the user runs [`curation`](crate::curation) before [`build`](crate::build).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curation: Option<Curation>,
-    /// Bytes of text at most, synthetic documents not counted.
-    pub max_bytes: u64,
+    /// Bytes of text at most, synthetic documents not counted; none for all of it.
+    pub max_bytes: Option<u64>,
     /// Neighbouring files of one group are joined into documents up to this size; whole files are never cut. Also the
     /// size of the longest synthetic document.
     pub document_bytes: usize,
@@ -76,7 +76,7 @@ impl CorpusSpec {
             input,
             text_field: "text".to_owned(),
             curation: None,
-            max_bytes: 48_000_000,
+            max_bytes: Some(48_000_000),
             document_bytes: 256 << 10,
             recall_share: 0.1,
             tokenizer: TokenizerFrom::Train { vocab: 4096, sample_bytes: 8 << 20 },
@@ -95,7 +95,7 @@ impl CorpusSpec {
                 return refuse(key, share.to_string(), "a share is at least 0 and below 1");
             }
         }
-        if self.max_bytes == 0 {
+        if self.max_bytes == Some(0) {
             return refuse("max_bytes", "0".into(), "nothing would be read; give a size, for example 48 MB");
         }
         if self.document_bytes < 1 << 10 {

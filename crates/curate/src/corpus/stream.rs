@@ -23,7 +23,8 @@ impl Origin {
         }
         Ok(Origin::Files(match &spec.input {
             Input::Default { roots, fallback } => {
-                let options = GatherOptions { max_bytes: spec.max_bytes, seed: spec.seed };
+                let options =
+                    GatherOptions { max_bytes: spec.max_bytes.unwrap_or(u64::MAX), seed: spec.seed };
                 gather(roots, fallback.as_deref(), &options)?
             }
             Input::Paths(paths) => {
@@ -81,7 +82,7 @@ impl Texts {
     pub(super) fn open(spec: &CorpusSpec) -> Result<Texts, Error> {
         Ok(Texts {
             documents: Unique::new(Origin::open(spec)?, Sameness::Bytes),
-            max_bytes: spec.max_bytes,
+            max_bytes: spec.max_bytes.unwrap_or(u64::MAX),
             given_bytes: 0,
             ended: false,
             over_budget: Counters::default(),
@@ -128,7 +129,7 @@ impl Iterator for Texts {
         };
         let length = document.text.len() as u64;
         // The first text is taken whatever its size: a corpus of nothing helps nobody.
-        if self.given_bytes > 0 && self.given_bytes + length > self.max_bytes {
+        if self.given_bytes > 0 && self.given_bytes.saturating_add(length) > self.max_bytes {
             self.ended = true;
             let rest = self.documents.inner();
             let (files, bytes) = (rest.remaining_files() as u64, rest.remaining_bytes());

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -28,12 +29,15 @@ struct Shared {
     on_read: Option<OnRead>,
     /// The offset and the words of the first failure that may pass.
     failure: OnceLock<(u64, String)>,
+    /// Bytes read, by whatever reader.
+    read_bytes: AtomicU64,
 }
 
 impl Access {
     /// To the file with this path or address.
     pub(super) fn new(location: &str, on_read: Option<OnRead>) -> Access {
-        Access(Arc::new(Shared { location: location.to_owned(), on_read, failure: OnceLock::new() }))
+        let (location, failure) = (location.to_owned(), OnceLock::new());
+        Access(Arc::new(Shared { location, on_read, failure, read_bytes: AtomicU64::new(0) }))
     }
 
     /// Opens a local file.
@@ -95,6 +99,7 @@ impl<R: Read> Read for Watched<R> {
             match self.access.ask(Some(self.offset)).and_then(|()| self.inner.read(into)) {
                 Ok(count) => {
                     self.offset += count as u64;
+                    self.access.0.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
                     return Ok(count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -188,6 +193,11 @@ impl Opened {
     pub(super) fn step(&mut self) -> Result<Step, Error> {
         let step = self.records.step();
         self.access.failure().map_or(Ok(step), Err)
+    }
+
+    /// Bytes of the file that were read so far.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.access.0.read_bytes.load(Ordering::Relaxed)
     }
 
     /// At the end: that no record had the field of the text.

@@ -134,6 +134,8 @@ pub struct Documents {
     num_files: usize,
     files: std::vec::IntoIter<Entry>,
     current: Option<(Entry, Opened)>,
+    /// Bytes of the records of the file at hand so far.
+    given_bytes: u64,
     options: ReadOptions,
     extraction: Extraction,
     screen: fn(&str, &str) -> Option<Reason>,
@@ -186,9 +188,18 @@ impl Documents {
         counters: Counters,
     ) -> Documents {
         let (num_files, files) = (files.len(), files.into_iter());
-        let extraction = Extraction::default();
-        let (current, ended) = (None, false);
-        Documents { looked_at, num_files, files, current, options, extraction, screen, counters, ended }
+        Documents {
+            looked_at,
+            num_files,
+            files,
+            current: None,
+            given_bytes: 0,
+            options,
+            extraction: Extraction::default(),
+            screen,
+            counters,
+            ended: false,
+        }
     }
 
     /// What was handed on and what was dropped so far.
@@ -201,9 +212,14 @@ impl Documents {
         self.num_files
     }
 
-    /// Bytes on disk of the files that have not been opened yet.
+    /// Bytes on disk that have not been read yet: of the files to come, and of the one at hand. Decoders read ahead, so of a file
+    /// that is not compressed those count that its records had.
     pub fn remaining_bytes(&self) -> u64 {
-        self.files.as_slice().iter().map(|f| f.bytes).sum()
+        let at_hand = self.current.as_ref().map_or(0, |(entry, opened)| {
+            let done = if entry.kind.is_plain() { self.given_bytes } else { opened.read_bytes() };
+            entry.bytes.saturating_sub(done)
+        });
+        at_hand + self.files.as_slice().iter().map(|f| f.bytes).sum::<u64>()
     }
 
     /// Files that have not been opened yet.
@@ -216,6 +232,7 @@ impl Documents {
         for entry in self.files.by_ref() {
             match open_records(&entry, &self.options) {
                 Ok(records) => {
+                    self.given_bytes = 0;
                     self.current = Some((entry, records));
                     return Ok(true);
                 }
@@ -268,11 +285,15 @@ impl Documents {
             };
             match records.step()? {
                 Step::Record(raw) => {
+                    self.given_bytes += raw.content.len() as u64;
                     if let Some(document) = self.document(raw) {
                         return Ok(Some(document));
                     }
                 }
-                Step::Lost(loss) => loss.count(&entry.name, &mut self.counters),
+                Step::Lost(loss) => {
+                    self.given_bytes += loss.bytes;
+                    loss.count(&entry.name, &mut self.counters);
+                }
                 Step::Failed(error) if entry.named => return Err(Error::read(&entry.path, error)),
                 Step::Failed(error) => {
                     let (file, place) = (entry.name.clone(), String::new());

@@ -5,7 +5,6 @@
 //! tried.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use parquet::basic::Type as PhysicalType;
@@ -14,6 +13,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
+use fathom_base::guard;
 use fathom_prose::extract::Content;
 
 use super::access::Seekable;
@@ -187,7 +187,7 @@ impl Records for Rows {
 
 /// Runs one call of the decoder; its errors and panics become text.
 fn fenced<T>(call: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match guard::guarded(call) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("the decoder panicked on it".to_string()),
     }

@@ -200,12 +200,51 @@ fn the_default_corpus_names_its_crates_and_keeps_the_budget() {
     assert_eq!(sources, [("alpha-1.0.0", 1), ("beta-2.0.0", 1)], "files of one crate are joined");
 
     let paths = Input::Paths(vec![root.path().to_path_buf()]);
-    let small = CorpusSpec { max_bytes: chapter(1).len() as u64 * 3 / 2, input: paths, ..spec };
+    let small = CorpusSpec { max_bytes: Some(chapter(1).len() as u64 * 3 / 2), input: paths, ..spec };
     let report = make(&small);
     assert_eq!(
         (report.dropped.read_documents, report.dropped.dropped[&Reason::OverBudget].documents),
         (1, 2)
     );
+}
+
+/// One file of many lines, of which some are broken, some lack the field, and some are beyond the budget.
+#[test]
+fn what_is_not_read_is_told() {
+    let line = |n: usize| format!("{{\"text\": {:?}}}\n", chapter(n));
+    let mut text: String = (1..200).map(line).collect();
+    text.insert_str(0, "{\"text\": \n{\"body\": \"x\"}\n");
+    let (folder, out) = (folder(&[("a.jsonl", text.as_bytes())]), tempfile::tempdir().unwrap());
+    let spec = CorpusSpec {
+        recall_share: 0.0,
+        max_bytes: None,
+        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 5000 },
+        ..CorpusSpec::new(Input::Paths(vec![folder.path().to_path_buf()]), out.path().join("all"))
+    };
+    let mut read = Vec::new();
+    let whole = build(&spec, &mut |progress| {
+        if progress.phase == Phase::Read {
+            read.push(progress);
+        }
+    });
+    let whole = whole.unwrap().to_event();
+    let dropped =
+        |reason: &str| whole.dropped.iter().find(|dropped| dropped.reason == reason).unwrap().documents;
+    assert_eq!((dropped("not JSON"), dropped("no text field"), whole.dropped.len()), (1, 1, 2));
+    assert_eq!(whole.damage.len(), 2, "{:?}", whole.damage);
+    assert!(whole.damage[0].contains("a.jsonl: line 1"), "{:?}", whole.damage);
+    // The bytes to read are those of the file, and not those that were read already.
+    let first = read.first().unwrap();
+    assert!(
+        first.total_bytes > text.len() as u64 / 2 && first.done_bytes < first.total_bytes / 4,
+        "{first:?}"
+    );
+
+    let most = text.len() as u64 / 4;
+    let part = make(&CorpusSpec { max_bytes: Some(most), out: out.path().join("part"), ..spec });
+    let beyond = part.dropped.dropped[&Reason::OverBudget];
+    assert!(beyond.bytes > text.len() as u64 / 2, "{beyond:?}");
+    assert!(part.to_event().dropped.iter().any(|dropped| dropped.reason == "over the byte budget"));
 }
 
 #[test]
@@ -238,7 +277,7 @@ fn impossible_corpora_are_refused_with_the_reason() {
     assert!(error.contains("no text found") && error.contains("1 blank"), "{error}");
     assert!(refusal(CorpusSpec { recall_share: 1.0, ..spec.clone() }).contains("`recall_share` is 1"));
     assert!(refusal(CorpusSpec { held_out: f64::NAN, ..spec.clone() }).contains("`held_out` is NaN"));
-    assert!(refusal(CorpusSpec { max_bytes: 0, ..spec.clone() }).contains("`max_bytes`"));
+    assert!(refusal(CorpusSpec { max_bytes: Some(0), ..spec.clone() }).contains("`max_bytes`"));
     let tokenizer = TokenizerFrom::Train { vocab: 100, sample_bytes: 1000 };
     assert!(refusal(CorpusSpec { tokenizer, ..spec.clone() }).contains("257"));
     let missing = Input::Paths(vec![out.path().join("nowhere.txt")]);

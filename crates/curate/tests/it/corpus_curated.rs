@@ -131,7 +131,7 @@ fn files_are_taken_up_to_the_budget() {
     let out = tempfile::tempdir().unwrap();
     let input = Input::Paths(vec![root.path().join("in")]);
     let bytes = programs[0].1.len() as u64;
-    let spec = CorpusSpec { max_bytes: bytes * 5 / 2, ..spec_of(input, out.path(), CODE) };
+    let spec = CorpusSpec { max_bytes: Some(bytes * 5 / 2), ..spec_of(input, out.path(), CODE) };
     let stats = curate(&spec, CODE);
     assert_eq!(stats.stages[4].tally.documents_out, 3);
     let resolved = fs::read_to_string(spec.out.join("curated/recipe.toml"));

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use fathom_base::{Flow, Generate, GenerateRequest, Prompt, Sampling, Score};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
 use fathom_model::{Model, load, open};
@@ -67,4 +68,31 @@ fn a_learned_position_table_limits_the_length() {
     assert!(error.contains("64"), "{error}");
     let error = engine.greedy(&[vec![1; 60]], usize::MAX).unwrap_err().to_string();
     assert!(error.contains("context holds 64"), "{error}");
+}
+
+/// Weights that are not numbers: no token is chosen and no loss is given, greedily or by draw, in every way to choose.
+#[test]
+fn a_model_without_numbers_is_an_error() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama2");
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
+    let opened = open(&folder).unwrap();
+    let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+    load(&device, &model, &mut params, &opened.source).unwrap();
+    for (_, param) in params.iter() {
+        let value = param.value.tensor();
+        device.machine.write(&value, &f32::NAN.to_le_bytes().repeat(value.len()));
+    }
+    let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+    let limits = Limits { context_tokens: 128, chunk_tokens: 16 };
+    let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let error = engine.greedy(&[vec![1, 2, 3]], 4).unwrap_err().to_string();
+    assert!(error.contains("gives no numbers (a logit is not finite)"), "{error}");
+    for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.0), (0.0, 1.5), (1.0, 1.5)] {
+        let sampling = Sampling { temperature, repetition_penalty, max_tokens: 4, ..Sampling::default() };
+        let request = GenerateRequest { prompt: Prompt::Ids(vec![1, 2, 3]), sampling };
+        let error = engine.generate(&request, &mut |_| Flow::Continue).unwrap_err().to_string();
+        assert!(error.contains("gives no numbers"), "{error}");
+    }
+    let error = engine.losses(&[1, 2, 3]).unwrap_err().to_string();
+    assert!(error.contains("a loss is not finite"), "{error}");
 }

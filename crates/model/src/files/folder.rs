@@ -13,6 +13,7 @@ use super::writer::write_file;
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::model::Model;
+use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
 
 /// What a model's files say of generation: `generation_config.json`, where it is silent `config.json`.
@@ -26,6 +27,9 @@ pub struct GenerationConfig {
     pub pad: Option<u32>,
     /// What else `generation_config.json` says, such as defaults of sampling: exported as it was read.
     pub others: Map<String, Value>,
+    /// Longest sequence of the model that this was read with; none for a new one. Where a model is exported with a longer one, it
+    /// was extended, and what else names the old length is raised.
+    pub positions: Option<usize>,
 }
 
 /// An opened folder.
@@ -55,7 +59,8 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let file = folder.join("config.json");
     let config = read_object(&file)?;
     let spec = Family::read(&file, &config)?;
-    let outer = special_ids(&file, &config)?;
+    let positions = Some(context(&spec));
+    let outer = GenerationConfig { positions, ..special_ids(&file, &config)? };
     let file = folder.join(GENERATION);
     if !file.is_file() {
         return Ok((spec, outer));
@@ -68,6 +73,7 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
         eos: if inner.eos.is_empty() { outer.eos } else { inner.eos },
         pad: inner.pad.or(outer.pad),
         others: map,
+        positions,
     };
     Ok((spec, generation))
 }
@@ -93,7 +99,7 @@ fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<GenerationConfig
     };
     let first = |key: &str| Ok(ids(key)?.first().copied());
     let [bos, eos, pad] = SPECIAL;
-    Ok(GenerationConfig { bos: first(bos)?, eos: ids(eos)?, pad: first(pad)?, others: Map::new() })
+    Ok(GenerationConfig { bos: first(bos)?, eos: ids(eos)?, pad: first(pad)?, ..GenerationConfig::default() })
 }
 
 /// What else goes into a folder.
@@ -122,6 +128,8 @@ pub fn save_hf(
     options: FolderOptions<'_>,
 ) -> Result<()> {
     let file = folder.join("config.json");
+    let tokens = context(&model.spec);
+    let extended = options.generation.positions.is_some_and(|before| before < tokens).then_some(tokens);
     let mut config = Family::write(&file, &model.spec)?;
     config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
     // An id that is absent here would be taken from the family's class: null says that there is none.
@@ -133,7 +141,9 @@ pub fn save_hf(
         let to = folder.join(name);
         if std::fs::canonicalize(from).ok() != std::fs::canonicalize(&to).ok() {
             let bytes = std::fs::read(from).map_err(Error::io("read", from))?;
-            write_file(&to, &bytes)?;
+            let raised =
+                extended.filter(|_| name == TOKENIZER).map(|tokens| raised(from, tokens)).transpose()?;
+            write_file(&to, &raised.flatten().unwrap_or(bytes))?;
         }
     }
     let mut generation = if options.generation.others.is_empty() {
@@ -141,9 +151,41 @@ pub fn save_hf(
     } else {
         options.generation.others.clone()
     };
+    if let Some(tokens) = extended {
+        raise(&mut generation, tokens);
+    }
     generation.extend(ids.into_iter().filter(|(_, value)| !value.is_null()));
     write_file(&folder.join(GENERATION), &pretty(generation))?;
     write_file(&file, &pretty(config))
+}
+
+/// The longest sequence that a model is for. `dynamic` measures against the first length, and stretches it.
+fn context(spec: &Spec) -> usize {
+    let stretch = |rope: &RopeSpec| match rope.scaling {
+        RopeScaling::Dynamic { factor } => factor.max(1.0),
+        _ => 1.0,
+    };
+    let stretch = spec.ropes.iter().map(stretch).fold(1.0, f64::max);
+    (spec.max_positions as f64 * stretch) as usize
+}
+
+/// The tokenizer's file that says where a text is cut.
+const TOKENIZER: &str = "tokenizer_config.json";
+/// Keys by which it, and `generation_config.json`, name the longest sequence.
+const LENGTHS: [&str; 3] = ["model_max_length", "max_length", "max_len"];
+
+/// A file with the lengths raised; `None` where there is none to raise.
+fn raised(file: &Path, tokens: usize) -> Result<Option<Vec<u8>>> {
+    let mut map = read_object(file)?;
+    Ok(raise(&mut map, tokens).then(|| pretty(map)))
+}
+
+/// Raises lengths below `tokens`; whether there was one. Transformers would cut texts, or end answers, at the old one.
+fn raise(map: &mut Map<String, Value>, tokens: usize) -> bool {
+    let below = |value: &Value| value.as_f64().is_some_and(|length| length < tokens as f64);
+    let lower: Vec<&str> = LENGTHS.into_iter().filter(|key| map.get(*key).is_some_and(below)).collect();
+    lower.iter().for_each(|key| map[*key] = json!(tokens));
+    !lower.is_empty()
 }
 
 fn special_values(generation: &GenerationConfig) -> Map<String, Value> {

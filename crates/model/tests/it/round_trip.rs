@@ -53,11 +53,56 @@ fn what_is_exported_is_imported_bit_for_bit() {
             save_hf(&device, &model, &params, out.path(), options).unwrap();
             assert_eq!(files(out.path()), ["config.json", "generation_config.json", SINGLE]);
             let again = open(out.path()).unwrap();
-            assert_eq!((again.spec, again.generation), (model.spec, generation));
+            assert!(again.generation.positions.is_some_and(|tokens| tokens >= again.spec.max_positions));
+            let read = GenerationConfig { positions: None, ..again.generation };
+            assert_eq!((again.spec, read), (model.spec, generation));
             let (_, back) = loaded(&device, out.path(), dtype);
             assert_eq!(bits(&device, &params), bits(&device, &back), "{}", name(&case));
         }
     }
+}
+
+/// What names the old length of a model that was extended is raised, and nothing else is changed.
+#[test]
+fn an_extended_model_is_not_cut_at_its_old_length() {
+    let device = cpu(1, None);
+    let [from, to] = [0; 2].map(|_| tempfile::tempdir().unwrap());
+    let opened = open(&root().join("llama2")).unwrap();
+    let old = opened.spec.max_positions;
+    let file = |name: &str| from.path().join(name);
+    let long = r#"{"model_max_length": 1000000000000000019884624838656, "max_length": 12}"#;
+    let plain = format!(r#"{{"model_max_length": {old}, "padding_side": "left"}}"#);
+    let copy = [file("tokenizer_config.json"), file("tokenizer.json")];
+    std::fs::write(&copy[1], r#"{"truncation": null}"#).unwrap();
+    let text = format!(r#"{{"max_length": {old}, "temperature": 0.6}}"#);
+    let others = serde_json::from_str(&text).unwrap();
+    let generation = GenerationConfig { others, positions: Some(old), ..GenerationConfig::default() };
+    let options =
+        FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &copy };
+    let lengths = |tokens: usize, config: &str| {
+        std::fs::write(&copy[0], config).unwrap();
+        let mut spec = Spec { max_positions: tokens, ..opened.spec.clone() };
+        spec.ropes.iter_mut().for_each(|rope| rope.max_positions = tokens);
+        let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+        load(&device, &model, &mut params, &opened.source).unwrap();
+        save_hf(&device, &model, &params, to.path(), options).unwrap();
+        let read = |name: &str| -> serde_json::Value {
+            serde_json::from_slice(&std::fs::read(to.path().join(name)).unwrap()).unwrap()
+        };
+        assert_eq!(read("tokenizer.json")["truncation"], serde_json::Value::Null);
+        assert_eq!(read("config.json")["max_position_embeddings"], tokens);
+        let config = read("tokenizer_config.json");
+        [
+            config["model_max_length"].clone(),
+            config["max_length"].clone(),
+            read("generation_config.json")["max_length"].clone(),
+        ]
+    };
+    assert_eq!(lengths(old, &plain), [old.into(), serde_json::Value::Null, old.into()]);
+    assert_eq!(std::fs::read_to_string(to.path().join("tokenizer_config.json")).unwrap(), plain);
+    assert_eq!(lengths(4 * old, &plain), [(4 * old).into(), serde_json::Value::Null, (4 * old).into()]);
+    let [tokens, length, _] = lengths(4 * old, long);
+    assert!(tokens.as_f64() > Some(1e29) && length == 4 * old, "{tokens} {length}");
 }
 
 #[test]

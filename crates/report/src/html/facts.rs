@@ -1,6 +1,7 @@
 //! The sections that are tables and text: samples, data and model, recipe, machine.
 
 use fathom_base::human;
+use fathom_base::metrics::events::{Data, DroppedText};
 use fathom_base::recipe::Row;
 
 use super::table;
@@ -25,7 +26,6 @@ pub fn samples(log: &RunLog) -> String {
 pub fn data_and_model(log: &RunLog) -> String {
     let mut html = String::new();
     if let Some(data) = &log.data {
-        let share = |part: u64, whole: u64| human::percent(part as f64 / whole.max(1) as f64);
         let total: u64 = data.sources.iter().map(|source| source.bytes).sum();
         let rows = [
             ("documents", human::grouped(data.documents)),
@@ -39,32 +39,8 @@ pub fn data_and_model(log: &RunLog) -> String {
             ("time to prepare", human::seconds(data.seconds)),
         ];
         html += &pairs("Data", &rows.map(|(name, value)| (name.to_string(), value)));
-        if !data.sources.is_empty() {
-            let mut sources: Vec<_> = data.sources.iter().collect();
-            sources.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
-            let rest = &sources[sources.len().min(12)..];
-            let mut rows: Vec<Vec<String>> = sources
-                .iter()
-                .take(12)
-                .map(|s| {
-                    vec![
-                        s.name.clone(),
-                        human::grouped(s.documents),
-                        human::bytes(s.bytes),
-                        share(s.bytes, total),
-                    ]
-                })
-                .collect();
-            if !rest.is_empty() {
-                let (documents, bytes) = rest.iter().fold((0, 0), |(d, b), s| (d + s.documents, b + s.bytes));
-                let name = format!("{} more", rest.len());
-                rows.push(vec![name, human::grouped(documents), human::bytes(bytes), share(bytes, total)]);
-            }
-            html += &format!(
-                "<div><h3>Sources</h3>{}</div>",
-                table(&["source", "documents", "bytes", "share"], &rows)
-            );
-        }
+        html += &sources(data, total);
+        html += &dropped(data);
     }
     if let Some(model) = &log.model {
         let mut rows = vec![
@@ -75,6 +51,46 @@ pub fn data_and_model(log: &RunLog) -> String {
         html += &pairs("Model", &rows);
     }
     if html.is_empty() { html } else { format!("<div class=\"columns\">{html}</div>\n") }
+}
+
+/// Where the text came from: the largest sources, of `total` bytes.
+fn sources(data: &Data, total: u64) -> String {
+    if data.sources.is_empty() {
+        return String::new();
+    }
+    let row = |name: &str, documents: u64, bytes: u64| {
+        let share = human::percent(bytes as f64 / total.max(1) as f64);
+        vec![name.to_string(), human::grouped(documents), human::bytes(bytes), share]
+    };
+    let mut sources: Vec<_> = data.sources.iter().collect();
+    sources.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
+    let rest = sources.split_off(sources.len().min(12));
+    let mut rows: Vec<Vec<String>> = sources.iter().map(|s| row(&s.name, s.documents, s.bytes)).collect();
+    if !rest.is_empty() {
+        let (documents, bytes) = rest.iter().fold((0, 0), |(d, b), s| (d + s.documents, b + s.bytes));
+        rows.push(row(&format!("{} more", rest.len()), documents, bytes));
+    }
+    format!("<div><h3>Sources</h3>{}</div>", table(&["source", "documents", "bytes", "share"], &rows))
+}
+
+/// What was not read or not kept, and the first damaged records.
+fn dropped(data: &Data) -> String {
+    if data.dropped.is_empty() {
+        return String::new();
+    }
+    let row = |text: &DroppedText| {
+        vec![text.reason.clone(), human::grouped(text.documents), human::bytes(text.bytes)]
+    };
+    let rows: Vec<Vec<String>> = data.dropped.iter().map(row).collect();
+    let damage: String = data.damage.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
+    let damage = match damage.as_str() {
+        "" => damage,
+        lines => format!("<details><summary>The first damaged records</summary><ul>{lines}</ul></details>"),
+    };
+    format!(
+        "<div><h3>Not read, or dropped</h3>{}{damage}</div>",
+        table(&["reason", "files or records", "bytes"], &rows)
+    )
 }
 
 /// The resolved recipe: what was set, then everything; empty when the log has none.

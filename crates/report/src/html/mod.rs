@@ -162,7 +162,10 @@ fn cards(log: &RunLog) -> String {
             )
         })
         .collect();
-    if cards.is_empty() { cards } else { format!("<div class=\"cards\">{cards}</div>\n") }
+    let short = log.run.as_ref().map_or("", |run| run.short.as_str());
+    let short =
+        if short.is_empty() { String::new() } else { format!("<p class=\"note\">{}.</p>\n", escape(short)) };
+    if cards.is_empty() { cards } else { format!("<div class=\"cards\">{cards}</div>\n{short}") }
 }
 
 /// The colours of heat maps: two ramps, one per page colour, and readable text on each step.

@@ -289,6 +289,7 @@ fn start() -> Vec<Event> {
                 row("stage.1.rope.type", "\"yarn\"", "recipe quickstart, line 14"),
             ],
             machine,
+            short: String::new(),
         }),
         Event::Data(ev::Data {
             documents: 9_214,
@@ -300,6 +301,10 @@ fn start() -> Vec<Event> {
             sources: (0..15).map(|i| source(&format!("crate-{i}"), 40 + i, 900_000 * (i + 1))).collect(),
             vocabulary: 8192,
             seconds: 14.2,
+            dropped: [("over the byte budget", 3, 13_000_000), ("not JSON", 12, 900)]
+                .map(|(reason, documents, bytes)| ev::DroppedText { reason: reason.into(), documents, bytes })
+                .to_vec(),
+            damage: vec!["a.jsonl: line 7, byte 91: not JSON: <end>".into()],
         }),
         Event::Model(ev::Model {
             family: "llama".into(),

@@ -78,6 +78,9 @@ fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
         "fits up to about, in 4.00 GiB",
         "Time of a step spent waiting for disk",
         "gzip -9",
+        "Not read, or dropped",
+        "over the byte budget",
+        "a.jsonl: line 7, byte 91: not JSON: &lt;end&gt;",
         "recipe quickstart, line 4",
         "--minutes",
         "prefers-color-scheme:dark",
@@ -248,4 +251,44 @@ fn ranks_and_their_failures_are_told() {
 
 fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
+}
+
+/// What a run is too short for is not held against it, and is told beforehand.
+#[test]
+fn a_short_run_has_no_red_crosses() {
+    let needle = |share: f64| {
+        let grid = ev::Needle {
+            lengths_tokens: vec![1024],
+            depths: vec![0.5],
+            accuracy: vec![vec![share]],
+            trials: 5,
+            trained_tokens: 2048,
+            ..ev::Needle::default()
+        };
+        Event::Needle(grid)
+    };
+    let bucket = |from: u64, to: u64, loss: f64| ev::PositionBucket { from, to, loss, tokens: 9 };
+    let position = ev::EvalPosition {
+        buckets: vec![bucket(0, 2048, 2.0), bucket(2048, 4096, 3.0)],
+        ..ev::EvalPosition::default()
+    };
+    let stages = [(0, 2048), (1, 4096)].map(|(index, seq_len_tokens)| {
+        Event::Stage(ev::Stage { index, seq_len_tokens, ..ev::Stage::default() })
+    });
+    for (short, share, expected) in
+        [("", 0.2, Some(false)), ("too short", 0.2, None), ("too short", 0.9, Some(true))]
+    {
+        let run = Event::Run(ev::Run { short: short.into(), ..ev::Run::default() });
+        let events: Vec<Event> = [run]
+            .into_iter()
+            .chain(stages.clone())
+            .chain([needle(share), Event::EvalPosition(position.clone())])
+            .collect();
+        let (page, log) = page_of(&events);
+        let verdicts = verdict::verdicts(&log);
+        let passes = |name: &str| verdicts.iter().find(|verdict| verdict.name == name).unwrap().passes;
+        assert_eq!(passes("needle found"), expected, "{short}");
+        assert_eq!(passes("long-context loss"), if short.is_empty() { Some(false) } else { None }, "{short}");
+        assert_eq!(page.contains("<p class=\"note\">too short.</p>"), !short.is_empty());
+    }
 }

@@ -139,6 +139,14 @@ fn check_sequences(frame: &mut Frame, idx: &[u8], bin_bytes: u64, path: &Path) -
         };
         frame.tokens += length;
     }
+    let covered = frame.tokens * frame.dtype.bytes() as u64;
+    if covered < bin_bytes {
+        let reason = format!(
+            "the sequences have {covered} bytes of the {bin_bytes} in the .bin file, and the rest would never be read: the index is \
+             of another store, or was cut off"
+        );
+        return Err(format_error(path, 18, "counts", reason));
+    }
     Ok(())
 }
 

@@ -3,11 +3,12 @@
 //! The reference is the `tokenizers` crate with its pure-Rust regex; byte-level BPE of the known families is encoded
 //! by an engine of our own that gives the same ids ([`fast`]). What else this module adds: long texts are cut into
 //! pieces where the pre-tokenizer would cut anyway ([`pieces`]), text never turns into special tokens by accident,
-//! a stream of ids becomes a stream of whole characters ([`Stream`]), and the ids of special roles are read from the
-//! files beside the tokenizer.
+//! a stream of ids becomes a stream of whole characters ([`Stream`]), the ids of special roles are read from the
+//! files beside the tokenizer, and whatever a file holds, the crate answers and does not panic ([`foreign`]).
 
 mod fast;
 mod folder;
+mod foreign;
 mod pieces;
 mod roles;
 mod stream;
@@ -17,13 +18,12 @@ pub use folder::FILES;
 pub(crate) use roles::probe as probe_roles;
 pub use stream::Stream;
 
-use crate::error::{Error, OrIo, Result};
+use crate::error::{Error, Result};
+use fathom_base::guard::guarded;
 use rayon::prelude::*;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenizers::models::ModelWrapper;
 
 /// Texts above this many bytes are encoded in pieces of about this size, in parallel.
 const PIECE_BYTES: usize = 32 << 10;
@@ -49,6 +49,8 @@ pub struct Tokenizer {
     /// The folder that it was read from with the files beside it.
     folder: Option<PathBuf>,
     vocab_size: usize,
+    /// How many times as long normaliser and pre-tokenizer can make a text.
+    growth: f64,
     cuts: pieces::Cuts,
 }
 
@@ -65,8 +67,7 @@ impl Tokenizer {
     /// The file cannot be read, or is not a tokenizer; the message names the file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let inner = read_tokenizer(path)?;
-        Ok(Self::assemble(inner, path.to_owned(), roles::Roles::default()))
+        Self::assemble(foreign::read(path)?, path.to_owned(), roles::Roles::default())
     }
 
     /// Reads `tokenizer.json` from a model folder, and the roles from `generation_config.json`,
@@ -76,9 +77,9 @@ impl Tokenizer {
     /// As [`Tokenizer::from_file`]; also when one of the other files exists and holds something unusable.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
-        let inner = read_tokenizer(&path)?;
-        let roles = roles::Roles::from_dir(dir.as_ref(), |token| inner.token_to_id(token))?;
-        Ok(Self { folder: Some(dir.as_ref().to_owned()), ..Self::assemble(inner, path, roles) })
+        let parsed = foreign::read(&path)?;
+        let roles = roles::Roles::from_dir(dir.as_ref(), |token| parsed.inner.token_to_id(token))?;
+        Ok(Self { folder: Some(dir.as_ref().to_owned()), ..Self::assemble(parsed, path, roles)? })
     }
 
     /// Reads the bytes of a `tokenizer.json`; `path` is used in messages.
@@ -86,18 +87,23 @@ impl Tokenizer {
     /// # Errors
     /// The bytes are not a tokenizer.
     pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self> {
-        Ok(Self::assemble(parse(bytes, path)?, path.to_owned(), roles::Roles::default()))
+        Self::assemble(foreign::parse(bytes, path)?, path.to_owned(), roles::Roles::default())
     }
 
-    fn assemble(mut inner: tokenizers::Tokenizer, path: PathBuf, mut roles: roles::Roles) -> Self {
+    fn assemble(parsed: foreign::Parsed, path: PathBuf, mut roles: roles::Roles) -> Result<Self> {
+        let foreign::Parsed { mut inner, growth } = parsed;
         inner.set_encode_special_tokens(true);
         let vocabulary = inner.get_vocab(true);
         let past_last = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+        if past_last > foreign::MOST_IDS {
+            let reason = format!("token id {}: ids are below {}", past_last - 1, foreign::MOST_IDS);
+            return Err(Error::Tokenizer { path, reason });
+        }
         roles.guess_missing(|token| inner.token_to_id(token));
         let cuts = pieces::Cuts::of(&inner);
         let (special, fast, asked_bytes) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
         let (folder, vocab_size) = (None, past_last);
-        Self { plain: inner, special, fast, asked_bytes, roles, path, folder, vocab_size, cuts }
+        Ok(Self { plain: inner, special, fast, asked_bytes, roles, path, folder, vocab_size, growth, cuts })
     }
 
     /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
@@ -125,15 +131,13 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding =
-            self.recognising().encode_fast(text, true).map_err(|e| Error::Encode(e.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        foreign::encode(self.recognising(), self.growth, text, true)
     }
 
     /// The begin-of-text token, if [`Tokenizer::encode_prompt`] puts it before every text.
     pub fn prompt_bos(&self) -> Option<u32> {
-        let template = self.recognising().encode_fast("", true);
-        self.bos().filter(|bos| template.is_ok_and(|template| template.get_ids().first() == Some(bos)))
+        let template = self.encode_prompt("");
+        self.bos().filter(|bos| template.is_ok_and(|template| template.first() == Some(bos)))
     }
 
     /// Encodes many texts on all threads, each as [`Tokenizer::encode`] does; the order is kept.
@@ -145,14 +149,14 @@ impl Tokenizer {
     }
 
     /// The text of these ids, special tokens written out. Ids outside the vocabulary are left out, and bytes that
-    /// are not UTF-8 become U+FFFD.
+    /// are not UTF-8 become U+FFFD. Of a file whose decoder fails every text is empty.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.plain.decode(ids, false).unwrap_or_default()
+        foreign::ask(|| self.plain.decode(ids, false)).unwrap_or_default()
     }
 
     /// The text of these ids without special tokens.
     pub fn decode_text(&self, ids: &[u32]) -> String {
-        self.plain.decode(ids, true).unwrap_or_default()
+        foreign::ask(|| self.plain.decode(ids, true)).unwrap_or_default()
     }
 
     /// Starts a stream that turns ids into text one by one, special tokens left out.
@@ -175,9 +179,11 @@ impl Tokenizer {
         self.plain.token_to_id(token)
     }
 
-    /// The spelling of a token by its id, in the vocabulary's own alphabet.
+    /// The spelling of a token by its id, in the vocabulary's own alphabet; of an added token as its file spells it, which is how
+    /// other files name it, and not as the normaliser makes it.
     pub fn token(&self, id: u32) -> Option<String> {
-        self.plain.id_to_token(id)
+        let added = self.plain.get_added_vocabulary().get_added_tokens_decoder().get(&id);
+        added.map(|token| token.content.clone()).or_else(|| self.plain.id_to_token(id))
     }
 
     /// The id that begins a text, where the tokenizer has one.
@@ -222,7 +228,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer cannot be written as JSON.
     pub fn to_json(&self) -> Result<String> {
-        self.plain.to_string(false).map_err(|e| Error::Encode(e.to_string()))
+        foreign::ask(|| self.plain.to_string(false))
     }
 
     /// A name for the mapping from text to ids: BLAKE3 of the `tokenizer.json` as this crate writes it, 32 hex
@@ -242,8 +248,7 @@ impl Tokenizer {
                 return Ok(ids);
             }
             let inner = if special { self.recognising() } else { &self.plain };
-            let encoding = inner.encode_fast(*piece, false).map_err(|e| Error::Encode(e.to_string()))?;
-            Ok(encoding.get_ids().to_vec())
+            foreign::encode(inner, self.growth, piece, false)
         };
         match self.cuts.split(text, PIECE_BYTES).as_slice() {
             [] => Ok(Vec::new()),
@@ -264,7 +269,7 @@ impl Tokenizer {
                 return None;
             }
         }
-        self.fast.get_or_init(|| fast::Fast::of(&self.plain)).as_ref()
+        self.fast.get_or_init(|| guarded(|| fast::Fast::of(&self.plain)).ok().flatten()).as_ref()
     }
 
     fn recognising(&self) -> &tokenizers::Tokenizer {
@@ -274,33 +279,4 @@ impl Tokenizer {
             inner
         })
     }
-}
-
-fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = std::fs::read(path).or_io("read", path)?;
-    parse(&bytes, path)
-}
-
-/// Parses a `tokenizer.json`, switching off truncation, padding and the dropout of merges: this crate never wants any.
-fn parse(bytes: &[u8], path: &Path) -> Result<tokenizers::Tokenizer> {
-    let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
-    // Its parser panics on broken JSON in some places and does not say where in others.
-    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|e| refuse(e.to_string()))?;
-    // The file may be hostile and the parser is not ours: a panic in it is an answer about the file.
-    let parsed = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(bytes)));
-    let mut inner = match parsed {
-        Ok(Ok(inner)) => inner,
-        Ok(Err(reason)) => return Err(refuse(reason.to_string())),
-        Err(_) => return Err(refuse("its values contradict each other (the parser gave up)".into())),
-    };
-    inner.with_padding(None);
-    inner.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
-    if let ModelWrapper::BPE(model) = inner.get_model()
-        && model.dropout.is_some()
-    {
-        let mut model = model.clone();
-        model.dropout = None;
-        inner.with_model(model);
-    }
-    Ok(inner)
 }

@@ -1,7 +1,7 @@
 //! Training a byte-level BPE tokenizer.
 
 use super::pieces::LLAMA3;
-use super::{Tokenizer, fast, roles};
+use super::{Tokenizer, fast, foreign, roles};
 use crate::error::{Error, Result};
 use std::path::PathBuf;
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
@@ -63,6 +63,7 @@ impl Tokenizer {
         let special = trainer.train(&mut model).map_err(fail)?;
         inner.with_model(model);
         inner.add_special_tokens(special).map_err(fail)?;
-        Ok(Self::assemble(inner, PathBuf::from("the trained tokenizer"), roles::Roles::default()))
+        let parsed = foreign::Parsed { inner, growth: 1.0 };
+        Self::assemble(parsed, PathBuf::from("the trained tokenizer"), roles::Roles::default())
     }
 }

@@ -134,6 +134,12 @@ fn foreign_stores_are_read() {
     assert_eq!((store.doc(0), store.doc(1)), (vec![1, 2, 3, 4, 5], vec![6]));
     assert_eq!((store.header(), store.doc_meta(0)), (None, None));
     assert_ne!(store.doc_hash(0), store.doc_hash(1));
+    // Tokens behind the last sequence are in no document, and would never be read.
+    let bin = with(&prefix, ".bin");
+    let bytes = std::fs::read(&bin).unwrap();
+    std::fs::write(&bin, [&bytes[..], &[7, 0]].concat()).unwrap();
+    let error = Store::open(&prefix).unwrap_err().to_string();
+    assert!(error.contains("corpus.idx") && error.contains("12 bytes of the 14 in the .bin file"), "{error}");
 }
 
 #[test]
@@ -163,6 +169,7 @@ fn broken_indexes_are_told_by_field() {
     check(&|b| b.truncate(b.len() - 1), "counts", 18);
     check(&|b| b[37] = 0xff, "sequence length", 34);
     check(&|b| b[38] = 9, "sequence offset", 50);
+    check(&|b| b[38] = 1, "counts", 18);
     check(&|b| b[50] = 4, "sequence offset", 50);
     check(&|b| b[57] = 0xff, "sequence offset", 50);
     check(&|b| b[58] = 1, "document bound", 74);

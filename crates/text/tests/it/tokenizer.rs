@@ -144,6 +144,72 @@ fn unusable_files_are_named() {
     }
 }
 
+/// Two words, the end of text as an added token, and whatever else a case puts in.
+fn with_parts(parts: serde_json::Value) -> Vec<u8> {
+    let mut file = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{ "id": 2, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": true, "special": true }],
+        "model": { "type": "WordLevel", "vocab": { "a": 0, "<unk>": 1 }, "unk_token": "<unk>" },
+    });
+    for (key, value) in parts.as_object().unwrap() {
+        file[key] = value.clone();
+    }
+    file.to_string().into_bytes()
+}
+
+/// What a hostile file does when it is used is an answer, as what it does when it is read.
+#[test]
+fn hostile_files_are_answered() {
+    let path = std::path::Path::new("tokenizer.json");
+    let replace = |pattern: serde_json::Value, content: &str| serde_json::json!({ "type": "Replace", "pattern": pattern, "content": content });
+    let doubling = replace(serde_json::json!({ "String": "a" }), "aa");
+    let sequence = |count: usize| serde_json::json!({ "type": "Sequence", "normalizers": vec![doubling.clone(); count] });
+    let whole = |parts| Tokenizer::from_bytes(&with_parts(parts), path);
+
+    // An expression that matches nothing, between any two letters.
+    let empty = whole(serde_json::json!({ "normalizer": replace(serde_json::json!({ "Regex": "" }), "x") }));
+    if let Ok(empty) = empty {
+        for answer in [empty.encode("a b"), empty.encode_special("a b"), empty.encode_prompt("a b")] {
+            assert!(answer.is_ok_and(|ids| ids.len() < 100) || empty.encode("a b").is_err());
+        }
+        assert!(empty.prompt_bos().is_none());
+    }
+    // Forty doublings; sixteen, which a file may have as long as its texts have none of the letters.
+    let error = whole(serde_json::json!({ "normalizer": sequence(40) })).unwrap_err().to_string();
+    assert!(error.contains("1099511627776 times as long"), "{error}");
+    let some = whole(serde_json::json!({ "normalizer": sequence(16) })).unwrap();
+    assert!(some.encode(&"b".repeat(100_000)).is_ok());
+    let error = some.encode(&"a".repeat(100_000)).unwrap_err().to_string();
+    assert!(error.contains("makes texts too long"), "{error}");
+    for (key, parts) in [("pretokenizers", "pre_tokenizer"), ("decoders", "decoder")] {
+        let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": false });
+        let part = if key == "decoders" { doubling.clone() } else { byte_level };
+        let parts = serde_json::json!({ parts: { "type": "Sequence", key: vec![part; 40] } });
+        let error = whole(parts).unwrap_err().to_string();
+        assert!(error.contains("times as long"), "{error}");
+    }
+    // Tables and lists by id would have four thousand million entries.
+    let vocab = serde_json::json!({ "type": "WordLevel", "vocab": { "a": 0, "<unk>": u32::MAX }, "unk_token": "<unk>" });
+    let error = whole(serde_json::json!({ "model": vocab })).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json is not a usable tokenizer"), "{error}");
+    fathom_text::fuzz::fuzz_tokenizer_use(&with_parts(serde_json::json!({ "normalizer": sequence(3) })));
+}
+
+/// As Llama 2's file alone: its added tokens pass the normaliser, and other files name them as they are spelled.
+#[test]
+fn an_added_token_is_named_as_its_file_spells_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let normalizer = serde_json::json!({ "type": "Prepend", "prepend": "▁" });
+    let bytes = with_parts(serde_json::json!({ "normalizer": normalizer }));
+    let bare = Tokenizer::from_bytes(&bytes, "tokenizer.json".as_ref()).unwrap();
+    assert_eq!((bare.eos(), bare.token(2).as_deref()), (Some(2), Some("</s>")));
+    bare.save_dir(dir.path()).unwrap();
+    let config = std::fs::read_to_string(dir.path().join("tokenizer_config.json")).unwrap();
+    assert!(config.contains(r#""eos_token": "</s>""#), "{config}");
+    assert_eq!(Tokenizer::from_dir(dir.path()).unwrap().eos(), Some(2));
+}
+
 fn streamed(ids: &[u32]) -> String {
     let mut stream = tokenizer().stream();
     let mut text = String::new();

@@ -7,18 +7,18 @@ use fathom_base::recipe;
 recipe! {
     /// The training data.
     pub struct Data {
-        /// Files and folders; empty for the sources of Fathom's own dependencies on this machine.
+        /// Files and folders. `cargo:` alone stands for the sources and docs of the crates in cargo's folder on this machine.
         pub paths: Vec<PathBuf>,
         /// Curation of the text: a recipe of `fathom curate` by name or file, or `none`. Its final stages that order, split, write
-        /// and tokenise are skipped, since the run does this itself. `auto`: `code` for the gathered sources, none for `paths`. If
-        /// `paths` is empty, a recipe that names its own input reads that.
+        /// and tokenise are skipped, since the run does this itself. `auto`: `code` for `cargo:`, none for other paths. If `paths` is
+        /// empty, a recipe that names its own input reads that.
         pub curate: String = "auto".into(),
         /// Field that holds the text in JSON lines and Parquet.
         pub text_field: String = "text".into(),
-        /// Maximum bytes of text to read.
-        pub max_bytes: u64 = 64 << 20,
-        /// Fraction of the bytes that is synthetic key-value recall.
-        pub recall_share: f64 = 0.1,
+        /// Maximum bytes of text to read; none for all of it. What is not read is reported.
+        pub max_bytes: Option<u64>,
+        /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.
+        pub recall_share: f64 = 0.0,
         /// Fraction of the documents held out from training.
         pub held_out_share: f64 = 0.02,
         /// Maximum bytes of one document; files of one folder (of one crate) are joined up to this size.
@@ -49,5 +49,28 @@ recipe! {
         pub min_tokens: usize = 0,
         /// Times per epoch; 2.5 means twice, and a third time in half of the cases.
         pub weight: f64 = 1.0,
+    }
+}
+
+/// The path that stands for the sources of the crates in cargo's folder.
+const CARGO: &str = "cargo:";
+
+impl Data {
+    /// Whether the text is that of the crates in cargo's folder.
+    pub fn is_gathered(&self) -> bool {
+        self.paths.iter().any(|path| path.as_os_str() == CARGO)
+    }
+
+    /// Why the text cannot be found, if so: `paths` is empty and `curate` names no recipe, which could have an input of its own,
+    /// or the path of gathered text is one of several.
+    pub(crate) fn without_text(&self) -> Option<&'static str> {
+        if self.paths.is_empty() && matches!(self.curate.as_str(), "auto" | "none") {
+            return Some(
+                "is empty: nothing says what is trained on; give files or folders (data.paths=PATH,...), or \"cargo:\" for the \
+                 sources of the crates in cargo's folder",
+            );
+        }
+        (self.is_gathered() && self.paths.len() > 1)
+            .then_some("holds \"cargo:\", which stands alone; leave it or the others out")
     }
 }

@@ -99,6 +99,11 @@ pub trait Hooks {
     /// # Errors
     /// Ends the run.
     fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
+    /// Seconds of a timed run that are set aside for what follows the steps of a stage. What it takes more or less changes the steps
+    /// of later stages.
+    fn aside_s(&self, _index: usize) -> f64 {
+        0.0
+    }
     /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
     /// returns.
     ///
@@ -331,6 +336,7 @@ impl<'a> Run<'a> {
             }
             let given = self.seconds.get(index).copied().unwrap_or(0.0);
             self.unspent_s += given - self.progress.stage_time_s;
+            let ended = Instant::now();
             drop(running);
             self.save(hooks)?;
             // Published before anybody measures, which may take longer than what asks the run to end waits.
@@ -344,6 +350,7 @@ impl<'a> Run<'a> {
                 ..self.progress.clone()
             };
             self.save(hooks)?;
+            self.unspent_s += hooks.aside_s(index) - ended.elapsed().as_secs_f64();
         }
         self.end_save(hooks)?;
         Ok(Outcome::Finished)

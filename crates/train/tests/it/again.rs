@@ -105,6 +105,64 @@ fn a_stage_is_saved_before_it_is_measured() {
     assert_eq!(hooks.found, [Some(2), Some(5)]);
 }
 
+/// Measures longer than was set aside, and counts the seconds of the second stage's steps.
+struct Late {
+    sleep_s: f64,
+    second_s: f64,
+}
+
+impl Hooks for Late {
+    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
+    fn warn(&mut self, _: &str) {}
+    fn step(&mut self, step: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        self.second_s += if step.stage == 1 { step.step_s } else { 0.0 };
+        Ok(())
+    }
+    fn aside_s(&self, _: usize) -> f64 {
+        0.5
+    }
+    fn stage_done(
+        &mut self,
+        _: &Trainer,
+        index: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        if index == 0 {
+            std::thread::sleep(std::time::Duration::from_secs_f64(self.sleep_s));
+        }
+        Ok(())
+    }
+}
+
+/// A run that has minutes ends in time, whatever is done between its stages.
+#[test]
+fn what_follows_a_stage_is_taken_from_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut recipe = two_stages(folder.path());
+    recipe.run.minutes = Some(1.0);
+    recipe.checkpoint.every_steps = None;
+    recipe.stage.iter_mut().for_each(|stage| stage.steps = None);
+    let (device, stop) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), AtomicBool::new(false));
+    let metrics = MetricsWriter::open(folder.path().join("metrics.jsonl")).unwrap();
+    let (trainer, stores) = (trainer(&recipe, &device).unwrap(), Stores::open(&recipe, None, VOCAB).unwrap());
+    let parts = Parts {
+        recipe: &recipe,
+        folder: folder.path(),
+        trainer,
+        stores,
+        metrics,
+        seconds: vec![0.2, 6.0],
+        disk_sharers: 1,
+        stop: &stop,
+        anew: None,
+    };
+    let mut hooks = Late { sleep_s: 3.0, second_s: 0.0 };
+    assert_eq!(Run::open(parts).unwrap().train(&mut hooks).unwrap(), Outcome::Finished);
+    // Six seconds less the two and a half too many; half of them are its own in any case.
+    assert!((2.0..5.0).contains(&hooks.second_s), "{}", hooks.second_s);
+}
+
 /// One checkpoint, of step 1.
 fn saved() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

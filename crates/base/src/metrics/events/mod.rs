@@ -98,6 +98,8 @@ events! {
         recipe: Vec<Row>,
         /// The machine.
         machine: MachineFacts,
+        /// Why the run is too short for some of the figures that runs are judged by; empty where it is not.
+        short: String,
     }
 
     /// What text a run trains on.
@@ -122,6 +124,20 @@ events! {
         /// Time to read, tokenise and store everything.
         #[serde(with = "nullable")]
         seconds: f64,
+        /// What was not read or not kept, exact copies apart.
+        dropped: Vec<DroppedText>,
+        /// The first damaged records: where they are and what is wrong with them.
+        damage: Vec<String>,
+    }
+
+    /// Text that a run does not train on, for one reason.
+    struct DroppedText {
+        /// Why, in words.
+        reason: String,
+        /// Files or records, as far as they were counted.
+        documents: u64,
+        /// Their bytes as far as they are known: of files on disk, of records their text.
+        bytes: u64,
     }
 
     /// One source of text.

@@ -47,8 +47,25 @@ fn tokens_are_those_of_the_host() {
         run(&choose(&Choose { logits: &logits, ids: &ids, draw: Some(draw) }));
         let expected = |row: usize| {
             let draw = Draw { drawn: 5 + row as u64, ..draw };
-            drawn(&values[row * vocab..(row + 1) * vocab], &draw) as i32
+            drawn(&values[row * vocab..(row + 1) * vocab], &draw).map_or(-1, |id| id as i32)
         };
         assert_eq!(ints(&device, &ids), (0..rows).map(expected).collect::<Vec<i32>>(), "{draw:?}");
+    }
+}
+
+/// One logit of a row that is not a number, or infinite: no token of it is chosen, and the other rows' are.
+#[test]
+fn there_is_no_choice_without_numbers() {
+    let Some([_, device]) = devices() else { return };
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+        let logits = random(&device, [3, 700], DType::F32, 2);
+        set(&device, &logits.view_rows(1..2).view_cols(600..601), &[bad]);
+        let draw = Draw { temperature: 1.0, top_k: 4, top_p: 0.9, min_p: 0.1, seed: 1, drawn: 0 };
+        for draw in [None, Some(draw)] {
+            let ids = device.from_i32(&[7; 3], Category::Data);
+            run(&choose(&Choose { logits: &logits, ids: &ids, draw }));
+            let ids = ints(&device, &ids);
+            assert!(ids[0] >= 0 && ids[1] == -1 && ids[2] >= 0, "{bad} {draw:?}: {ids:?}");
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The crates `trafilatura` and `justext` behind a guard.
 
 use std::collections::{BTreeMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fathom_base::guard;
 
 use super::dom::Dom;
 use super::language::is_certain;
@@ -188,5 +189,5 @@ fn rebuilt(page: &str, max_elements: usize) -> Result<String, Refusal> {
 
 /// Runs code that is not ours; its panic is a refusal.
 fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Refusal> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| Refusal::ExtractorFailed)
+    guard::guarded(call).map_err(|_| Refusal::ExtractorFailed)
 }

@@ -1,0 +1,246 @@
+//! The `tokenizers` crate behind a guard. Its files come from anywhere: what it panics on is refused, and so is a file whose parts
+//! could make a text so long that no memory holds it.
+
+use crate::error::{Error, OrIo, Result};
+use fathom_base::guard::guarded;
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::Path;
+use tokenizers::models::ModelWrapper;
+use tokenizers::{
+    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+};
+
+/// Ids are below this, as `model.vocab` is. Tables by id, and the list of holes when a vocabulary is written, are as long.
+pub(super) const MOST_IDS: usize = 1 << 24;
+/// A tokenizer whose parts can make a text this many times as long, and no more, is believed. Llama 2's can make it 12 times.
+const TRUSTED: f64 = 16.0;
+/// Beyond this a file is refused. ALBERT's parts, of which each could, come to 20 000.
+const MOST: f64 = 65_536.0;
+/// Beyond this, so is one with such a decoder. The decoders of known families shorten.
+const MOST_DECODED: f64 = 64.0;
+/// A text is tried in blocks of this many bytes, which cannot become too long for memory.
+const BLOCK_BYTES: usize = 256;
+/// Short texts may become this long, whatever they are.
+const SPARE_BYTES: usize = 64 << 10;
+
+/// The parts of a `tokenizer.json` that make texts longer.
+#[derive(Deserialize)]
+struct Shape {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    decoder: Value,
+}
+
+/// A tokenizer, and how many times as long its parts can make a text.
+pub(super) struct Parsed {
+    pub(super) inner: tokenizers::Tokenizer,
+    pub(super) growth: f64,
+}
+
+/// Reads and parses a `tokenizer.json`.
+///
+/// # Errors
+/// As [`parse`], and where the file cannot be read.
+pub(super) fn read(path: &Path) -> Result<Parsed> {
+    let bytes = std::fs::read(path).or_io("read", path)?;
+    parse(&bytes, path)
+}
+
+/// Parses a `tokenizer.json`, switching off truncation, padding and the dropout of merges: this crate never wants any.
+///
+/// # Errors
+/// The bytes are no tokenizer, or one that no text could be encoded with.
+pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Parsed> {
+    let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
+    // Its parser panics on broken JSON in some places and does not say where in others.
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|e| refuse(e.to_string()))?;
+    let shape: Shape = serde_json::from_slice(bytes).map_err(|e| refuse(e.to_string()))?;
+    // Added tokens are normalised while they are parsed.
+    let growth = growth(&shape).map_err(refuse)?;
+    let mut inner = match guarded(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+        Ok(Ok(inner)) => inner,
+        Ok(Err(reason)) => return Err(refuse(reason.to_string())),
+        Err(_) => return Err(refuse("its values contradict each other (the parser gave up)".into())),
+    };
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| refuse(e.to_string()))?;
+    if let ModelWrapper::BPE(model) = inner.get_model()
+        && model.dropout.is_some()
+    {
+        let mut model = model.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
+    Ok(Parsed { inner, growth })
+}
+
+/// How many times as long normaliser and pre-tokenizer can make a text.
+fn growth(shape: &Shape) -> std::result::Result<f64, String> {
+    let growth = factor(&shape.normalizer) * factor(&shape.pre_tokenizer);
+    for (what, factor, most) in [
+        ("normalizer and pre_tokenizer", growth, MOST),
+        ("post_processor", factor(&shape.post_processor), TRUSTED),
+        ("decoder", factor(&shape.decoder), MOST_DECODED),
+    ] {
+        if factor > most {
+            return Err(format!("{what} can make a text {factor:.0} times as long; {most} are too many"));
+        }
+    }
+    Ok(growth)
+}
+
+/// How many times as long one part can make a text, by its fields: older files do not name the kinds.
+fn factor(part: &Value) -> f64 {
+    let parts = ["normalizers", "pretokenizers", "processors", "decoders"];
+    if let Some(parts) = parts.iter().find_map(|key| part.get(key)?.as_array()) {
+        return parts.iter().map(factor).product();
+    }
+    let length = |key: &str| part.get(key).and_then(Value::as_str).map(|text| text.len() as f64);
+    if let (Some(pattern), Some(content)) = (part.get("pattern"), length("content")) {
+        return match pattern.get("String").and_then(Value::as_str).map_or(0, str::len) {
+            // An expression may match nothing at all, between any two bytes.
+            0 => content + 1.0,
+            matched => (content / matched as f64).max(1.0),
+        };
+    }
+    if let Some(prepended) = length("prepend") {
+        // Put before every stretch between special tokens, which may be short. No family prepends more than one character.
+        return if prepended > 64.0 { f64::INFINITY } else { prepended + 1.0 };
+    }
+    if let Some(map) = part.get("precompiled_charsmap").and_then(Value::as_str) {
+        return longest_replacement(map).max(1.0);
+    }
+    match part.get("type").and_then(Value::as_str).unwrap_or_default() {
+        // U+FDFA has three bytes, and thirty-three when it is decomposed.
+        "NFKC" | "NFKD" => 11.0,
+        "NFC" | "NFD" | "ByteLevel" => 3.0,
+        "Lowercase" | "WordPiece" => 2.0,
+        // A space on either side, the letter in lower case, its accents apart.
+        "Bert" | "BertNormalizer" | "Metaspace" => 8.0,
+        "TemplateProcessing" => {
+            let pieces = part.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count().max(1) as f64
+        }
+        _ => 1.0,
+    }
+}
+
+/// Bytes of the longest text in SentencePiece's map of characters: base64 of the length of a table, the table, and texts that end
+/// in zeros.
+fn longest_replacement(base64: &str) -> f64 {
+    let (mut bytes, mut bits, mut held) = (Vec::with_capacity(base64.len() / 4 * 3), 0u32, 0);
+    for digit in base64.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => break,
+        };
+        (bits, held) = (bits << 6 | u32::from(value), held + 6);
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+        }
+    }
+    let table = bytes.first_chunk::<4>().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    let texts = bytes.get(table.saturating_add(4)..).unwrap_or_default();
+    texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0) as f64
+}
+
+/// Runs a call of the crate.
+///
+/// # Errors
+/// Its own error, or that it panicked.
+pub(super) fn ask<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match guarded(call) {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Error::Encode(error.to_string())),
+        Err(why) => Err(Error::Encode(format!("its file holds something that its code panics on ({why})"))),
+    }
+}
+
+/// The ids of a text; `template` adds what the tokenizer puts around a prompt.
+///
+/// # Errors
+/// As [`ask`]; a text that would become too long for memory.
+pub(super) fn encode(
+    inner: &tokenizers::Tokenizer,
+    growth: f64,
+    text: &str,
+    template: bool,
+) -> Result<Vec<u32>> {
+    ask(|| {
+        if growth > TRUSTED {
+            try_length(inner, text)?;
+        }
+        Ok(inner.encode_fast(text, template)?.get_ids().to_vec())
+    })
+}
+
+/// Tries, block by block, how long normaliser and pre-tokenizer make a text.
+fn try_length(inner: &tokenizers::Tokenizer, text: &str) -> tokenizers::Result<()> {
+    let most = text.len().saturating_mul(TRUSTED as usize).saturating_add(SPARE_BYTES);
+    let (mut rest, mut grown) = (text, 0usize);
+    while !rest.is_empty() {
+        let (block, tail) = rest.split_at(rest.ceil_char_boundary(BLOCK_BYTES.min(rest.len())));
+        rest = tail;
+        let mut normal = NormalizedString::from(block);
+        if let Some(normalizer) = inner.get_normalizer() {
+            normalizer.normalize(&mut normal)?;
+        }
+        let mut words = PreTokenizedString::from(normal);
+        if let Some(pre_tokenizer) = inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut words)?;
+        }
+        let splits = words.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
+        grown += splits.iter().map(|(word, ..)| word.len()).sum::<usize>();
+        if grown > most {
+            let found = format!("{} bytes of text become more than {most}", text.len() - rest.len());
+            return Err(format!("its normaliser or pre-tokenizer makes texts too long: {found}").into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn parts_multiply() {
+        let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+        let text = |text: &str| json!({ "String": text });
+        let doubling = replace(text("a"), "aa");
+        let llama = json!({"normalizers": [{"type": "Prepend", "prepend": "▁"}, replace(text(" "), "▁")]});
+        for (part, expected) in [
+            (Value::Null, 1.0),
+            (doubling.clone(), 2.0),
+            (replace(text("``"), "\""), 1.0),
+            (replace(json!({"Regex": " {2,}"}), "▁"), 4.0),
+            (llama, 12.0),
+            (json!({"type": "Sequence", "normalizers": vec![doubling; 40]}), 2f64.powi(40)),
+            (
+                json!({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "ByteLevel"}]}),
+                9.0,
+            ),
+            (
+                json!({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "A"}}]}),
+                2.0,
+            ),
+        ] {
+            assert_eq!(factor(&part), expected, "{part}");
+        }
+        // A table of four bytes, then texts of two and three bytes.
+        assert_eq!(longest_replacement("BAAAAAAAAABhYgBhYmMA"), 3.0);
+        assert_eq!(longest_replacement("?"), 0.0);
+    }
+}
