@@ -20,7 +20,7 @@ fn run(text: &Path, out: &Path, steps: u64, more: &[&str]) -> Vec<String> {
     fs::write(&recipe, keys).unwrap();
     let own = [
         format!("stage.0.steps={steps}"),
-        "optimizer.decay=constant".into(),
+        "schedule.decay=constant".into(),
         "checkpoint.every_steps=2".into(),
         "checkpoint.every_s=none".into(),
         "eval.enabled=false".into(),
