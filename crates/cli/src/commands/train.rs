@@ -80,7 +80,7 @@ fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode
         return Err(loaded.refuse("machine.kind", message).into());
     }
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
-        eprintln!("machine: cpu ({why})");
+        crate::say(&format!("machine: cpu ({why})"));
     }
     let stop = Arc::new(AtomicBool::new(false));
     signals::ask(&stop)?;
