@@ -243,16 +243,21 @@ impl Store {
     /// # Errors
     /// As [`Store::token_range`].
     pub fn doc_hash(&self, doc: usize) -> Result<u128> {
+        self.check()?;
         match self.doc_meta(doc) {
             Some(meta) => Ok(meta.hash),
             None => Ok(content_hash(&self.read(self.doc_bytes(doc))?)),
         }
     }
 
-    /// Bytes of the tokens, of files that are as long as when they were opened.
-    fn read(&self, range: Range<usize>) -> Result<Vec<u8>> {
+    /// Refuses maps of files that have become shorter, before they are looked at.
+    fn check(&self) -> Result<()> {
         self.index.check(&file(&self.prefix, ".idx"))?;
-        self.docs.as_ref().map_or(Ok(()), |docs| docs.check(&file(&self.prefix, ".docs")))?;
+        self.docs.as_ref().map_or(Ok(()), |docs| docs.check(&file(&self.prefix, ".docs")))
+    }
+
+    /// Bytes of the tokens.
+    fn read(&self, range: Range<usize>) -> Result<Vec<u8>> {
         self.tokens.read(range, &file(&self.prefix, ".bin"))
     }
 
@@ -272,6 +277,7 @@ impl Store {
     /// # Errors
     /// As [`Store::token_range`].
     pub fn doc(&self, doc: usize) -> Result<Vec<u32>> {
+        self.check()?;
         let mut ids = Vec::new();
         self.token_range(doc, 0, self.doc_len(doc), &mut ids)?;
         Ok(ids)
@@ -285,6 +291,7 @@ impl Store {
     /// The file cannot be read, or was truncated since it was opened.
     #[track_caller]
     pub fn token_range(&self, doc: usize, start: usize, len: usize, out: &mut Vec<u32>) -> Result<()> {
+        self.check()?;
         let total = self.doc_len(doc);
         assert!(
             start <= total && len <= total - start,
@@ -335,6 +342,7 @@ impl Store {
         const BLOCK: usize = 1 << 16;
         let mut ids = Vec::with_capacity(BLOCK);
         for doc in 0..self.num_documents() {
+            self.check()?;
             let length = self.doc_len(doc);
             for start in (0..length).step_by(BLOCK) {
                 ids.clear();
