@@ -6,6 +6,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::files::{no_follow, plain};
+
 /// A job that was killed may take a moment to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
@@ -28,7 +30,9 @@ pub enum Claim {
 /// # Errors
 /// The file cannot be opened.
 pub fn claim(path: &Path, patience: Duration) -> io::Result<Claim> {
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let mut options = File::options();
+    let options = no_follow(options.read(true).write(true).create(true).truncate(false));
+    let mut file = options.open(path).map_err(plain)?;
     let until = Instant::now() + patience;
     loop {
         match file.try_lock() {
@@ -78,5 +82,10 @@ mod tests {
         assert_eq!(holder(&path), None);
         assert!(matches!(claim(&path, Duration::ZERO).unwrap(), Claim::Held(_)));
         assert!(claim(&folder.path().join("none/.lock"), Duration::ZERO).is_err());
+        let [link, precious] = ["link", "precious"].map(|name| folder.path().join(name));
+        fs::write(&precious, "mine").unwrap();
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        assert!(claim(&link, Duration::ZERO).unwrap_err().to_string().contains("symbolic link"));
+        assert_eq!(fs::read(&precious).unwrap(), b"mine");
     }
 }

@@ -1,5 +1,6 @@
-//! How much memory this process may use: what the system has, and the limits of the control groups that it runs in, which
-//! Kubernetes, Slurm, Docker and systemd set. Linux only; elsewhere it is unknown.
+//! How much memory this process may use: what the system has, the limits of the control groups that it runs in, which
+//! Kubernetes, Slurm, Docker and systemd set, and its own limits, which a shell sets (`ulimit -v`, `ulimit -d`). Linux only;
+//! elsewhere it is unknown.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::rss::kib_field;
 pub struct Memory {
     /// Installed in the machine.
     pub installed_bytes: u64,
-    /// All that may be used: what is installed, or the least limit of a control group.
+    /// All that may be used: what is installed, or the least limit of a control group or of the process.
     pub total_bytes: u64,
     /// What can be used now without swapping or meeting a limit.
     pub available_bytes: u64,
@@ -46,7 +47,27 @@ impl Memory {
                 memory.limit(&root.join("sys/fs/cgroup/memory"), group, &VERSION_1);
             }
         }
+        memory.limit_process(&root.join("proc/self"));
         Some(memory)
+    }
+
+    /// Lowers the figures to the process's own limits. They count addresses and not what lies behind them, and threads, code and
+    /// the allocator take addresses too: half of them is left to those.
+    fn limit_process(&mut self, process: &Path) {
+        let path = process.join("limits");
+        let limits = fs::read_to_string(&path).unwrap_or_default();
+        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        for (name, used) in [("Max address space", "VmSize:"), ("Max data size", "VmData:")] {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name));
+            let Some(most) = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()) else {
+                continue;
+            };
+            let used = kib_field(&status, used).unwrap_or(0) * 1024;
+            self.available_bytes = self.available_bytes.min(most.saturating_sub(used) / 2);
+            if most / 2 < self.total_bytes {
+                (self.total_bytes, self.limited_by) = (most / 2, Some(path.clone()));
+            }
+        }
     }
 
     /// Lowers the figures to the limits of `group` and of all groups above it. In a container the mounted folder may be the
@@ -164,6 +185,29 @@ mod tests {
         ];
         let groups = "5:cpuset:/job\n4:cpu,memory:/job/step\n0::/\n";
         check(groups, &files, [300, 250], Some("memory/job/step/memory.limit_in_bytes"));
+    }
+
+    #[test]
+    fn limits_of_the_process_count() {
+        let root = tempfile::tempdir().unwrap();
+        let process = root.path().join("proc/self");
+        fs::create_dir_all(&process).unwrap();
+        fs::write(root.path().join("proc/meminfo"), "MemTotal: 1024000 kB\nMemAvailable: 819200 kB\n")
+            .unwrap();
+        fs::write(process.join("status"), "VmSize:   204800 kB\nVmData:   102400 kB\n").unwrap();
+        let limits = |address: &str, data: &str| {
+            let text = format!(
+                "Limit           Soft Limit   Hard Limit   Units\nMax data size       {data}   unlimited   bytes\n\
+                 Max address space         {address}            unlimited            bytes\n"
+            );
+            fs::write(process.join("limits"), text).unwrap();
+            let memory = Memory::under(root.path()).unwrap();
+            (memory.total_bytes / MIB, memory.available_bytes / MIB, memory.limited_by.is_some())
+        };
+        assert_eq!(limits("unlimited", "unlimited"), (1000, 800, false));
+        assert_eq!(limits("629145600", "unlimited"), (300, 200, true));
+        assert_eq!(limits("unlimited", "419430400"), (200, 150, true));
+        assert_eq!(limits("104857600", "unlimited"), (50, 0, true));
     }
 
     /// Docker without a namespace of groups: the path is the host's, and the mounted folder is the container's own.

@@ -160,6 +160,9 @@ pub struct Train {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
+    /// Folder of the run (`run.out`).
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
     /// What computes, whatever the recipe says; without any of them it is `fathom plan`.
     #[arg(long, value_enum)]
     pub machine: Option<On>,
@@ -184,6 +187,9 @@ pub struct Curate {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
+    /// Folder of the curation (`out`).
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
     /// Index of this process among those that share the folder, from 0; default: the index of the Slurm array or Kubernetes Job.
     #[arg(long)]
     pub rank: Option<usize>,

@@ -19,7 +19,7 @@ use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{Machine, MachineKind, Precision};
 
 use crate::args::On;
-use crate::{gpu, profiles};
+use crate::{exported, gpu, profiles};
 
 /// The memory budget where the system does not say what there is.
 const UNKNOWN_MEMORY: u64 = 8 << 30;
@@ -174,6 +174,7 @@ pub fn load_on(
     disk: &OpenDisk<'_>,
     ranks: &Ranks,
 ) -> Result<Loaded> {
+    exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let disk = disk(&opened.spec, dtype)?;

@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fathom_base::lock::{self, Claim};
 use fathom_base::metrics::{Event, read_events};
-use fathom_base::recipe::{Layers, Recipe as Loaded, diff};
+use fathom_base::recipe::{Difference, Layers, Recipe as Loaded, Row, diff};
 use fathom_model::write_file;
 use fathom_train::recipe::{OffloadCodec, Recipe};
+use fathom_train::{Checkpoint, Checkpoints, Progress};
 use serde_json::Value;
 
 use crate::live::Live;
@@ -26,6 +27,9 @@ const FREE: [&str; 9] = [
     "run.tensorboard",
     "stage.*.max_docs",
 ];
+/// These may grow, of the stage at hand and of those after it: training goes on with its optimizer.
+const STEPS: &str = "stage.*.steps";
+const MINUTES: &str = "run.minutes";
 /// So may these, where every place gives back the bits that it was given.
 const PLACES: [&str; 3] = ["activations.", "stage.*.recompute_granularity", "stage.*.tile_rows"];
 
@@ -38,7 +42,7 @@ pub fn claim(folder: &Path, live: &Live) -> Result<Option<File>> {
     match lock::claim(&path, lock::PATIENCE).with_context(|| format!("cannot open {}", path.display()))? {
         Claim::Held(file) => Ok(Some(file)),
         Claim::Taken(holder) => bail!(
-            "{} is in use by {holder}; wait for its end, end it, or give another folder (--out)",
+            "{} is in use by {holder}; wait for its end, end it, or give another folder (run.out=FOLDER)",
             folder.display()
         ),
         Claim::Impossible(error) => {
@@ -81,8 +85,15 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
         let exact =
             [&before, loaded].iter().all(|of| of.value.activations.offload_codec == OffloadCodec::AsIs);
         let differences = diff(before.rows(), loaded.rows());
+        let trained = Checkpoints::new(&folder.join("checkpoints"), 1).found()?;
+        let position = trained.as_ref().map(Checkpoint::progress);
         let changes = differences.iter().filter(|change| !is_free(&change.path, exact));
-        let differences: Vec<String> = changes.map(|change| format!("  {change}")).collect();
+        let refused = changes.filter_map(|change| match grows(change, position) {
+            Growth::Allowed => None,
+            Growth::Impossible(why) => Some(format!("  {change} ({why})")),
+            Growth::None => Some(format!("  {change}")),
+        });
+        let differences: Vec<String> = refused.collect();
         if !differences.is_empty() {
             let (path, differences) = (folder.to_path_buf(), differences.join("\n"));
             bail!(fathom_train::Error::OtherRecipe { path, differences });
@@ -118,9 +129,92 @@ fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
 /// Whether a key may change; `exact`: every place of activations gives back the bits that it was given.
 fn is_free(key: &str, exact: bool) -> bool {
     let places = if exact { &PLACES[..] } else { &[] };
-    FREE.iter().chain(places).any(|pattern| {
-        let (wanted, parts) = (pattern.split('.'), key.split('.'));
-        let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);
-        parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
-    })
+    FREE.iter().chain(places).any(|pattern| matches(pattern, key))
+}
+
+/// Whether a key is one that a pattern stands for.
+fn matches(pattern: &str, key: &str) -> bool {
+    let (wanted, parts) = (pattern.split('.'), key.split('.'));
+    let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);
+    parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
+}
+
+/// Whether a change asks for more of the same.
+#[derive(Debug, PartialEq)]
+enum Growth {
+    /// It is another change.
+    None,
+    Allowed,
+    /// It does, and the run is beyond that.
+    Impossible(&'static str),
+}
+
+/// What a change asks of a run whose newest checkpoint is at this position.
+fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
+    let number = |row: &Option<Row>| row.as_ref()?.value.parse::<f64>().ok();
+    let (Some(before), Some(now)) = (number(&change.left), number(&change.right)) else {
+        return Growth::None;
+    };
+    let steps = matches(STEPS, &change.path);
+    if now <= before || !(steps || change.path == MINUTES) {
+        return Growth::None;
+    }
+    let Some(progress) = position else { return Growth::Allowed };
+    let index = change.path.split('.').nth(1).and_then(|index| index.parse::<usize>().ok());
+    // Of a run of minutes it matters only whether it is done, which the stage that ended says.
+    let at_end = progress.stage_step == 0 && index.is_none_or(|index| index + 1 == progress.stage);
+    match index {
+        Some(index) if index >= progress.stage => Growth::Allowed,
+        Some(_) if !at_end => Growth::Impossible("a later stage has begun"),
+        _ if at_end && progress.stage > 0 && progress.ended.is_none() => {
+            Growth::Impossible("an earlier version ended the stage, and did not keep where its data was")
+        }
+        _ => Growth::Allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_train::Ended;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, [before, now]: [&str; 2], [stage, stage_step]: [usize; 2], expected: Growth) {
+        let row = |value: &str| Some(Row { path: path.into(), value: value.into(), source: String::new() });
+        let change = Difference { path: path.into(), left: row(before), right: row(now) };
+        let ended = (stage > 0 && stage_step == 0).then(Ended::default);
+        let progress = Progress { stage, stage_step: stage_step as u64, ended, ..Progress::default() };
+        assert_eq!(grows(&change, Some(&progress)), expected, "{path} {before} {now}");
+        if expected == Growth::Allowed {
+            assert_eq!(grows(&change, None), expected);
+        }
+    }
+
+    #[test]
+    fn steps_and_minutes_may_grow_where_the_run_is() {
+        check("stage.1.steps", ["4", "8"], [1, 2], Growth::Allowed);
+        check("stage.1.steps", ["4", "8"], [2, 0], Growth::Allowed);
+        check("stage.1.steps", ["4", "8"], [0, 0], Growth::Allowed);
+        check("stage.1.steps", ["8", "4"], [1, 2], Growth::None);
+        check("stage.1.steps", ["none", "4"], [1, 2], Growth::None);
+        check("stage.1.steps", ["4", "8"], [2, 1], Growth::Impossible("a later stage has begun"));
+        check("stage.0.steps", ["4", "8"], [2, 0], Growth::Impossible("a later stage has begun"));
+        check("run.minutes", ["3.0", "6.0"], [2, 0], Growth::Allowed);
+        check("run.minutes", ["3.0", "6.0"], [1, 5], Growth::Allowed);
+        check("run.minutes", ["6.0", "3.0"], [1, 5], Growth::None);
+        check("run.seed", ["3", "6"], [1, 5], Growth::None);
+    }
+
+    #[test]
+    fn what_an_earlier_version_ended_does_not_go_on() {
+        let row = |value: &str| Some(Row { path: String::new(), value: value.into(), source: String::new() });
+        let progress = Progress { step: 9, stage: 2, ..Progress::default() };
+        for path in ["stage.1.steps", "run.minutes"] {
+            let change = Difference { path: path.into(), left: row("4"), right: row("8") };
+            assert!(
+                matches!(grows(&change, Some(&progress)), Growth::Impossible(why) if why.contains("earlier version"))
+            );
+        }
+    }
 }

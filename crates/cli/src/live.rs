@@ -29,11 +29,13 @@ impl Live {
         Live { bar, begun: Instant::now(), last: None, stage: String::new() }
     }
 
-    /// A line that stays.
+    /// A line that stays. The terminal may be gone, and the run goes on, or saves and stops.
     pub fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())),
+            Some(bar) => bar.suspend(|| crate::say(text)),
+            None => {
+                crate::say(&format!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())))
+            }
         }
     }
 

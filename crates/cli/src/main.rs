@@ -8,6 +8,7 @@ mod crew;
 mod curate_models;
 mod describe;
 mod device;
+mod exported;
 mod folder;
 mod gpu;
 mod library;
@@ -18,7 +19,11 @@ mod no_mpi;
 mod pipeline;
 mod profiles;
 mod ranks;
+mod signals;
 
+use std::any::Any;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,22 +31,56 @@ use fathom_tensor::OutOfMemory;
 
 /// Exit code of a program whose reader went away (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
 const NOBODY_READS: i32 = 141;
+/// What a panic of `println` begins with.
+const UNPRINTED: &str = "failed printing to stdout: ";
 
 fn main() -> ExitCode {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if info.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout")) {
-            std::process::exit(NOBODY_READS);
+        if let Some(why) = info.payload_as_str().and_then(|text| text.strip_prefix(UNPRINTED)) {
+            unprinted(why);
         }
         match info.payload().downcast_ref::<OutOfMemory>() {
-            Some(full) => eprintln!("{full}"),
+            Some(full) => say(&full.to_string()),
             None => report(info),
         }
     }));
-    commands::run(args::Args::parse()).unwrap_or_else(|error| {
-        eprintln!("error: {}", describe(&error));
-        ExitCode::FAILURE
-    })
+    let args = args::Args::try_parse().unwrap_or_else(|said| match said.print() {
+        Ok(()) => std::process::exit(said.exit_code()),
+        Err(error) => unprinted(&error.to_string()),
+    });
+    let advice = commands::memory_advice(&args.verb);
+    match catch_unwind(AssertUnwindSafe(|| commands::run(args))) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            say(&format!("error: {}", describe(&error)));
+            ExitCode::FAILURE
+        }
+        Err(panic) => out_of_memory(panic, advice),
+    }
+}
+
+/// A line on standard error, which may be gone.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Standard output takes nothing any more: its reader is gone, or its disk is full.
+fn unprinted(why: &str) -> ! {
+    if why.contains("Broken pipe") {
+        std::process::exit(NOBODY_READS);
+    }
+    say(&format!("error: cannot write to standard output: {why}"));
+    std::process::exit(1);
+}
+
+/// The end of a verb that found no memory, which is no fault of the program; any other panic goes on.
+fn out_of_memory(panic: Box<dyn Any + Send>, advice: &str) -> ExitCode {
+    if !panic.is::<OutOfMemory>() {
+        resume_unwind(panic);
+    }
+    say(&format!("error: there is no memory for this; {advice}"));
+    ExitCode::FAILURE
 }
 
 /// The error and its causes; a cause that a message has told already is not told again.

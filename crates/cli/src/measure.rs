@@ -91,7 +91,7 @@ pub fn measure(
     let OnDevice { device, model, params } = subject.of;
     let limits = EngineLimits { context_tokens: extent.tokens + ANSWER_TOKENS, chunk_tokens: 1024 };
     let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
-    let mut documents = real_ids(subject);
+    let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
 
@@ -124,14 +124,22 @@ pub fn measure(
 }
 
 /// The stores' held-out documents of real text, ids without the end-of-text token.
-pub fn held_out(stores: &Stores, tokenizer: &Tokenizer) -> Vec<HeldOut> {
-    let docs =
-        |store| held_out_documents(store, stores.held_out()).into_iter().map(move |doc| store.doc(doc));
-    stores.measured().into_iter().flat_map(docs).map(|ids| HeldOut::from_ids(ids, tokenizer)).collect()
+///
+/// # Errors
+/// A store that cannot be read.
+pub fn held_out(stores: &Stores, tokenizer: &Tokenizer) -> Result<Vec<HeldOut>> {
+    let mut documents = Vec::new();
+    for store in stores.measured() {
+        for doc in held_out_documents(store, stores.held_out())? {
+            documents.push(HeldOut::from_ids(store.doc(doc)?, tokenizer));
+        }
+    }
+    Ok(documents)
 }
 
-fn real_ids(subject: &Subject<'_>) -> Vec<Vec<u32>> {
-    held_out(subject.stores, subject.tokenizer).into_iter().map(|document| document.ids).collect()
+fn real_ids(subject: &Subject<'_>) -> Result<Vec<Vec<u32>>> {
+    let documents = held_out(subject.stores, subject.tokenizer)?;
+    Ok(documents.into_iter().map(|document| document.ids).collect())
 }
 
 fn bits(
@@ -187,7 +195,7 @@ pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
 
 /// A greedy continuation of the beginning of a held-out document, for the report.
 pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
-    let Some(ids) = real_ids(subject).into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
+    let Some(ids) = real_ids(subject)?.into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
     let OnDevice { device, model, params } = subject.of;
     let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256 };
     let engine = Engine::new(device, model, params, subject.tokenizer, limits);

@@ -78,7 +78,7 @@ fn lead(loaded: &Loaded<Recipe>, command: &str, stop: &Arc<AtomicBool>, crew: &C
     let mut job = Job { recipe, loaded, folder, begun, live, tensorboard: None, flops: Vec::new() };
     let _claimed = folder::claim(&job.folder, &job.live)?;
     folder::same_recipe(&job.folder, loaded)?;
-    if job.is_done() {
+    if job.is_done()? {
         job.page_if_missing()?;
         job.live.say(&format!(
             "{} is finished already; its report is {}",
@@ -121,9 +121,15 @@ impl Job<'_> {
         }
     }
 
-    fn is_done(&self) -> bool {
+    /// Whether all that the recipe asks for is done: more steps may have come to it since.
+    fn is_done(&self) -> Result<bool> {
         let events = read_events(self.log()).unwrap_or_default();
-        events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_))))
+        if !events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_)))) {
+            return Ok(false);
+        }
+        // A run is done also where its checkpoints were removed to save room.
+        let found = Checkpoints::new(&self.folder.join("checkpoints"), 1).found().unwrap_or_default();
+        Ok(!found.is_some_and(|found| found.progress().has_more(self.recipe)))
     }
 
     fn begin(&self, command: &str, metrics: &mut MetricsWriter) -> Result<()> {
@@ -144,8 +150,11 @@ impl Job<'_> {
         let profile = cpu.machine.profile();
         // What predictions were made with, to be read beside them.
         let path = self.folder.join("machine.json");
-        std::fs::write(&path, format!("{:#}\n", serde_json::to_value(profile.sheet())?))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fathom_base::files::write(
+            &path,
+            format!("{:#}\n", serde_json::to_value(profile.sheet())?).as_bytes(),
+        )
+        .with_context(|| format!("cannot write {}", path.display()))?;
         let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks());
         let memory = if self.recipe.machine.memory_bytes.is_some() { place.host } else { place.memory };
         let pool = cpu.pool.budget();
@@ -245,9 +254,13 @@ impl Job<'_> {
             self.live.say(&format!("saved at step {}; run the same command again to go on", progress.step));
             return Ok(outcome);
         }
+        let unsaved = run.nothing_saved().map(str::to_owned);
         let (trainer, metrics) = run.finish();
         self.finish(trainer, metrics, tokenizer, shared, &progress)?;
-        Ok(outcome)
+        match unsaved {
+            Some(why) => bail!("the model is exported, and no checkpoint of the run could be saved: {why}"),
+            None => Ok(outcome),
+        }
     }
 
     /// The model and the report of a run whose stages are done.

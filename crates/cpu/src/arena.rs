@@ -1,7 +1,7 @@
 //! The address range behind a CPU pool: reserved at once, backed by memory when first touched.
 #![allow(unsafe_code)]
 
-use fathom_tensor::Arena;
+use fathom_tensor::{Arena, OutOfMemory};
 
 /// An anonymous mapping. Huge pages are asked for: first touch is then three times as fast, and the matrix
 /// kernels miss the TLB less.
@@ -18,7 +18,7 @@ impl Mapping {
     /// Reserves address space for `bytes`.
     ///
     /// # Panics
-    /// If the kernel refuses the range (more than the address space, or a limit of the process).
+    /// With [`OutOfMemory`] if the kernel refuses the range (more than the address space, or a limit of the process).
     pub fn reserve(bytes: u64) -> Mapping {
         let bytes = bytes as usize + ALIGN;
         let (access, flags) = (
@@ -28,11 +28,11 @@ impl Mapping {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing of ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
         let error = std::io::Error::last_os_error();
-        assert!(
-            start != libc::MAP_FAILED,
-            "cannot reserve {bytes} bytes of address space: {error}; set machine.memory_bytes to less, or raise the limit \
-             of the process (ulimit -v)"
-        );
+        if start == libc::MAP_FAILED {
+            OutOfMemory::raise(format!(
+                "cannot reserve {bytes} bytes of address space: {error}; the limit of the process (ulimit -v) may be too low"
+            ));
+        }
         #[cfg(target_os = "linux")]
         // SAFETY: the range is the mapping made above; the advice changes no contents.
         unsafe {
@@ -63,8 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "set machine.memory_bytes to less")]
-    fn a_range_that_nobody_has_is_refused_with_what_to_do() {
-        Mapping::reserve(1 << 60);
+    fn a_range_that_nobody_has_is_refused_by_name() {
+        let Err(refused) = std::panic::catch_unwind(|| drop(Mapping::reserve(1 << 60))) else {
+            panic!("there is no such range")
+        };
+        assert!(refused.downcast_ref::<OutOfMemory>().unwrap().to_string().contains("ulimit -v"));
     }
 }

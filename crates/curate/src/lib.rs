@@ -48,7 +48,7 @@ pub mod tables;
 
 pub use corpus::{
     CorpusReport, CorpusSpec, Curation, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals,
-    build, built, curation, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
+    altered, build, built, curation, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
 };
 pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};

@@ -36,7 +36,7 @@ pub use files::{
     Area, Coded, Export, FileWriter, FolderOptions, FolderWriter, GenerationConfig, Header, HfFolder, Hurry,
     INDEX, SINGLE, SafeTensors, SaveOptions, Slot, Source, Stored, Stream, TensorInfo, Wholes,
     export_tensors, fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header,
-    rank_file, read_f32, save, save_hf, write_file, write_parts,
+    rank_file, read_f32, save, save_hf, write_file, write_private,
 };
 pub use init::{Init, initialise};
 pub use latent::{Latent, LatentParams};

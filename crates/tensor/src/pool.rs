@@ -24,7 +24,11 @@ use crate::{DType, Tensor};
 pub struct OutOfMemory(String);
 
 impl OutOfMemory {
-    fn raise(what: String) -> ! {
+    /// Panics with what there is no memory for.
+    ///
+    /// # Panics
+    /// Always.
+    pub fn raise(what: String) -> ! {
         std::panic::panic_any(OutOfMemory(what))
     }
 }

@@ -60,7 +60,7 @@ impl Stores {
             named.insert(part.source.clone(), Arc::new(store));
         }
         let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share };
-        stores.hold_one_out();
+        stores.hold_one_out()?;
         (0..recipe.stage.len()).try_for_each(|index| stores.check_stage(recipe, index))?;
         Ok(stores)
     }
@@ -89,13 +89,15 @@ impl Stores {
 
     /// Few documents may have none with a hash in the held-out share. Then the share grows to the lowest hash, so that
     /// there is a document to measure on, unless it is the only one.
-    fn hold_one_out(&mut self) {
+    fn hold_one_out(&mut self) -> Result<()> {
         let hashes = |store| recall::real_documents(store).map(|doc| store.doc_hash(doc));
-        let hashes: Vec<u128> = self.measured().into_iter().flat_map(hashes).collect();
+        let hashes = self.measured().into_iter().flat_map(hashes);
+        let hashes: Vec<u128> = hashes.collect::<fathom_text::Result<_>>()?;
         let lowest = hashes.iter().min().copied().unwrap_or(0);
         if self.held_out > 0.0 && hashes.len() > 1 && !is_held_out(lowest, self.held_out) {
             self.held_out = ((lowest >> 64) as u64 as f64 * (1.0 + f64::EPSILON) + 1.0) / 2f64.powi(64);
         }
+        Ok(())
     }
 
     /// Share of the documents kept out of training: the recipe's, or as much as holds one document out.

@@ -1,8 +1,8 @@
 //! Checkpoints: the model as Hugging Face tensors, the optimizer's state under the same names, and where the run was.
 //!
 //! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
-//! renamed. `state.json` lists every file with its size and hash; a file that differs is refused by name. Every rank writes
-//! what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
+//! renamed. `state.json` lists every file with its size and hash, and ends with its own; a file that differs is refused by
+//! name. A checkpoint may be nobody else's to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
 //! mesh wrote loads under any other.
 //!
 //! Weights and state on disk are read from there and written there chunk by chunk.
@@ -26,16 +26,22 @@ use crate::step::Trainer;
 mod compare;
 mod deal;
 mod files;
+mod found;
 mod saving;
+mod state;
 
 pub use compare::compare_checkpoints;
 use deal::Deal;
 use files::{
-    STATE, State, aside_name, io, read_state, refuse, remove, step_name, temporary_name, verify, write_state,
+    STATE, aside_name, io, make_private, read_state, refuse, remove, step_name, temporary_name, write_state,
 };
 pub(crate) use files::{publish, read_if_there};
+pub use found::Checkpoint;
+use found::published;
 pub use saving::Saving;
 use saving::{Job, Place};
+pub(crate) use state::fuzz;
+use state::{State, VERSION};
 
 /// What a save wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,6 +61,8 @@ pub struct Checkpoints {
 
 /// Names the newest checkpoint.
 const LATEST: &str = "LATEST";
+/// Will be `LATEST` when the checkpoint that it names is published.
+const NEXT: &str = ".LATEST.next";
 
 /// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
 type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
@@ -124,8 +132,7 @@ impl Checkpoints {
         let temporary = self.folder.join(temporary_name(progress.step));
         // Nobody writes before the first rank has cleared away what an earlier save left.
         let prepared = match mesh.rank() {
-            0 => remove(&temporary)
-                .and_then(|()| fs::create_dir_all(&temporary).map_err(io("create", &temporary))),
+            0 => make_private(&temporary),
             _ => Ok(()),
         };
         outcome(&trainer.device, prepared)?;
@@ -176,19 +183,50 @@ impl Checkpoints {
         let folder = self.place(&name);
         let state = read_state(&folder)?;
         let progress = Progress { amax: state.progress.amax.clone(), ..progress.clone() };
-        let state = State { progress, ..state };
+        let state = State { version: VERSION, progress, ..state };
         write_state(&folder, &state)?;
         Ok(true)
     }
 
     /// The name of the newest checkpoint; `None` if there never was one.
+    ///
+    /// # Errors
+    /// `LATEST` that cannot be read, names no checkpoint, or is missing beside some.
     fn newest(&self) -> Result<Option<String>> {
         let path = self.folder.join(LATEST);
-        let Some(text) = read_if_there(&path)? else { return Ok(None) };
+        let Some(text) = read_if_there(&path)? else { return self.first() };
         match step_of(text.trim()) {
             Some(_) => Ok(Some(text.trim().into())),
             None => Err(refuse(&path, format!("should name a checkpoint and has {text:?}"))),
         }
+    }
+
+    /// The newest checkpoint where nothing says which that is: the first, if the run was killed between its publication and its
+    /// mention.
+    fn first(&self) -> Result<Option<String>> {
+        let names = published(&self.folder)?;
+        let next = read_if_there(&self.folder.join(NEXT))?.filter(|next| names.contains(next));
+        let (Some(last), None) = (names.last(), &next) else { return Ok(next) };
+        let path = self.folder.join(LATEST);
+        let what = format!(
+            "is missing beside {}. Write the name of the one to go on from into it (echo {last} > {}), or remove {} to begin at \
+             step 0",
+            names.join(", "),
+            path.display(),
+            self.folder.display()
+        );
+        Err(refuse(&path, what))
+    }
+
+    /// The newest checkpoint; `None` if there never was one.
+    ///
+    /// # Errors
+    /// `LATEST` or `state.json` that is missing beside others, cannot be read, or is not sound; the message says what else there
+    /// is to go on from.
+    pub fn found(&self) -> Result<Option<Checkpoint>> {
+        let found =
+            self.newest().and_then(|name| name.map(|name| Checkpoint::open(&self.place(&name))).transpose());
+        found.map_err(|error| self.with_way_out(error))
     }
 
     /// The folder of a published checkpoint: where it was put aside, if the run was killed while another took its place.
@@ -207,7 +245,7 @@ impl Checkpoints {
         let entries = fs::read_dir(&self.folder).into_iter().flatten();
         entries.filter_map(|entry| {
             let name = entry.ok()?.file_name().into_string().ok().filter(|name| step_of(name).is_some())?;
-            let state = read_state(&self.folder.join(&name)).ok()?;
+            let Checkpoint { state, .. } = Checkpoint::open(&self.folder.join(&name)).ok()?;
             Some((name, state))
         })
     }
@@ -219,24 +257,27 @@ impl Checkpoints {
         Some((state.progress.step, self.folder.join(name)))
     }
 
+    /// What is to be known of the newest checkpoint, if it can be read and there is anything.
+    pub fn note(&self) -> Option<String> {
+        self.found().ok().flatten()?.note()
+    }
+
     /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads its part,
     /// and they share out the checking of files.
     ///
     /// # Errors
     /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not find the
-    /// same checkpoint.
+    /// same checkpoint; a missing `LATEST` beside checkpoints.
     pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
         let device = trainer.device.clone();
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
-        let found = self.newest().and_then(|name| {
-            let folder = name.map(|name| self.place(&name));
-            folder.map(|folder| Ok((read_state(&folder)?, folder))).transpose()
-        });
-        let found = outcome(&device, found.map_err(|error| self.with_way_out(error)))?;
-        self.same_everywhere(&device, found.as_ref().map(|(state, _)| &state.progress))?;
-        let Some((state, folder)) = found else { return Ok(None) };
-        let verified = verify(&folder, &state.files, rank, ranks);
+        let found = outcome(&device, self.found())?;
+        self.same_everywhere(&device, found.as_ref().map(Checkpoint::progress))?;
+        let Some(found) = found else { return Ok(None) };
+        let needed: Vec<&str> = parts(trainer).map(|(name, _)| name).collect();
+        let verified = found.verify(&needed, [rank, ranks]);
         outcome(&device, verified.map_err(|error| self.with_way_out(error)))?;
+        let Checkpoint { folder, state } = found;
         outcome(&device, load_parts(trainer, &folder))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         trainer.set_amax(state.progress.amax.as_ref());
@@ -245,6 +286,11 @@ impl Checkpoints {
 
     /// Why the newest checkpoint cannot be used, and which one a run could go on from instead.
     fn with_way_out(&self, error: Error) -> Error {
+        // Says itself what there is to choose from.
+        if matches!(&error, Error::Checkpoint { path, .. } if *path == self.folder.join(LATEST) && !path.exists())
+        {
+            return error;
+        }
         let newest = self.newest().ok().flatten();
         match self.readable().map(|(name, _)| name).filter(|name| newest.as_ref() != Some(name)).max() {
             Some(other) => refuse(
@@ -292,7 +338,8 @@ impl Checkpoints {
 
 /// The step that a checkpoint's name says.
 fn step_of(name: &str) -> Option<u64> {
-    name.strip_prefix("step-")?.parse().ok()
+    let digits = name.strip_prefix("step-")?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// Whether a stage ended with a checkpoint: the run goes on from it at the beginning of the next.

@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// The run folder belongs to another recipe.
     #[error(
-        "{path} was made by another recipe; give the same settings or another folder (--out). What differs:\n{differences}"
+        "{path} was made by another recipe; give the same settings or another folder (run.out=FOLDER). What differs:\n{differences}"
     )]
     OtherRecipe {
         /// The run folder.

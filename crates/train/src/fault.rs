@@ -13,6 +13,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fathom_base::files::no_follow;
 use fathom_grad::Params;
 use fathom_tensor::Device;
 
@@ -117,7 +118,7 @@ impl Faults {
     fn past(&mut self, which: impl Fn(&Fault) -> bool) -> bool {
         let past: Vec<Fault> = self.left.extract_if(.., |fault| which(fault)).collect();
         if let Some(path) = self.happened.as_ref().filter(|_| !past.is_empty()) {
-            let file = fs::OpenOptions::new().create(true).append(true).open(path);
+            let file = no_follow(fs::OpenOptions::new().create(true).append(true)).open(path);
             // A disk that refuses this makes the fault happen again, no worse.
             let _ = file.and_then(|mut file| past.iter().try_for_each(|fault| writeln!(file, "{fault}")));
         }

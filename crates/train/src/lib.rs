@@ -12,6 +12,7 @@ mod blend;
 mod checkpoint;
 mod error;
 pub mod fault;
+pub mod fuzz;
 mod new_model;
 pub mod offload;
 pub mod parallel;
@@ -29,7 +30,7 @@ mod step;
 mod timeline;
 
 pub use blend::{Stores, needs_corpus};
-pub use checkpoint::{Checkpoints, Saved, Saving, compare_checkpoints};
+pub use checkpoint::{Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
 pub use error::{Error, Result};
 pub use new_model::{new_model, train_experts};
 pub use picture::{Subject, longest_stage};
@@ -39,7 +40,7 @@ pub use plan::{
     MeshPlan, MeshSolution, OfRank, Plan, Resource, Row, Settled, Solution, Why, Workload, distinct, plan,
 };
 pub use recipe_check::{check, check_training};
-pub use run::{Amax, Anew, Hooks, Outcome, Parts, Progress, Run, rank_folder};
+pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use state::{open_state_disk, state_disk_bytes};
 pub use step::{InStep, MicroBatch, StepResult, Trainer};

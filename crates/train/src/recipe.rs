@@ -339,8 +339,8 @@ recipe! {
         /// How many rank failures to survive by going back to the last common step. Ranks as processes survive NaN and bit flips
         /// only.
         pub restarts: u64 = 0,
-        /// Steps between comparisons of replicated weights; 0 for none.
-        pub check_every_steps: u64 = 0,
+        /// Steps between comparisons of replicated weights; they are compared before each checkpoint too. 0 for none.
+        pub check_every_steps: u64 = 100,
     }
 
     /// The model: a Hugging Face folder, or a randomly initialised decoder of these sizes.

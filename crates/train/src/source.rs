@@ -36,11 +36,11 @@ impl Samples {
     /// The next micro batch.
     ///
     /// # Errors
-    /// More documents than masks have room for.
+    /// More documents than masks have room for; a store that cannot be read any more.
     pub fn micro_batch(&mut self) -> Result<MicroBatch> {
         let mut micro = MicroBatch::default();
         for _ in 0..self.shape.samples {
-            append(&mut micro, &self.loader.next());
+            append(&mut micro, &self.loader.next()?);
         }
         if self.shape.one_length {
             fill(&mut micro, self.shape.samples * self.shape.seq_tokens, self.shape.seq_tokens);

@@ -15,6 +15,7 @@ use serde_json::Value;
 pub use events::Event;
 
 use crate::error::{Error, Result};
+use crate::files::{create_anew, no_follow, plain};
 
 /// Appends events to a file.
 #[derive(Debug)]
@@ -30,12 +31,9 @@ impl MetricsWriter {
     /// [`Error::Io`] when the file cannot be opened, read or cut.
     pub fn open(path: impl AsRef<Path>) -> Result<MetricsWriter> {
         let path = path.as_ref().to_path_buf();
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .create(true)
-            .append(true)
-            .read(true)
+        let mut file = no_follow(OpenOptions::new().create(true).append(true).read(true))
             .open(&path)
+            .map_err(plain)
             .map_err(|error| Error::io("open for writing", &path, error))?;
         cut_torn_line(&mut file).map_err(|error| Error::io("repair", &path, error))?;
         Ok(MetricsWriter { path, file })
@@ -62,7 +60,7 @@ impl MetricsWriter {
 
     /// Takes back what happened after a step, because a run resumes from that step's checkpoint and will tell
     /// it again: every event whose `step` is greater, every `stage` that starts there or later, and every
-    /// event without either field that follows the first event with a greater step.
+    /// event without either field that follows the first event with a greater step. So is every `done`: the run goes on.
     ///
     /// # Errors
     /// [`Error::Io`]. The file is replaced as a whole; on an error it is as before.
@@ -70,14 +68,15 @@ impl MetricsWriter {
         let to_io = |error| Error::io("rewrite", &self.path, error);
         let temporary = self.path.with_extension("jsonl.tmp");
         let reader = File::open(&self.path).map(BufReader::new).map_err(to_io)?;
-        let mut writer = File::create(&temporary).map(BufWriter::new).map_err(to_io)?;
+        let mut writer = create_anew(&temporary).map(BufWriter::new).map_err(to_io)?;
         let mut past = false;
         for line in reader.split(b'\n') {
             let line = line.map_err(to_io)?;
             let Ok(event) = serde_json::from_slice::<Value>(&line) else { continue };
             let number = |name: &str| event.get(name).and_then(Value::as_u64);
+            let done = event.get("event").and_then(Value::as_str) == Some("done");
             let keep = match (number("step"), number("start_step")) {
-                (Some(at), _) => at <= step,
+                (Some(at), _) => at <= step && !done,
                 (None, Some(start)) => start < step,
                 (None, None) => !past,
             };
@@ -191,6 +190,35 @@ mod tests {
     fn a_full_disk_is_named() {
         let error = MetricsWriter::open("/dev/full").unwrap().write(&step(1)).unwrap_err().to_string();
         assert!(error.starts_with("cannot write /dev/full: No space left on device"), "{error}");
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, precious] = ["metrics.jsonl", "precious"].map(|name| folder.path().join(name));
+        fs::write(&precious, "mine").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let message = MetricsWriter::open(&path).unwrap_err().to_string();
+        assert!(message.contains("metrics.jsonl: it is a symbolic link"), "{message}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&precious, path.with_extension("jsonl.tmp")).unwrap();
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        writer.write(&step(1)).unwrap();
+        writer.truncate_after_step(1).unwrap();
+        assert_eq!(fs::read(&precious).unwrap(), b"mine");
+        assert_eq!(steps(&path), [1]);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_not_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        for event in [step(1), Event::Done(Done { step: 1, ..Done::default() })] {
+            writer.write(&event).unwrap();
+        }
+        writer.truncate_after_step(1).unwrap();
+        assert_eq!(read_events(&path).unwrap().len(), 1, "the step");
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub struct Job {
     /// Recipe keys.
     #[arg(value_name = "PATH=VALUE")]
     pub settings: Vec<String>,
+    /// Folder of the run (`run.out`).
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
     /// Prints what would be submitted.
     #[arg(long, required_unless_present = "submit", conflicts_with = "submit")]
     pub print: bool,
@@ -82,6 +85,14 @@ pub struct Job {
     /// How often a job that saved something is started again after a failure.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
+}
+
+impl Job {
+    /// The recipe's keys, the run's folder among them.
+    pub fn keys(&self) -> Vec<String> {
+        let out = self.out.as_ref().map(|out| format!("run.out={}", out.display()));
+        self.settings.iter().cloned().chain(out).collect()
+    }
 }
 
 /// How many of something a job may have.

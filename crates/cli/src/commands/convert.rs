@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use fathom_base::human;
 use fathom_base::recipe::Layers;
 use fathom_model::{
@@ -13,12 +13,12 @@ use fathom_model::{
 };
 use fathom_tensor::{DType, Device, Meta};
 use fathom_train::recipe::{Machine, Recipe};
-use fathom_train::{Progress, stage};
+use fathom_train::{Checkpoint, Checkpoints, stage};
 
 use crate::args::Convert;
 use crate::device::Loaded;
 use crate::library::resolve;
-use crate::{device, pipeline};
+use crate::{device, exported, pipeline};
 
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
@@ -46,6 +46,7 @@ pub fn import(args: &Convert) -> Result<()> {
 }
 
 fn hugging_face(folder: &Path) -> Result<Found> {
+    exported::verify(folder)?;
     let (spec, generation) = open_config(folder)?;
     Ok(Found {
         spec,
@@ -58,47 +59,44 @@ fn hugging_face(folder: &Path) -> Result<Found> {
 /// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
 /// run's recipe and the stages that they were trained in.
 fn checkpoint(from: &Path) -> Result<Found> {
-    let (run, folder) = if from.join("state.json").is_file() {
+    let (run, found) = if from.join("state.json").is_file() {
         let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
         let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
-        (run.with_context(|| format!("{}: not inside a run's folder", from.display()))?, absolute)
+        let run = run.with_context(|| format!("{}: not inside a run's folder", from.display()))?;
+        (run, Checkpoint::open(&absolute)?)
     } else {
         (from.to_path_buf(), newest(from)?)
     };
+    if let Some(note) = found.note() {
+        eprintln!("warning: {note}");
+    }
     let path = run.join("recipe.toml");
     if !path.is_file() {
         bail!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
     }
     let loaded = resolve(Layers::new().file(&path))?;
-    let weights = SafeTensors::open_folder(&folder.join("model"))?;
-    let spec = spec_of(&loaded.value, stages_of(&folder)?, &weights)?;
+    let progress = found.progress();
+    let stages = progress.check_stage(loaded.value.stage.len());
+    stages.map_err(|why| {
+        anyhow!("{}: {why} ({})", found.folder().join("state.json").display(), path.display())
+    })?;
+    let weights = found.weights()?;
+    let spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
     let tokenizer = run.join("data/tokenizer");
     let generation = pipeline::generation(&loaded.value, &tokenizer)?;
     Ok(Found { spec, generation, weights, tokenizer })
 }
 
-fn newest(run: &Path) -> Result<PathBuf> {
-    let checkpoints = run.join("checkpoints");
-    let pointer = checkpoints.join("LATEST");
-    let name = fs::read_to_string(&pointer).with_context(|| {
+fn newest(run: &Path) -> Result<Checkpoint> {
+    let folder = run.join("checkpoints");
+    let found = Checkpoints::new(&folder, 1).found()?;
+    found.with_context(|| {
         format!(
             "{}: no Hugging Face folder, no run and no checkpoint (no {})",
             run.display(),
-            pointer.display()
+            folder.join("LATEST").display()
         )
-    })?;
-    Ok(checkpoints.join(name.trim()))
-}
-
-/// How many stages have trained a checkpoint, from its `state.json`.
-fn stages_of(folder: &Path) -> Result<usize> {
-    let path = folder.join("state.json");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let state: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
-    let progress: Progress = serde_json::from_value(state["progress"].clone())
-        .with_context(|| format!("{}: key `progress`", path.display()))?;
-    Ok(progress.stage + usize::from(progress.stage_step > 0))
+    })
 }
 
 /// The architecture after the first `stages` stages.
@@ -152,8 +150,10 @@ pub fn load_checkpoint(device: &Device, folder: &Path) -> Result<Loaded> {
 /// No such checkpoint; a model that this machine has no memory for.
 pub fn write_model(run: &Path) -> Result<()> {
     let found = checkpoint(run)?;
-    let options = SaveOptions::new(stored_type(&found.weights));
-    write(found, &run.join("model"), options).map(drop)
+    let (options, model) = (SaveOptions::new(stored_type(&found.weights)), run.join("model"));
+    exported::forget(&model)?;
+    write(found, &model, options)?;
+    exported::remember(&model)
 }
 
 /// Writes a model as a Hugging Face folder; how many weights it has.

@@ -19,6 +19,7 @@ use super::{cluster, quality, stages};
 use crate::args::{Curate, CurateVerb};
 use crate::curate_models::Engines;
 use crate::library::CURATE;
+use crate::signals;
 
 /// Exit code where others owe something or a signal ended the run: "try again later" (`EX_TEMPFAIL`), which job systems
 /// retry.
@@ -43,7 +44,10 @@ pub fn run(args: &Curate) -> Result<ExitCode> {
 
 fn curate(args: &Curate) -> Result<ExitCode> {
     let recipe = args.recipe.as_deref().unwrap_or_default();
-    let layers = Layers::with_library(CURATE).recipe(recipe).sets(&args.settings);
+    let mut layers = Layers::with_library(CURATE).recipe(recipe).sets(&args.settings);
+    if let Some(out) = &args.out {
+        layers = layers.flag("--out", "out", &out.display().to_string());
+    }
     let loaded = Loaded::<Recipe>::load(layers)?;
     let rank = rank(args)?;
     let pipeline = Pipeline::with_remote(&loaded, remote())?;
@@ -55,6 +59,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, asked_to_stop.clone()))
             .context("cannot listen to signals")?;
     }
+    signals::hang_up(&asked_to_stop)?;
     let lines = Arc::new(Lines::new(args.json));
     let (flag, told) = (asked_to_stop, lines.clone());
     let options = RunOptions {

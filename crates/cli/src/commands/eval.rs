@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fathom_base::metrics::Event;
 use fathom_base::recipe::Layers;
 use fathom_base::{Score, human};
-use fathom_curate::{ReadOptions, group_documents, store_prefix};
+use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{Bits, ByPosition, HeldOut, Limits, Moment, NeedleSpec, Needles};
 use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
@@ -140,10 +140,16 @@ fn documents(args: &Eval, folder: &Path, tokenizer: &Tokenizer, tokens: usize) -
         );
     };
     let recipe = resolve(Layers::new().file(run.join("recipe.toml")))?;
+    if let Some(path) = altered(&run.join("data")) {
+        bail!(
+            "{}: was altered since the run made it (its hash differs); name text with --data PATH",
+            path.display()
+        );
+    }
     let own =
         needs_corpus(&recipe.value).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
     let stores = Stores::open(&recipe.value, own.map(Arc::new), tokenizer.vocab_size())?;
-    Ok(held_out(&stores, tokenizer))
+    held_out(&stores, tokenizer)
 }
 
 fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result<Vec<HeldOut>> {

@@ -30,6 +30,24 @@ use anyhow::Result;
 
 use crate::args::{Args, Verb};
 
+/// What may be done where a verb finds no memory.
+pub fn memory_advice(verb: &Verb) -> &'static str {
+    match verb {
+        Verb::Quickstart(_) | Verb::Train(_) | Verb::Plan(_) => {
+            "`fathom plan` says what a run needs, and machine.memory_bytes what it may use; `fathom doctor` names a limit of this \
+             process (ulimit -v) or of its control group"
+        }
+        Verb::Generate(_) => {
+            "a smaller --context takes less, and so does --precision bf16; `fathom doctor` names a limit of this process \
+             (ulimit -v) or of its control group"
+        }
+        Verb::Eval(_) => {
+            "fewer --tokens take less; `fathom doctor` names a limit of this process (ulimit -v) or of its control group"
+        }
+        _ => "`fathom doctor` names a limit of this process (ulimit -v) or of its control group",
+    }
+}
+
 /// Runs a verb.
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.verb {

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use fathom_base::human;
 use fathom_base::metrics::{Event, read_events};
+use fathom_train::Checkpoints;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::args::{Args, Supervise, Verb};
@@ -76,8 +77,7 @@ fn start(command: &[String]) -> Result<Child> {
 
 /// The step of the newest checkpoint, or of the copy in memory or on a machine's own disk that the job last went on from.
 fn last_saved(out: &Path) -> Option<u64> {
-    let name = std::fs::read_to_string(out.join("checkpoints/LATEST")).unwrap_or_default();
-    let checkpoint = name.trim().strip_prefix("step-").and_then(|step| step.parse().ok());
+    let checkpoint = Checkpoints::new(&out.join("checkpoints"), 1).latest();
     let events = read_events(out.join("metrics.jsonl")).unwrap_or_default();
     let resumed = events.iter().rev().find_map(|event| match Event::from_value(event) {
         Some(Event::Resume(resume)) => Some(resume.step),

@@ -4,16 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
 use fathom_train::recipe::{MachineKind, Recipe};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::crew::Crew;
 use crate::library::{LIBRARY, layers, load, placed};
-use crate::{args, device, gpu, pipeline};
+use crate::{args, device, gpu, pipeline, signals};
 
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
 pub const RESUME: u8 = 75;
@@ -24,6 +23,9 @@ const LONG_MINUTES: f64 = 60.0;
 /// The recipe that `fathom train` is given.
 pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
     let mut layers = layers(&args.recipe, &args.settings);
+    if let Some(out) = &args.out {
+        layers = layers.flag("--out", "run.out", &out.display().to_string());
+    }
     if let Some(machine) = args.machine {
         layers = layers.flag("--machine", "machine.kind", device::kind(machine).name());
     }
@@ -78,17 +80,10 @@ fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode
         return Err(loaded.refuse("machine.kind", message).into());
     }
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
-        eprintln!("machine: cpu ({why})");
+        crate::say(&format!("machine: cpu ({why})"));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGUSR1, SIGINT] {
-        // A second signal of the kind ends the process at once; one of another kind asks for what was asked already.
-        let came = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, came.clone())
-            .and_then(|_| signal_hook::flag::register(signal, came))
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-            .context("cannot watch for signals")?;
-    }
+    signals::ask(&stop)?;
     let ended = Crew::assemble(flags, &loaded.value)
         .and_then(|crew| pipeline::run(loaded, command.trim(), &stop, &crew));
     match ended.map_err(|error| placed(loaded, error))? {

@@ -11,7 +11,7 @@ use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Outcome, Progress, Recipe as CurationRecipe, RunOptions};
 use fathom_curate::{
-    CorpusSpec, Curation, Error, Input, Reason, TokenizerFrom, build, built, curation, default_roots,
+    CorpusSpec, Curation, Error, Input, Reason, TokenizerFrom, altered, build, built, curation, default_roots,
     made_otherwise, store_prefix, tokenizer_dir,
 };
 use fathom_text::Tokenizer;
@@ -48,11 +48,26 @@ impl Job<'_> {
             return Ok(Some((tokenizer, None)));
         }
         let spec = self.corpus_spec()?;
-        if built(&spec).is_none() {
-            if made_otherwise(&spec) && self.folder.join("checkpoints").exists() {
+        let found = built(&spec);
+        if found.is_none() {
+            let trained = self.folder.join("checkpoints").exists();
+            match altered(&spec.out) {
+                Some(path) if trained => bail!(
+                    "{}: was altered since the run made it (its hash differs), and the run has trained on what it was; remove {} to have \
+                     it made anew from the text",
+                    path.display(),
+                    spec.out.join("corpus.json").display()
+                ),
+                Some(path) => self.live.say(&format!(
+                    "warning: {} was altered since the run made it (its hash differs); it is made anew from the text",
+                    path.display()
+                )),
+                None => {}
+            }
+            if made_otherwise(&spec) && trained {
                 bail!(
                     "{}: this run has trained on text that was made by other settings, or by another recipe of curation \
-                     (data.curate = \"{}\"); give back what was there, or begin in another folder (--out)",
+                     (data.curate = \"{}\"); give back what was there, or begin in another folder (run.out=FOLDER)",
                     spec.out.join("corpus.json").display(),
                     self.recipe.data.curate
                 );
@@ -62,9 +77,12 @@ impl Job<'_> {
             }
         }
         let live = &mut self.live;
-        let report = build(&spec, &mut |progress| {
-            live.progress(&describe::progress(progress), [progress.done_bytes, progress.total_bytes]);
-        })?;
+        let report = match found {
+            Some(report) => report,
+            None => build(&spec, &mut |progress| {
+                live.progress(&describe::progress(progress), [progress.done_bytes, progress.total_bytes]);
+            })?,
+        };
         let event = report.to_event();
         self.live.say(&format!(
             "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",

@@ -11,7 +11,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Checkpoints, needs_corpus, stage};
 
 use super::{Job, spec};
-use crate::{commands, device};
+use crate::{commands, device, exported};
 
 /// What the exported model's files say of generation: as the model's that the recipe starts from, or the special tokens of
 /// the tokenizer in a folder.
@@ -72,8 +72,9 @@ impl Job<'_> {
         let (generation, copy) = (&generation(self.recipe, &tokenizer)?, device::tokenizer_files(&tokenizer));
         let weights = SaveOptions::new(model.dtype(params));
         let options = FolderOptions { weights, generation, copy: &copy };
+        exported::forget(&folder)?;
         save_hf(device, model, params, &folder, options)?;
-        Ok(())
+        exported::remember(&folder)
     }
 
     /// The model of a run over ranks: from its last checkpoint.

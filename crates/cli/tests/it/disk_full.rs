@@ -96,6 +96,24 @@ fn while_a_checkpoint_is_saved() {
     goes_on(folder.path(), &run, &alone);
 }
 
+/// Nothing is before the first checkpoint, and a run that could save nothing did not do all that was asked.
+#[test]
+fn before_the_first_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let run = args(&at("text"), &at("run"));
+    good(&run);
+    let model = at("run/model/model.safetensors");
+    let kib = fs::metadata(&model).unwrap().len() / 1024 * 3 / 2;
+    fs::remove_dir_all(at("run/checkpoints")).unwrap();
+    fs::remove_file(at("run/metrics.jsonl")).unwrap();
+    let (code, err) = limited(kib, &run, &["no checkpoint of step 2, and there is none before it"]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("no checkpoint of the run could be saved"), "{err}");
+    assert!(!err.contains("stays"), "{err}");
+}
+
 #[test]
 fn while_metrics_are_written() {
     let folder = tempfile::tempdir().unwrap();

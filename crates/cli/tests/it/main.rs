@@ -21,6 +21,8 @@ mod rehearsal;
 mod resume;
 mod run;
 mod supervise;
+#[cfg(target_os = "linux")]
+mod trust;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The manifest: what the folder was made from. It is written last and removed first, so its presence means that the
 //! files beside it are whole and belong together.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,22 @@ struct Manifest {
     /// [`Store::fingerprint`] in hexadecimal.
     store_fingerprint: String,
     report: CorpusReport,
+    /// BLAKE3 of every file, by its name in the folder; manifests of earlier versions have none.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    fn read(out: &Path) -> Option<Manifest> {
+        serde_json::from_slice(&fs::read(path_of(out)).ok()?).ok()
+    }
+
+    /// A file that is no longer what was written.
+    fn altered(&self, out: &Path) -> Option<PathBuf> {
+        let differs =
+            |(name, hash): &(&String, &String)| hash_of(&out.join(name)).ok().as_ref() != Some(hash);
+        self.files.iter().find(differs).map(|(name, _)| out.join(name))
+    }
 }
 
 fn path_of(out: &Path) -> PathBuf {
@@ -35,14 +52,13 @@ fn path_of(out: &Path) -> PathBuf {
 /// The report of a finished corpus in `spec.out` that was made from the same specification; `None` whenever
 /// anything is missing, torn or different, since making it again mends all of it.
 pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
-    let text = fs::read(path_of(&spec.out)).ok()?;
-    let manifest: Manifest = serde_json::from_slice(&text).ok()?;
+    let manifest = Manifest::read(&spec.out)?;
     // Both sides come out of JSON, so a share that JSON rounds in its last bit still equals itself.
     let wanted: CorpusSpec = serde_json::from_slice(&serde_json::to_vec(spec).ok()?).ok()?;
     let same_spec = manifest.spec == wanted;
     let (tokenizer_hash, store_fingerprint) = identify(&spec.out).ok()?;
     let whole =
-        (tokenizer_hash, store_fingerprint) == (manifest.tokenizer_hash.clone(), manifest.store_fingerprint);
+        (&tokenizer_hash, &store_fingerprint) == (&manifest.tokenizer_hash, &manifest.store_fingerprint);
     let same_tokenizer = match &spec.tokenizer {
         TokenizerFrom::Train { .. } => true,
         TokenizerFrom::File(path) => {
@@ -50,7 +66,14 @@ pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
             given.and_then(|tokenizer| tokenizer.hash()).ok()? == manifest.tokenizer_hash
         }
     };
-    (manifest.version == VERSION && same_spec && whole && same_tokenizer).then_some(manifest.report)
+    let same = manifest.version == VERSION && same_spec && whole && same_tokenizer;
+    // Last, since it reads everything.
+    (same && manifest.altered(&spec.out).is_none()).then_some(manifest.report)
+}
+
+/// A file of the corpus in a folder that is there and not what was written; `None` also where there is no corpus.
+pub(super) fn altered(out: &Path) -> Option<PathBuf> {
+    Manifest::read(out)?.altered(out).filter(|path| path.exists())
 }
 
 /// Whether the folder holds a corpus that was made from another specification.
@@ -76,12 +99,22 @@ pub(super) fn begin(out: &Path) -> Result<(), Error> {
 /// Writes the manifest: temporary name, flush to disk, rename.
 pub(super) fn publish(spec: &CorpusSpec, report: &CorpusReport) -> Result<(), Error> {
     let (tokenizer_hash, store_fingerprint) = identify(&spec.out)?;
+    let mut files = BTreeMap::new();
+    for folder in ["store", "tokenizer"] {
+        let place = spec.out.join(folder);
+        for entry in fs::read_dir(&place).map_err(|e| Error::read(&place, e))? {
+            let name = entry.map_err(|e| Error::read(&place, e))?.file_name().to_string_lossy().into_owned();
+            let path = place.join(&name);
+            files.insert(format!("{folder}/{name}"), hash_of(&path).map_err(|e| Error::read(&path, e))?);
+        }
+    }
     let manifest = Manifest {
         version: VERSION,
         spec: spec.clone(),
         tokenizer_hash,
         store_fingerprint,
         report: report.clone(),
+        files,
     };
     let path = path_of(&spec.out);
     let temporary = spec.out.join("corpus.json.tmp");
@@ -103,6 +136,12 @@ fn identify(out: &Path) -> Result<(String, String), fathom_text::Error> {
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(out))?.hash()?;
     let fingerprint = Store::open(store_prefix(out))?.fingerprint();
     Ok((tokenizer, fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+fn hash_of(path: &Path) -> std::io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 fn sync_folder(folder: &Path) -> Result<(), Error> {

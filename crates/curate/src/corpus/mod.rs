@@ -78,8 +78,17 @@ pub fn tokenizer_dir(out: &Path) -> PathBuf {
 }
 
 /// The held-out documents of a store that are not synthetic, by number: the text to measure bits per byte on.
-pub fn held_out_documents(store: &Store, fraction: f64) -> Vec<usize> {
-    real_documents(store).filter(|&doc| is_held_out(store.doc_hash(doc), fraction)).collect()
+///
+/// # Errors
+/// The store cannot be read.
+pub fn held_out_documents(store: &Store, fraction: f64) -> fathom_text::Result<Vec<usize>> {
+    let mut held_out = Vec::new();
+    for doc in real_documents(store) {
+        if is_held_out(store.doc_hash(doc)?, fraction) {
+            held_out.push(doc);
+        }
+    }
+    Ok(held_out)
 }
 
 /// The report of a corpus that is made already.
@@ -90,6 +99,11 @@ pub fn built(spec: &CorpusSpec) -> Option<CorpusReport> {
 /// Whether there is a corpus that was made from other settings, or by another recipe of curation.
 pub fn made_otherwise(spec: &CorpusSpec) -> bool {
     manifest::made_otherwise(spec)
+}
+
+/// A file of the corpus in a folder whose hash is not that of when it was written.
+pub fn altered(out: &Path) -> Option<PathBuf> {
+    manifest::altered(out)
 }
 
 /// Makes the corpus, or finds it already made: if the manifest in `spec.out` matches the specification and the files

@@ -85,7 +85,7 @@ fn every_document_comes_back_byte_for_byte_and_is_accounted_for() {
     let sources = &store.header().unwrap().sources;
     let mut real = Vec::new();
     for doc in 0..store.num_documents() {
-        let mut ids = store.doc(doc);
+        let mut ids = store.doc(doc).unwrap();
         assert_eq!(ids.pop(), tokenizer.eos());
         let text = tokenizer.decode(&ids);
         let meta = store.doc_meta(doc).unwrap();
@@ -106,9 +106,9 @@ fn every_document_comes_back_byte_for_byte_and_is_accounted_for() {
         store.num_documents() as u64
     );
     assert_eq!(report.sources[0].name, library.path().display().to_string());
-    let held_out = held_out_documents(&store, spec.held_out);
+    let held_out = held_out_documents(&store, spec.held_out).unwrap();
     assert_eq!(held_out.len() as u64, report.held_out_real.documents);
-    assert!(held_out.iter().all(|&doc| is_held_out(store.doc_hash(doc), 0.2)));
+    assert!(held_out.iter().all(|&doc| is_held_out(store.doc_hash(doc).unwrap(), 0.2)));
     let event = report.to_event();
     assert_eq!((event.tokens, event.duplicate_documents), (report.train.tokens, 1));
     assert_eq!(event.vocabulary, tokenizer.vocab_size() as u64);
@@ -154,7 +154,19 @@ fn a_killed_build_ends_with_the_same_bytes() {
     assert_eq!((again, calls), (first.clone(), 0));
 
     let store = |suffix: &str| spec.out.join("store").join(format!("train{suffix}"));
-    let damages: [&dyn Fn(); 6] = [
+    let flip = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(path, bytes).unwrap();
+        assert_eq!(fathom_curate::altered(&spec.out).as_deref(), Some(path));
+    };
+    assert_eq!(fathom_curate::altered(&spec.out), None);
+    let damages: [&dyn Fn(); 10] = [
+        &|| flip(&store(".bin")),
+        &|| flip(&store(".idx")),
+        &|| flip(&store(".docs")),
+        &|| flip(&spec.out.join("tokenizer/tokenizer.json")),
         &|| fs::remove_file(&manifest).unwrap(),
         &|| fs::write(&manifest, &written[..written.len() / 2]).unwrap(),
         &|| fs::remove_file(store(".idx")).unwrap(),

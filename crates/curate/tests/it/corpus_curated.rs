@@ -64,7 +64,7 @@ fn texts(spec: &CorpusSpec) -> Vec<String> {
     let store = Store::open(store_prefix(&spec.out)).unwrap();
     let tokenizer = fathom_text::Tokenizer::from_dir(tokenizer_dir(&spec.out)).unwrap();
     let text = |doc| {
-        let ids = store.doc(doc);
+        let ids = store.doc(doc).unwrap();
         tokenizer.decode(&ids[..ids.len() - 1])
     };
     (0..store.num_documents()).map(text).collect()

@@ -256,7 +256,7 @@ fn every_split_has_its_own_store() {
         assert!(own.len() == store.num_documents() && own.len() > 15, "{name}: {}", own.len());
         assert_eq!(listed.last().unwrap()["end"].as_u64(), Some(store.num_tokens()));
         for (number, (row, line)) in own.iter().zip(listed).enumerate() {
-            let ids = store.doc(number);
+            let ids = store.doc(number).unwrap();
             assert_eq!(tokenizer.decode_text(&ids[..ids.len() - 1]), row["text"].as_str().unwrap());
             assert_eq!((&line["id"], line["tokens"].as_u64()), (&row["id"], Some(ids.len() as u64)));
             let source = store.doc_meta(number).unwrap().source as usize;

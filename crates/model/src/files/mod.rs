@@ -25,4 +25,4 @@ pub use save::{Export, SaveOptions, export_tensors, save};
 pub use sink::Hurry;
 pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream, rank_file};
 pub use values::read_f32;
-pub use writer::{FileWriter, FolderWriter, TensorInfo, Wholes, write_file, write_parts};
+pub use writer::{FileWriter, FolderWriter, TensorInfo, Wholes, write_file, write_private};

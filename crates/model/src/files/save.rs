@@ -191,7 +191,7 @@ impl Export {
         let Export { held, tensors, .. } = self;
         let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
         let wholes = tensors.iter().filter_map(|tensor| tensor.part_of.clone()).collect();
-        let mut writer = FileWriter::create_parts(path, &infos, &wholes)?;
+        let mut writer = FileWriter::create_private(path, &infos, &wholes)?;
         writer.past_cache(hurry.clone());
         tensors.iter().try_for_each(|tensor| tensor.write(&held, &mut |bytes| writer.write(bytes)))?;
         Ok(writer)

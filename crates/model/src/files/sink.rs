@@ -32,16 +32,21 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Creates the file, or makes it empty.
-    pub fn create(path: &Path) -> Result<Sink> {
-        let file = File::create(path)?;
+    /// Creates the file with a mode, in the place of what a killed process or somebody else left under its name: a symbolic
+    /// link there is removed and not followed.
+    pub fn create(path: &Path, mode: u32) -> Result<Sink> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = File::options().write(true).create_new(true).mode(mode).open(path)?;
         Ok(Sink { file, direct: None, buffer: Vec::new(), start: 0, filled: 0, written: 0 })
     }
 
     /// From here on past the cache, if the file system can do that, until somebody is in a hurry.
     pub fn past_cache(&mut self, path: &Path, hurry: Hurry) {
         let mut options = File::options();
-        options.write(true).custom_flags(OFlags::DIRECT.bits() as i32);
+        options.write(true).custom_flags((OFlags::DIRECT | OFlags::NOFOLLOW).bits() as i32);
         self.direct = options.open(path).ok().map(|file| (file, hurry));
     }
 
@@ -98,7 +103,7 @@ mod tests {
             [("a", false, usize::MAX), ("b", true, usize::MAX), ("c", true, 5_000_000)]
         {
             let path = folder.path().join(name);
-            let mut sink = Sink::create(&path).unwrap();
+            let mut sink = Sink::create(&path, 0o600).unwrap();
             let hurry = Hurry::default();
             if direct {
                 sink.past_cache(&path, hurry.clone());

@@ -17,6 +17,10 @@ use crate::error::{Error, Result};
 /// Bytes that are hashed and copied in turns: the copy finds them in the fastest cache.
 const PIECE_BYTES: usize = 16 << 10;
 
+/// Who may read and write a new file, of those whom the process's mask lets.
+const PUBLIC: u32 = 0o666;
+const PRIVATE: u32 = 0o600;
+
 /// A tensor to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -75,26 +79,30 @@ impl FileWriter {
     /// # Errors
     /// If the file cannot be written.
     pub fn create(path: &Path, tensors: &[TensorInfo]) -> Result<FileWriter> {
-        FileWriter::create_parts(path, tensors, &Wholes::new())
+        FileWriter::create_as(PUBLIC, path, tensors, &Wholes::new())
     }
 
-    /// As [`FileWriter::create`], of a file some of whose tensors are parts.
+    /// As [`FileWriter::create`], of a file that only its owner may read, and some of whose tensors are parts.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn create_parts(path: &Path, tensors: &[TensorInfo], wholes: &Wholes) -> Result<FileWriter> {
-        let mut writer = FileWriter::create_raw(path)?;
+    pub fn create_private(path: &Path, tensors: &[TensorInfo], wholes: &Wholes) -> Result<FileWriter> {
+        FileWriter::create_as(PRIVATE, path, tensors, wholes)
+    }
+
+    fn create_as(mode: u32, path: &Path, tensors: &[TensorInfo], wholes: &Wholes) -> Result<FileWriter> {
+        let mut writer = FileWriter::create_raw(path, mode)?;
         writer.left = u64::MAX;
         writer.write(&header(tensors, wholes))?;
         writer.left = tensors.iter().map(TensorInfo::bytes).sum();
         Ok(writer)
     }
 
-    fn create_raw(path: &Path) -> Result<FileWriter> {
+    fn create_raw(path: &Path, mode: u32) -> Result<FileWriter> {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(".tmp");
         let temporary = path.with_file_name(name);
-        let file = Some(Sink::create(&temporary).map_err(Error::io("create", &temporary))?);
+        let file = Some(Sink::create(&temporary, mode).map_err(Error::io("create", &temporary))?);
         let (path, hash) = (path.to_path_buf(), XxHash3_128::new());
         Ok(FileWriter { path, temporary, file, left: 0, bytes: 0, hash })
     }
@@ -183,15 +191,19 @@ fn sync_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// If the system refuses.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_parts(path, &[bytes])
+    write_as(PUBLIC, path, &[bytes])
 }
 
-/// As [`write_file`], from parts that lie in different places.
+/// As [`write_file`], of a file that only its owner may read, from parts that lie in different places.
 ///
 /// # Errors
 /// If the system refuses.
-pub fn write_parts(path: &Path, parts: &[&[u8]]) -> Result<()> {
-    let mut writer = FileWriter::create_raw(path)?;
+pub fn write_private(path: &Path, parts: &[&[u8]]) -> Result<()> {
+    write_as(PRIVATE, path, parts)
+}
+
+fn write_as(mode: u32, path: &Path, parts: &[&[u8]]) -> Result<()> {
+    let mut writer = FileWriter::create_raw(path, mode)?;
     writer.left = parts.iter().map(|part| part.len() as u64).sum();
     parts.iter().try_for_each(|part| writer.write(part))?;
     writer.finish()

@@ -37,15 +37,20 @@ pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
         Part::Only(name) => is_of(doc, name),
         Part::Without(names) => !names.iter().any(|name| is_of(doc, name)),
     };
-    let admits = |doc: usize| match spec.split {
-        Split::All => true,
-        Split::Train { held_out } => !is_held_out(store.doc_hash(doc), held_out),
-        Split::HeldOut { held_out } => is_held_out(store.doc_hash(doc), held_out),
+    let admits = |doc: usize| -> Result<bool> {
+        Ok(match spec.split {
+            Split::All => true,
+            Split::Train { held_out } => !is_held_out(store.doc_hash(doc)?, held_out),
+            Split::HeldOut { held_out } => is_held_out(store.doc_hash(doc)?, held_out),
+        })
     };
-    let docs: Vec<Doc> = (0..store.num_documents())
-        .filter(|&doc| store.doc_len(doc) as u64 >= spec.min_doc_tokens.max(1) && belongs(doc) && admits(doc))
-        .map(|doc| Doc { doc: doc as u64, tokens: store.doc_len(doc) as u64 })
-        .collect();
+    let mut docs: Vec<Doc> = Vec::new();
+    for doc in 0..store.num_documents() {
+        let tokens = store.doc_len(doc) as u64;
+        if tokens >= spec.min_doc_tokens.max(1) && belongs(doc) && admits(doc)? {
+            docs.push(Doc { doc: doc as u64, tokens });
+        }
+    }
     if docs.is_empty() {
         let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
         return Err(Error::Documents(format!(

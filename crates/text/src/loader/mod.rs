@@ -138,6 +138,24 @@ pub struct Cursor {
     pub sources: Vec<SourceCursor>,
 }
 
+/// No run gives as many samples, and no sum of such numbers overflows.
+const MOST_SAMPLES: u64 = 1 << 53;
+
+impl Cursor {
+    /// Refuses a position that no loader comes to.
+    fn check(&self) -> Result<()> {
+        let drawn = self.sources.iter().try_fold(0u64, |sum, source| sum.checked_add(source.drawn));
+        let possible = |at: &SourceCursor| at.index <= at.drawn && at.epoch <= at.drawn;
+        if self.sample < MOST_SAMPLES && drawn == Some(self.sample) && self.sources.iter().all(possible) {
+            return Ok(());
+        }
+        let Self { sample, sources, .. } = self;
+        Err(Error::Documents(format!(
+            "the data cursor is damaged: after {sample} samples it is at {sources:?}"
+        )))
+    }
+}
+
 /// A position within one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,10 +168,13 @@ pub struct SourceCursor {
     pub index: u64,
 }
 
+/// What the thread that prepares samples gives: one, and the position after it.
+type Given = Result<(Packed, Cursor)>;
+
 /// Gives samples without end, prepared by a thread of its own.
 #[derive(Debug)]
 pub struct Loader {
-    incoming: Option<Receiver<(Packed, Cursor)>>,
+    incoming: Option<Receiver<Given>>,
     worker: Option<JoinHandle<()>>,
     cursor: Cursor,
     last_wait_s: f64,
@@ -173,13 +194,14 @@ impl Loader {
     /// Continues after the sample the cursor was taken at.
     ///
     /// # Errors
-    /// As [`Loader::new`], or the cursor belongs to other stores or settings.
+    /// As [`Loader::new`], or the cursor belongs to other stores or settings, or is none that a loader gave.
     pub fn resume(sources: Vec<Source>, spec: Spec, cursor: &Cursor) -> Result<Self> {
         let mut feed = Feed::new(sources, spec)?;
         if cursor.fingerprint != feed.cursor.fingerprint || cursor.sources.len() != feed.lanes.len() {
             let current = feed.cursor.fingerprint;
             return Err(Error::Cursor { saved: cursor.fingerprint.clone(), current });
         }
+        cursor.check()?;
         feed.cursor = cursor.clone();
         Ok(Self::start(feed))
     }
@@ -192,16 +214,20 @@ impl Loader {
     }
 
     /// The next sample. Panics if the preparing thread did.
+    ///
+    /// # Errors
+    /// A store that cannot be read any more, such as one that was truncated.
     #[allow(clippy::should_implement_trait)] // The sequence has no end; an Option would only be unwrapped.
-    pub fn next(&mut self) -> Packed {
+    pub fn next(&mut self) -> Result<Packed> {
         let began = Instant::now();
         let received = self.incoming.as_ref().and_then(|incoming| incoming.recv().ok());
         self.last_wait_s = began.elapsed().as_secs_f64();
         self.total_wait_s += self.last_wait_s;
         match received {
-            Some((packed, cursor)) => {
+            Some(given) => {
+                let (packed, cursor) = given?;
                 self.cursor = cursor;
-                packed
+                Ok(packed)
             }
             None => match self.worker.take().map(JoinHandle::join) {
                 Some(Err(cause)) => std::panic::resume_unwind(cause),
@@ -281,16 +307,17 @@ impl Feed {
         Ok(Self { lanes, weights, spec, cursor })
     }
 
-    fn run(&mut self, sender: &SyncSender<(Packed, Cursor)>) {
+    fn run(&mut self, sender: &SyncSender<Given>) {
         loop {
-            let packed = self.next();
-            if sender.send((packed, self.cursor.clone())).is_err() {
+            // What cannot be read is tried again for who asks again.
+            let given = self.next().map(|packed| (packed, self.cursor.clone()));
+            if sender.send(given).is_err() {
                 return;
             }
         }
     }
 
-    fn next(&mut self) -> Packed {
+    fn next(&mut self) -> Result<Packed> {
         let drawn: Vec<u64> = self.cursor.sources.iter().map(|source| source.drawn).collect();
         let number = next_source(&self.weights, &drawn);
         let (lane, at) = (&mut self.lanes[number], &mut self.cursor.sources[number]);
@@ -307,11 +334,11 @@ impl Feed {
             // A cursor taken at the very end of an epoch; the plan is now known, so this goes one level deep.
             return self.next();
         }
-        let packed = materialise(&lane.store, &plan[at.index as usize], self.spec.boundaries);
+        let packed = materialise(&lane.store, &plan[at.index as usize], self.spec.boundaries)?;
         at.index += 1;
         at.drawn += 1;
         self.cursor.sample += 1;
-        packed
+        Ok(packed)
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod best_fit;
 
+use crate::error::Result;
 use crate::store::Store;
 
 /// The label of a token that no loss is computed for (PyTorch's `ignore_index`).
@@ -122,7 +123,10 @@ fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
 ///
 /// A token's label is the token after it in its document, also where the sample cuts the document. At a document's
 /// end it is the next document's first token in this sample when boundaries are unmasked, else [`IGNORE`].
-pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Packed {
+///
+/// # Errors
+/// As [`Store::token_range`].
+pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<Packed> {
     let total: usize = sample.iter().map(|span| span.len as usize).sum();
     let mut packed = Packed {
         tokens: Vec::with_capacity(total + 1),
@@ -133,12 +137,13 @@ pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Pa
     for (at, span) in sample.iter().enumerate() {
         let (doc, start, len) = (span.doc as usize, span.start as usize, span.len as usize);
         let begin = packed.tokens.len();
-        store.token_range(doc, start, len, &mut packed.tokens);
+        store.token_range(doc, start, len, &mut packed.tokens)?;
         packed.labels.extend(packed.tokens[begin..].iter().skip(1).map(|&id| label(id)));
         let follower = if start + len < store.doc_len(doc) {
-            Some(first_token(store, doc, start + len))
+            Some(first_token(store, doc, start + len)?)
         } else if boundaries == Boundaries::Unmasked {
-            sample.get(at + 1).map(|next| first_token(store, next.doc as usize, next.start as usize))
+            let next = sample.get(at + 1);
+            next.map(|next| first_token(store, next.doc as usize, next.start as usize)).transpose()?
         } else {
             None
         };
@@ -154,7 +159,7 @@ pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Pa
         packed.positions.extend(0..total as i32);
         packed.docs.push((0, total as u32));
     }
-    packed
+    Ok(packed)
 }
 
 /// An id as a label. One that does not fit i32 is outside every vocabulary; it stays so (negative, not [`IGNORE`]).
@@ -162,10 +167,10 @@ fn label(id: u32) -> i32 {
     i32::try_from(id).unwrap_or(i32::MIN)
 }
 
-fn first_token(store: &Store, doc: usize, start: usize) -> u32 {
+fn first_token(store: &Store, doc: usize, start: usize) -> Result<u32> {
     let mut one = Vec::with_capacity(1);
-    store.token_range(doc, start, 1, &mut one);
-    one[0]
+    store.token_range(doc, start, 1, &mut one)?;
+    Ok(one[0])
 }
 
 #[cfg(test)]

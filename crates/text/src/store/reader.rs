@@ -1,8 +1,8 @@
-//! Reading a store through memory maps. Everything the index says is checked once, when it is opened; nothing is
+//! Reading a store. Everything the index says is checked once, when it is opened; nothing is
 //! copied or allocated in proportion to what a file claims.
 
 use super::header::{DocMeta, check_docs, content_hash, docs_at, u64_at};
-use super::map::Map;
+use super::map::{Map, Tokens};
 use super::{Header, IDX_HEADER_BYTES, IdType, MAGIC, VERSION, file, format_error};
 use crate::error::{Error, OrIo, Result};
 use crate::tokenizer::Tokenizer;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct Store {
     prefix: PathBuf,
     index: Map,
-    tokens: Map,
+    tokens: Tokens,
     docs: Option<Map>,
     header: Option<Header>,
     frame: Frame,
@@ -184,9 +184,9 @@ impl Store {
     pub fn open(prefix: impl AsRef<Path>) -> Result<Self> {
         let prefix = prefix.as_ref().to_owned();
         let idx_path = file(&prefix, ".idx");
-        let tokens = Map::open(&file(&prefix, ".bin"))?;
+        let tokens = Tokens::open(&file(&prefix, ".bin"))?;
         let index = Map::open(&idx_path)?;
-        let frame = check_index(index.bytes(), tokens.bytes().len() as u64, &idx_path)?;
+        let frame = check_index(index.bytes(), tokens.bytes(), &idx_path)?;
         let header = optional(&file(&prefix, ".json"), |path| {
             Header::parse(&std::fs::read(path).or_io("read", path)?, path)
         })?;
@@ -247,11 +247,26 @@ impl Store {
     }
 
     /// The document's content hash: as recorded, or else of its stored ids.
-    pub fn doc_hash(&self, doc: usize) -> u128 {
+    ///
+    /// # Errors
+    /// As [`Store::token_range`].
+    pub fn doc_hash(&self, doc: usize) -> Result<u128> {
+        self.check()?;
         match self.doc_meta(doc) {
-            Some(meta) => meta.hash,
-            None => content_hash(&self.tokens.bytes()[self.doc_bytes(doc)]),
+            Some(meta) => Ok(meta.hash),
+            None => Ok(content_hash(&self.read(self.doc_bytes(doc))?)),
         }
+    }
+
+    /// Refuses maps of files that have become shorter, before they are looked at.
+    fn check(&self) -> Result<()> {
+        self.index.check(&file(&self.prefix, ".idx"))?;
+        self.docs.as_ref().map_or(Ok(()), |docs| docs.check(&file(&self.prefix, ".docs")))
+    }
+
+    /// Bytes of the tokens.
+    fn read(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        self.tokens.read(range, &file(&self.prefix, ".bin"))
     }
 
     /// Names the store's content without reading its tokens: BLAKE3 of the index, the document facts and the
@@ -266,17 +281,25 @@ impl Store {
     }
 
     /// All ids of a document.
-    pub fn doc(&self, doc: usize) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// As [`Store::token_range`].
+    pub fn doc(&self, doc: usize) -> Result<Vec<u32>> {
+        self.check()?;
         let mut ids = Vec::new();
-        self.token_range(doc, 0, self.doc_len(doc), &mut ids);
-        ids
+        self.token_range(doc, 0, self.doc_len(doc), &mut ids)?;
+        Ok(ids)
     }
 
     /// Appends `len` ids of a document, from token `start`, to `out`. Panics when the range leaves the document.
     ///
     /// Ids are passed on as stored; [`Store::check_ids`] says whether a model's vocabulary covers them.
+    ///
+    /// # Errors
+    /// The file cannot be read, or was truncated since it was opened.
     #[track_caller]
-    pub fn token_range(&self, doc: usize, start: usize, len: usize, out: &mut Vec<u32>) {
+    pub fn token_range(&self, doc: usize, start: usize, len: usize, out: &mut Vec<u32>) -> Result<()> {
+        self.check()?;
         let total = self.doc_len(doc);
         assert!(
             start <= total && len <= total - start,
@@ -284,7 +307,7 @@ impl Store {
         );
         let width = self.frame.dtype.bytes();
         let first = self.doc_bytes(doc).start + start * width;
-        let bytes = &self.tokens.bytes()[first..first + len * width];
+        let bytes = self.read(first..first + len * width)?;
         match self.frame.dtype {
             IdType::U8 => out.extend(bytes.iter().map(|&id| u32::from(id))),
             IdType::U16 => {
@@ -300,6 +323,7 @@ impl Store {
                     .map(|&id| u32::try_from(i64::from_le_bytes(id)).unwrap_or(u32::MAX)),
             ),
         }
+        Ok(())
     }
 
     /// Checks that the ids were made by this tokenizer, where the store says by which they were: two of the same size
@@ -326,10 +350,11 @@ impl Store {
         const BLOCK: usize = 1 << 16;
         let mut ids = Vec::with_capacity(BLOCK);
         for doc in 0..self.num_documents() {
+            self.check()?;
             let length = self.doc_len(doc);
             for start in (0..length).step_by(BLOCK) {
                 ids.clear();
-                self.token_range(doc, start, BLOCK.min(length - start), &mut ids);
+                self.token_range(doc, start, BLOCK.min(length - start), &mut ids)?;
                 if let Some(at) = ids.iter().position(|&id| u64::from(id) >= vocab_size) {
                     let width = self.frame.dtype.bytes();
                     let id = match self.frame.dtype {

@@ -25,17 +25,17 @@ fn labels_positions_and_ranges() {
     let store = store(dir.path(), &[4, 3, 5]);
     let span = |doc, start, len| Span { doc, start, len };
     let sample = [span(0, 1, 3), span(1, 0, 3), span(2, 0, 2)];
-    let masked = materialise(&store, &sample, Boundaries::Masked);
+    let masked = materialise(&store, &sample, Boundaries::Masked).unwrap();
     assert_eq!(masked.tokens, [101, 102, 1, 200, 201, 1, 300, 301]);
     assert_eq!(masked.labels, [102, 1, IGNORE, 201, 1, IGNORE, 301, 302]);
     assert_eq!(masked.positions, [0, 1, 2, 0, 1, 2, 0, 1]);
     assert_eq!(masked.docs, [(0, 3), (3, 6), (6, 8)]);
-    let open = materialise(&store, &sample, Boundaries::Unmasked);
+    let open = materialise(&store, &sample, Boundaries::Unmasked).unwrap();
     assert_eq!(open.tokens, masked.tokens);
     assert_eq!(open.labels, [102, 1, 200, 201, 1, 300, 301, 302]);
     assert_eq!(open.positions, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(open.docs, [(0, 8)]);
-    assert_eq!(materialise(&store, &[], Boundaries::Masked), Packed::default());
+    assert_eq!(materialise(&store, &[], Boundaries::Masked).unwrap(), Packed::default());
 }
 
 fn spec(packing: Packing) -> Spec {
@@ -47,7 +47,7 @@ fn epoch_tokens(store: &Store, spec: &Spec, epoch: u64) -> Vec<u32> {
     let docs = choose(store, &Part::Whole, spec).unwrap();
     let plan = samples(&docs, spec, 0, epoch);
     let mut ids: Vec<u32> =
-        plan.iter().flat_map(|sample| materialise(store, sample, spec.boundaries).tokens).collect();
+        plan.iter().flat_map(|sample| materialise(store, sample, spec.boundaries).unwrap().tokens).collect();
     ids.sort_unstable();
     ids
 }
@@ -56,7 +56,7 @@ fn epoch_tokens(store: &Store, spec: &Spec, epoch: u64) -> Vec<u32> {
 fn an_epoch_gives_every_token_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), &[4, 30, 5, 9, 2, 14]);
-    let mut all: Vec<u32> = (0..6).flat_map(|doc| store.doc(doc)).collect();
+    let mut all: Vec<u32> = (0..6).flat_map(|doc| store.doc(doc).unwrap()).collect();
     all.sort_unstable();
     assert_eq!(epoch_tokens(&store, &spec(Packing::BestFit), 3), all);
     // Concatenation leaves out what fills no sample.
@@ -77,7 +77,7 @@ fn every_cursor_resumes_exactly() {
         let mut given: Vec<Packed> = Vec::new();
         let mut cursors: Vec<Cursor> = vec![loader.cursor().clone()];
         for _ in 0..60 {
-            given.push(loader.next());
+            given.push(loader.next().unwrap());
             cursors.push(loader.cursor().clone());
         }
         assert!(loader.total_wait_s() >= loader.data_wait_s());
@@ -91,11 +91,23 @@ fn every_cursor_resumes_exactly() {
             let spec = Spec { ahead: 1 + at % 5, ..spec(packing) };
             let mut resumed = Loader::resume(sources(), spec, &cursor).unwrap();
             for expected in given[at..].iter().take(5) {
-                assert_eq!(&resumed.next(), expected);
+                assert_eq!(&resumed.next().unwrap(), expected);
             }
         }
         let other = Loader::resume(sources(), Spec { seed: 6, ..spec(packing) }, &cursors[3]);
         assert!(other.unwrap_err().to_string().contains("fingerprint"));
+        let damages: [fn(&mut Cursor); 4] = [
+            |cursor| cursor.sample = u64::MAX,
+            |cursor| cursor.sources[0].index = u64::MAX,
+            |cursor| cursor.sources[0].epoch = u64::MAX,
+            |cursor| cursor.sources[1].drawn += 1,
+        ];
+        for damage in damages {
+            let mut cursor = cursors[3].clone();
+            damage(&mut cursor);
+            let refused = Loader::resume(sources(), spec(packing), &cursor).unwrap_err().to_string();
+            assert!(refused.contains("cursor is damaged"), "{refused}");
+        }
         let fewer = Loader::resume(sources()[..1].to_vec(), spec(packing), &cursors[3]);
         assert!(fewer.is_err());
     }
@@ -150,7 +162,7 @@ fn parts_of_a_store_are_blended_by_weight() {
     let (verse, rest) = (Part::Only("verse".into()), Part::Without(vec!["verse".into()]));
     let first = |sources| {
         let mut loader = Loader::new(sources, Spec::new(8)).unwrap();
-        (0..40).map(|_| loader.next().tokens[0]).collect::<Vec<u32>>()
+        (0..40).map(|_| loader.next().unwrap().tokens[0]).collect::<Vec<u32>>()
     };
     let blended = first(vec![part(verse.clone(), 3.0), part(rest.clone(), 1.0)]);
     assert_eq!(blended.iter().filter(|doc| **doc % 4 == 0).count(), 30);

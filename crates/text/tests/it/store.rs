@@ -25,6 +25,23 @@ fn with(prefix: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", prefix.display()))
 }
 
+/// Somebody truncates a file of a store that is in use: a read says so, and the process is not ended by a signal.
+#[test]
+fn a_file_that_is_truncated_while_in_use_is_named() {
+    for suffix in [".bin", ".idx", ".docs"] {
+        let dir = tempfile::tempdir().unwrap();
+        let docs: Vec<Vec<u32>> = (0..600).map(|doc| vec![doc % 300; 40]).collect();
+        let prefix = write(dir.path(), 300, &docs);
+        let store = Store::open(&prefix).unwrap();
+        assert_eq!(store.doc(599).unwrap(), docs[599]);
+        let path = with(&prefix, suffix);
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(64).unwrap();
+        let message = store.doc(599).unwrap_err().to_string();
+        assert!(message.contains(&path.display().to_string()) && message.contains("truncated"), "{message}");
+        assert!(store.check_ids(300).is_err());
+    }
+}
+
 /// The bytes that Megatron's builder writes for the documents [1,2,3] and [4,5], by its layout table.
 #[test]
 fn layout_is_megatrons() {
@@ -52,13 +69,13 @@ fn documents_and_facts_read_back() {
     let store = Store::open(write(dir.path(), 100_000, &docs)).unwrap();
     assert_eq!((store.num_documents(), store.num_tokens(), store.dtype()), (3, 44, IdType::I32));
     for (number, ids) in docs.iter().enumerate() {
-        assert_eq!(&store.doc(number), ids);
+        assert_eq!(&store.doc(number).unwrap(), ids);
         assert_eq!(store.doc_len(number), ids.len());
         let meta = DocMeta { source: 3, hash: (number as u128) << 100, text_bytes: 7 };
         assert_eq!(store.doc_meta(number), Some(meta));
     }
     let mut part = vec![0];
-    store.token_range(0, 1, 2, &mut part);
+    store.token_range(0, 1, 2, &mut part).unwrap();
     assert_eq!(part, [0, 2, 3]);
     assert_eq!(store.header().unwrap().text_bytes, 21);
     assert!(store.check_ids(70_001).is_ok());
@@ -85,7 +102,7 @@ fn texts_become_documents_that_end() {
     let store = Store::open(&prefix).unwrap();
     assert_eq!(store.header(), Some(&header));
     for (doc, text) in texts.iter().enumerate() {
-        let mut ids = store.doc(doc);
+        let mut ids = store.doc(doc).unwrap();
         assert_eq!(ids.pop(), Some(0), "the end-of-text id");
         assert_eq!(&tokenizer().decode(&ids), text);
         assert_eq!(store.doc_meta(doc), Some(DocMeta::of_text(text, 1)));
@@ -131,9 +148,9 @@ fn foreign_stores_are_read() {
     std::fs::remove_file(with(&prefix, ".json")).unwrap();
     std::fs::remove_file(with(&prefix, ".docs")).unwrap();
     let store = Store::open(&prefix).unwrap();
-    assert_eq!((store.doc(0), store.doc(1)), (vec![1, 2, 3, 4, 5], vec![6]));
+    assert_eq!((store.doc(0).unwrap(), store.doc(1).unwrap()), (vec![1, 2, 3, 4, 5], vec![6]));
     assert_eq!((store.header(), store.doc_meta(0)), (None, None));
-    assert_ne!(store.doc_hash(0), store.doc_hash(1));
+    assert_ne!(store.doc_hash(0).unwrap(), store.doc_hash(1).unwrap());
     // Tokens behind the last sequence are in no document, and would never be read.
     let bin = with(&prefix, ".bin");
     let bytes = std::fs::read(&bin).unwrap();
@@ -213,10 +230,10 @@ proptest! {
             std::fs::write(with(&prefix, suffix), bytes).unwrap();
         }
         if let Ok(store) = Store::open(&prefix) {
-            let total: usize = (0..store.num_documents()).map(|doc| store.doc(doc).len()).sum();
+            let total: usize = (0..store.num_documents()).map(|doc| store.doc(doc).unwrap().len()).sum();
             prop_assert!(total as u64 <= store.num_tokens());
             let _ = store.check_ids(100);
-            (0..store.num_documents()).for_each(|doc| { store.doc_hash(doc); store.doc_meta(doc); });
+            (0..store.num_documents()).for_each(|doc| { store.doc_hash(doc).unwrap(); store.doc_meta(doc); });
         }
     }
 
@@ -237,7 +254,7 @@ proptest! {
     fn any_documents_round_trip(docs in prop::collection::vec(prop::collection::vec(0u32..300, 1..50), 0..20), wide in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(write(dir.path(), if wide { 1 << 20 } else { 300 }, &docs)).unwrap();
-        let back: Vec<Vec<u32>> = (0..store.num_documents()).map(|doc| store.doc(doc)).collect();
+        let back: Vec<Vec<u32>> = (0..store.num_documents()).map(|doc| store.doc(doc).unwrap()).collect();
         prop_assert_eq!(back, docs);
     }
 }

@@ -1,45 +1,16 @@
-//! The files of a checkpoint: `state.json`, hashes, and publishing.
+//! The files of a checkpoint: reading, hashes, and publishing.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use twox_hash::XxHash3_128;
 
+use super::state::{FileState, Files, State};
 use crate::error::{Error, Result};
-use crate::run::Progress;
 
-/// `state.json`.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct State {
-    /// Of this layout.
-    pub version: u32,
-    pub progress: Progress,
-    pub optimizer_step: u64,
-    pub files: Files,
-}
-
-/// By name, inside the checkpoint's folder.
-pub(super) type Files = BTreeMap<String, FileState>;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileState {
-    pub bytes: u64,
-    pub xxh3_128: String,
-}
-
-impl FileState {
-    pub fn of((bytes, hash): (u64, u128)) -> FileState {
-        FileState { bytes, xxh3_128: format!("{hash:032x}") }
-    }
-}
-
-/// What this binary writes; 1 had whole tensors only, and is read too.
-pub(super) const VERSION: u32 = 2;
 pub(super) const STATE: &str = "state.json";
 
 pub(super) fn step_name(step: u64) -> String {
@@ -69,15 +40,13 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
 pub(super) fn read_state(folder: &Path) -> Result<State> {
     let path = folder.join(STATE);
     let text = fs::read_to_string(&path).map_err(io("read", &path))?;
-    let state: State = serde_json::from_str(&text).map_err(|error| refuse(&path, error.to_string()))?;
-    match state.version {
-        1..=VERSION => Ok(state),
-        other => Err(refuse(&path, format!("layout version {other}; this binary reads 1 to {VERSION}"))),
-    }
+    State::parse(&text).map_err(|why| refuse(&path, why))
 }
 
 pub(super) fn write_state(folder: &Path, state: &State) -> Result<()> {
-    write_json(&folder.join(STATE), state)
+    let path = folder.join(STATE);
+    let text = state.to_text().map_err(|error| refuse(&path, error.to_string()))?;
+    Ok(fathom_model::write_private(&path, &[text.as_bytes()])?)
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -91,9 +60,37 @@ pub(super) fn read_files(path: &Path) -> Result<Files> {
     serde_json::from_str(&text).map_err(|error| refuse(path, error.to_string()))
 }
 
+/// Refuses a part (`model`, `moment1`) whose folder has files that the checkpoint did not write, or for which it wrote none:
+/// what is read of it is what [`verify`] compares.
+pub(super) fn check_listed(folder: &Path, files: &Files, part: &str) -> Result<()> {
+    let place = folder.join(part);
+    let mut found = 0;
+    for entry in fs::read_dir(&place).map_err(io("list", &place))? {
+        let name = entry.map_err(io("list", &place))?.file_name().to_string_lossy().into_owned();
+        // Network file systems leave such names of files that are still open.
+        if name.starts_with('.') {
+            continue;
+        }
+        if !files.contains_key(&format!("{part}/{name}")) {
+            return Err(refuse(&place.join(name), format!("is no file that {STATE} lists")));
+        }
+        found += 1;
+    }
+    if found == 0 {
+        Err(refuse(&place, format!("has none of the files that {STATE} should list")))
+    } else {
+        Ok(())
+    }
+}
+
 /// Compares this rank's share of the files, by bytes, with what was written; all of them for their sizes.
-pub(super) fn verify(folder: &Path, files: &Files, rank: usize, ranks: usize) -> Result<()> {
-    for (name, expected) in files {
+pub(super) fn verify<'a>(
+    folder: &Path,
+    files: impl Iterator<Item = (&'a String, &'a FileState)> + Clone,
+    rank: usize,
+    ranks: usize,
+) -> Result<()> {
+    for (name, expected) in files.clone() {
         let path = folder.join(name);
         let bytes = fs::metadata(&path).map_err(io("read", &path))?.len();
         if bytes != expected.bytes {
@@ -127,6 +124,31 @@ fn hash_file(path: &Path) -> Result<FileState> {
         hasher.write(&buffer[..read]);
         bytes += read as u64;
     }
+}
+
+/// Makes an empty folder that nobody else may look into, whatever was there.
+pub(super) fn make_private(path: &Path) -> Result<()> {
+    remove(path)?;
+    let parent = path.parent().map_or(Ok(()), fs::create_dir_all);
+    parent.and_then(|()| DirBuilder::new().mode(0o700).create(path)).map_err(io("create", path))
+}
+
+/// Writes what a file will say into another, which a rename will make it; the other is on the disk then.
+pub(super) fn announce(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written.map_err(io("write", path))
 }
 
 /// Writes a small file whole or not at all.

@@ -12,10 +12,10 @@ use fathom_model::{Export, Hurry, rank_file};
 use fathom_tensor::{Device, Share};
 
 use super::files::{
-    FileState, Files, State, VERSION, aside_name, io, publish, read_files, remove, step_name, sync_folder,
-    write_json, write_state,
+    announce, aside_name, io, read_files, remove, step_name, sync_folder, write_json, write_state,
 };
-use super::{Checkpoints, LATEST, Saved};
+use super::state::{FileState, Files, State, VERSION};
+use super::{Checkpoints, LATEST, NEXT, Saved};
 use crate::agree::{outcome, until};
 use crate::error::{Error, Result};
 use crate::run::Progress;
@@ -79,6 +79,9 @@ impl Job {
         let bytes = files.values().map(|file| file.bytes).sum();
         write_state(&place.temporary, &State { version: VERSION, progress, optimizer_step, files })?;
         sync_folder(&place.temporary)?;
+        // A run that is killed before `LATEST` names its first checkpoint finds the name here.
+        let (latest, next) = (checkpoints.folder.join(LATEST), checkpoints.folder.join(NEXT));
+        announce(&next, &name)?;
         // One of this step may be there, and be the newest: until this one is in its place it can still be found.
         if target.exists() {
             let aside = checkpoints.folder.join(aside_name(&name));
@@ -87,7 +90,8 @@ impl Job {
         }
         fs::rename(&place.temporary, &target).map_err(io("publish", &target))?;
         sync_folder(&checkpoints.folder)?;
-        publish(&checkpoints.folder.join(LATEST), name.as_bytes())?;
+        fs::rename(&next, &latest).map_err(io("publish", &latest))?;
+        sync_folder(&checkpoints.folder)?;
         checkpoints.retire(&name)?;
         Ok(Saved { bytes, seconds: 0.0 })
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fathom_model::{write_file, write_parts};
+use fathom_model::{write_file, write_private};
 use fathom_tensor::Device;
 use twox_hash::XxHash3_128;
 
@@ -74,7 +74,7 @@ impl Local {
         let (path, bytes) = (self.file(copy.step), copy.bytes.clone());
         let old: Vec<PathBuf> = self.steps().into_iter().skip(KEEP - 1).map(|step| self.file(step)).collect();
         let write = move || -> Result<()> {
-            write_parts(&path, &[&bytes, &XxHash3_128::oneshot(&bytes).to_le_bytes()])?;
+            write_private(&path, &[&bytes, &XxHash3_128::oneshot(&bytes).to_le_bytes()])?;
             old.iter().try_for_each(|path| remove(path))
         };
         let thread = std::thread::Builder::new().name("local copy".into()).spawn(write);

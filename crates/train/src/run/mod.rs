@@ -1,7 +1,7 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 //!
 //! This file begins and ends stages; `budget` says what one may use, `steps` makes its steps, `timed` decides their number where it
-//! has seconds, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What
+//! has seconds, `more` reopens one that ended and has more of them now, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What
 //! keeps a run of several ranks alive: `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their
 //! state), `recover` (going back to one), `corrupt` and `stragglers` (ranks that compute something else, or slowly).
 
@@ -10,6 +10,7 @@ mod corrupt;
 mod lanes;
 mod local;
 mod memory;
+mod more;
 mod pulse;
 mod recover;
 mod saves;
@@ -64,9 +65,26 @@ pub struct Progress {
     pub stage_time_s: f64,
     /// Position in the stage's data; `None` at its beginning.
     pub cursor: Option<Cursor>,
+    /// Where the stage before ended, until this one has made a step: more steps of it go on from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
     /// What delayed scaling looks back on, in what is saved of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amax: Option<Amax>,
+}
+
+/// The end of a stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ended {
+    /// Finished updates of the stage.
+    pub stage_step: u64,
+    /// Time spent in them.
+    pub stage_time_s: f64,
+    /// Position in the stage's data.
+    pub cursor: Option<Cursor>,
+    /// `run.minutes` of then.
+    pub minutes: Option<f64>,
 }
 
 /// Largest elements of operands in earlier steps (`precision.gemm = "fp8_delayed"`).
@@ -144,6 +162,8 @@ pub struct Run<'a> {
     saving: Option<Saving>,
     /// Why the last save failed.
     unsaved: Option<String>,
+    /// What the first warnings are: of the checkpoint that the run goes on from.
+    notes: Vec<String>,
     /// Makes this rank's part of the model as it was before the first step.
     anew: Option<Anew<'a>>,
     /// Failures after which the run may still go on.
@@ -218,6 +238,7 @@ impl<'a> Run<'a> {
         let local = recipe.checkpoint.local.as_deref();
         let local = local.map(|local| Local::open(&device, local, folder)).transpose()?;
         let saved = checkpoints.load_latest(&mut trainer)?;
+        let notes = checkpoints.note().into_iter().collect();
         let copy = match &local {
             Some(local) => local.newest(&device, saved.as_ref().map(|saved| saved.step))?,
             None => None,
@@ -226,6 +247,10 @@ impl<'a> Run<'a> {
             (Some(copy), _) => Some(copy.restore(&mut trainer)?),
             (None, saved) => saved,
         };
+        let stages = recipe.stage.len();
+        if let Some(Err(message)) = progress.as_ref().map(|progress| progress.check_stage(stages)) {
+            return Err(Error::Checkpoint { path: folder.join("checkpoints"), message });
+        }
         let progress = match progress {
             Some(progress) => {
                 metrics.truncate_after_step(progress.step)?;
@@ -246,7 +271,7 @@ impl<'a> Run<'a> {
             rank => rank_folder(folder, rank),
         };
         let faults = faults.remember(&folder.join("faults"));
-        Ok(Run {
+        let mut run = Run {
             recipe,
             folder,
             trainer,
@@ -263,6 +288,7 @@ impl<'a> Run<'a> {
             recordable: true,
             saving: None,
             unsaved: None,
+            notes,
             anew,
             restarts: recipe.mesh.restarts,
             memory: Memory::default(),
@@ -271,7 +297,14 @@ impl<'a> Run<'a> {
             stragglers,
             faults,
             busy_s: 0.0,
-        })
+        };
+        run.reopen()?;
+        Ok(run)
+    }
+
+    /// Why no checkpoint could be saved, if none ever was.
+    pub fn nothing_saved(&self) -> Option<&str> {
+        self.unsaved.as_deref().filter(|_| self.checkpoints.latest().is_none())
     }
 
     /// How far the run is.
@@ -325,6 +358,7 @@ impl<'a> Run<'a> {
     fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         // There may be no stage left to enter, and what is exported is the model as it is after the last.
         self.trainer.model.spec = self.spec_after(self.progress.stage)?;
+        std::mem::take(&mut self.notes).iter().for_each(|note| hooks.warn(note));
         self.section("setup", None);
         self.copy_if_first()?;
         while self.progress.stage < self.recipe.stage.len() {
@@ -342,13 +376,7 @@ impl<'a> Run<'a> {
             // Published before anybody measures, which may take longer than what asks the run to end waits.
             self.end_save(hooks)?;
             hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
-            self.progress = Progress {
-                stage: index + 1,
-                stage_step: 0,
-                stage_time_s: 0.0,
-                cursor: None,
-                ..self.progress.clone()
-            };
+            self.progress = self.progress.after_stage(self.recipe.run.minutes);
             self.save(hooks)?;
             self.unspent_s += hooks.aside_s(index) - ended.elapsed().as_secs_f64();
         }

@@ -110,7 +110,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether ranks compare their weights in a step, or before a copy.
+    /// Whether ranks compare their weights in a step, or before a copy or a checkpoint.
     pub(super) fn checks(&self, step: u64, copy: bool) -> bool {
         let mesh = &self.trainer.device.mesh;
         let every = self.recipe.mesh.check_every_steps;

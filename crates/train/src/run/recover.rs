@@ -129,7 +129,7 @@ impl Run<'_> {
         self.progress = progress;
         self.unsaved = None;
         self.last_save = Instant::now();
-        Ok(())
+        self.reopen()
     }
 
     /// A trainer as after the start of the run, in the memory that the old one gives up.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
 
-use super::{Hooks, Run};
+use super::{Hooks, Run, corrupt};
 use crate::agree::{gather, until};
 use crate::checkpoint::Saving;
 use crate::error::{Error, Result};
@@ -38,6 +38,10 @@ impl Run<'_> {
         if self.advance(hooks)? {
             self.unsaved = None;
         } else {
+            if self.checks(self.progress.step, true) {
+                let (trainer, step) = (&self.trainer, self.progress.step);
+                corrupt::check(&trainer.device, &trainer.params, &corrupt::compared(trainer), step)?;
+            }
             let saving = self.checkpoints.begin(&self.trainer, &self.progress);
             self.saving = self.tolerate(self.progress.step, saving, hooks)?;
             self.saving.iter_mut().for_each(|saving| saving.add_stall(begun.elapsed().as_secs_f64()));
@@ -52,7 +56,11 @@ impl Run<'_> {
             Ok(saved) => Ok(Some(saved)),
             Err(Error::Link(error)) => Err(Error::Link(error)),
             Err(error) => {
-                hooks.warn(&format!("no checkpoint of step {step}, the one before it stays: {error}"));
+                let left = match self.checkpoints.latest() {
+                    Some(before) => format!("that of step {before} stays"),
+                    None => "and there is none before it".into(),
+                };
+                hooks.warn(&format!("no checkpoint of step {step}, {left}: {error}"));
                 self.unsaved = Some(error.to_string());
                 Ok(None)
             }

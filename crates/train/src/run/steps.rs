@@ -125,6 +125,7 @@ impl Run<'_> {
         progress.time_s += step_s;
         progress.stage_time_s += step_s;
         progress.cursor = Some(running.source.cursor().clone());
+        progress.ended = None;
         let event = events::Step {
             step: progress.step,
             stage: running.index as u64,

@@ -52,7 +52,9 @@ impl Run<'_> {
         let given = self.seconds.get(running.index).copied().unwrap_or(60.0);
         let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
         let spent = self.progress.stage_time_s;
-        if running.times.len() < PROBE_STEPS && spent < PROBE_SHARE * seconds {
+        // A stage that goes on has spent the most of its time before, at what speed is not known.
+        let probed: f64 = running.times.iter().sum();
+        if running.times.len() < PROBE_STEPS && probed < PROBE_SHARE * (seconds - (spent - probed)) {
             return Ok(None);
         }
         // The first step touches fresh memory and is slower than the rest.

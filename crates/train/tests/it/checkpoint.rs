@@ -79,6 +79,132 @@ fn a_damaged_checkpoint_names_the_one_before_it() {
     }
 }
 
+/// Two checkpoints of a trainer in a folder.
+fn two(folder: &std::path::Path) -> (Checkpoints, Trainer) {
+    let (checkpoints, trainer) = (Checkpoints::new(folder, 2), trainer(1, DType::F32));
+    for step in [3, 5] {
+        let progress = Progress { step, ..Progress::default() };
+        checkpoints.begin(&trainer, &progress).unwrap().finish(&trainer.device).unwrap();
+    }
+    (checkpoints, trainer)
+}
+
+/// Nothing says which checkpoint is the newest: the run is not begun anew over them.
+#[test]
+fn a_missing_latest_is_refused_with_the_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, mut trainer) = two(folder.path());
+    let latest = folder.path().join("LATEST");
+    std::fs::remove_file(&latest).unwrap();
+    let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
+    for text in
+        ["LATEST: is missing", "step-00000003, step-00000005", "echo step-00000005 >", "begin at step 0"]
+    {
+        assert!(error.contains(text), "{text}: {error}");
+    }
+    assert!(folder.path().join("step-00000003/state.json").is_file());
+    std::fs::write(&latest, "step-00000003").unwrap();
+    assert_eq!(checkpoints.load_latest(&mut trainer).unwrap().unwrap().step, 3);
+    for outside in ["../step-00000003", "/tmp", "step-00000003/../step-00000005", ""] {
+        std::fs::write(&latest, outside).unwrap();
+        let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
+        assert!(error.contains("should name a checkpoint"), "{error}");
+    }
+    // Killed between the publication of the first checkpoint and its mention.
+    std::fs::remove_file(&latest).unwrap();
+    std::fs::remove_dir_all(folder.path().join("step-00000005")).unwrap();
+    std::fs::write(folder.path().join(".LATEST.next"), "step-00000003").unwrap();
+    assert_eq!(checkpoints.load_latest(&mut trainer).unwrap().unwrap().step, 3);
+    // And before it.
+    std::fs::remove_dir_all(folder.path().join("step-00000003")).unwrap();
+    assert_eq!(checkpoints.load_latest(&mut trainer).unwrap(), None);
+}
+
+/// What stands in a checkpoint is what was written, all of it.
+#[test]
+fn every_file_of_a_checkpoint_is_covered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, mut trainer) = two(folder.path());
+    let step = folder.path().join("step-00000005");
+    let (state, model) = (step.join("state.json"), step.join("model/model.safetensors"));
+    let [sound, weights] = [&state, &model].map(|path| std::fs::read(path).unwrap());
+    let found = || checkpoints.found().unwrap().unwrap();
+    assert!(found().weights().is_ok() && found().note().is_none());
+
+    for (number, other) in
+        [("\"optimizer_step\": 0", "\"optimizer_step\": 1"), ("\"stage\": 0", "\"stage\": 1")]
+    {
+        let text = String::from_utf8(sound.clone()).unwrap();
+        assert!(text.contains(number), "{text}");
+        std::fs::write(&state, text.replace(number, other)).unwrap();
+        let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
+        assert!(error.contains("state.json: was altered"), "{error}");
+    }
+    std::fs::write(&state, &sound).unwrap();
+
+    let mut flipped = weights.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, flipped).unwrap();
+    let error = found().weights().err().unwrap().to_string();
+    assert!(error.contains("model/model.safetensors: was altered"), "{error}");
+    std::fs::write(&model, weights).unwrap();
+
+    let stray = step.join("model/model.safetensors.index.json");
+    std::fs::write(&stray, "{}").unwrap();
+    for error in [found().weights().err().unwrap(), checkpoints.load_latest(&mut trainer).unwrap_err()] {
+        assert!(error.to_string().contains("is no file that state.json lists"), "{error}");
+    }
+    std::fs::remove_file(&stray).unwrap();
+    assert!(checkpoints.load_latest(&mut trainer).unwrap().is_some());
+
+    // The state of another step.
+    std::fs::copy(folder.path().join("step-00000003/state.json"), &state).unwrap();
+    let error = checkpoints.found().err().unwrap().to_string();
+    assert!(error.contains("is of step 3, in the folder of step 5"), "{error}");
+}
+
+/// Checkpoints of earlier versions: their `state.json` ends without a hash.
+#[test]
+fn an_earlier_layout_is_read_and_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, mut trainer) = two(folder.path());
+    let state = folder.path().join("step-00000005/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    let (body, _) = text.rsplit_once(",\n  \"hash\"").unwrap();
+    let old = format!("{body}\n}}").replace("\"version\": 3", "\"version\": 2");
+    std::fs::write(&state, &old).unwrap();
+    assert_eq!(checkpoints.load_latest(&mut trainer).unwrap().unwrap().step, 5);
+    assert!(checkpoints.note().unwrap().contains("earlier version"));
+    for (number, other) in [
+        ("\"step\": 5", "\"step\": 18446744073709551615"),
+        ("\"stage_step\": 0", "\"stage_step\": 6"),
+        ("\"optimizer_step\": 0", "\"optimizer_step\": 6"),
+        ("\"stage\": 0", "\"stage\": 18446744073709551615"),
+    ] {
+        std::fs::write(&state, old.replace(number, other)).unwrap();
+        let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
+        assert!(error.contains("state.json") && error.contains(number.split('"').nth(1).unwrap()), "{error}");
+    }
+    // What goes on from it is of today's layout.
+    std::fs::write(&state, &old).unwrap();
+    checkpoints.advance(&Progress { step: 5, tokens: 9, ..Progress::default() }).unwrap();
+    assert!(checkpoints.note().is_none());
+}
+
+/// Weights may be secret: nobody else of the machine reads a checkpoint.
+#[test]
+fn a_checkpoint_is_its_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoints, _) = two(folder.path());
+    checkpoints.advance(&Progress { step: 5, tokens: 9, ..Progress::default() }).unwrap();
+    let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("step-00000005"), 0o700);
+    for file in ["state.json", "model/model.safetensors", "moment1/model.safetensors"] {
+        assert_eq!(mode(&format!("step-00000005/{file}")), 0o600, "{file}");
+    }
+}
+
 /// Moments that are codes are stored as what they stand for, and go on as if they had never been.
 #[test]
 fn codes_of_moments_resume() {
@@ -130,7 +256,8 @@ fn weights_without_masters_resume() {
     let checkpoints = Checkpoints::new(folder.path(), 1);
     let (mut one, mut other) = (trainer(), trainer());
     steps(&mut one);
-    checkpoints.begin(&one, &Progress::default()).unwrap().finish(&one.device).unwrap();
+    let progress = Progress { step: 3, ..Progress::default() };
+    checkpoints.begin(&one, &progress).unwrap().finish(&one.device).unwrap();
     checkpoints.load_latest(&mut other).unwrap();
     let some = other.params.iter().filter(|(id, _)| other.optimizer().state(*id).unwrap().master.is_some());
     assert_eq!(some.count(), 0);

@@ -46,7 +46,7 @@ struct Spread {
 
 impl<'a> Work<'a> {
     fn of(job: &'a Job) -> Result<Work<'a>> {
-        let loaded = load(layers(&job.recipe, &job.settings))?;
+        let loaded = load(layers(&job.recipe, &job.keys()))?;
         let ranks =
             stage::ranks(&loaded.value, 0).map_err(|error| placed(&loaded, error.into()))?.grid.ranks();
         let file = PathBuf::from(&job.recipe);
@@ -82,7 +82,7 @@ impl<'a> Work<'a> {
         let mut words = vec![program.to_string(), "train".to_string()];
         match recipe {
             Some(file) => words.push(file.to_string()),
-            None => words.extend([self.job.recipe.clone()].into_iter().chain(self.job.settings.clone())),
+            None => words.extend([self.job.recipe.clone()].into_iter().chain(self.job.keys())),
         }
         words
     }

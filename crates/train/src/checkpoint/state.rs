@@ -1,0 +1,226 @@
+//! `state.json`: where a run was, and what the files of its checkpoint are. Its last key is the hash of all that stands before
+//! it, so that a file that was altered is refused. What it says is checked all the same: older layouts have no such hash.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+use crate::run::Progress;
+
+/// `state.json` but for its own hash.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    /// Of this layout.
+    pub version: u32,
+    pub progress: Progress,
+    pub optimizer_step: u64,
+    pub files: Files,
+}
+
+/// By name, inside the checkpoint's folder.
+pub(super) type Files = BTreeMap<String, FileState>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileState {
+    pub bytes: u64,
+    pub xxh3_128: String,
+}
+
+impl FileState {
+    pub fn of((bytes, hash): (u64, u128)) -> FileState {
+        FileState { bytes, xxh3_128: format!("{hash:032x}") }
+    }
+}
+
+/// What this binary writes. 2 had no hash of `state.json`, 1 whole tensors only besides; both are read too.
+pub(super) const VERSION: u32 = 3;
+/// The first layout with a hash of its own.
+const SEALED: u32 = 3;
+/// Between what is hashed and the hash. No other key has two spaces before it and follows another.
+const SEAL: &str = ",\n  \"hash\": \"";
+/// Ranks tell each other steps as i32.
+const MOST_STEPS: u64 = i32::MAX as u64;
+/// No sum of such numbers overflows.
+const MOST_TOKENS: u64 = 1 << 60;
+
+impl State {
+    /// Whether it has a hash of its own.
+    pub fn is_sealed(&self) -> bool {
+        self.version >= SEALED
+    }
+
+    /// The text of `state.json`.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        let text = serde_json::to_string_pretty(self)?;
+        let body = text.strip_suffix("\n}").unwrap_or(&text);
+        Ok(format!("{body}{SEAL}{}", ending(body)))
+    }
+
+    /// Reads the text of `state.json`.
+    ///
+    /// # Errors
+    /// In words: it is no such text, was altered, is of a later layout, or says what cannot be.
+    pub fn parse(text: &str) -> Result<State, String> {
+        let sealed = text.rsplit_once(SEAL);
+        let altered = || "was altered since the checkpoint wrote it (its hash differs)".to_string();
+        if sealed.is_some_and(|(body, rest)| rest.trim_end() != ending(body)) {
+            return Err(altered());
+        }
+        let whole = sealed.map(|(body, _)| format!("{body}\n}}"));
+        let state: State =
+            serde_json::from_str(whole.as_deref().unwrap_or(text)).map_err(|error| error.to_string())?;
+        if !(1..=VERSION).contains(&state.version) {
+            return Err(format!("layout version {}; this binary reads 1 to {VERSION}", state.version));
+        }
+        if state.is_sealed() != sealed.is_some() {
+            return Err(altered());
+        }
+        state.check()?;
+        Ok(state)
+    }
+
+    /// Refuses numbers that no run has, and files outside the checkpoint.
+    fn check(&self) -> Result<(), String> {
+        self.progress.check()?;
+        let (updates, step) = (self.optimizer_step, self.progress.step);
+        if updates > step {
+            return Err(format!("optimizer_step is {updates}, after {step} steps"));
+        }
+        let inside = |name: &&String| {
+            let mut parts = Path::new(name.as_str()).components();
+            !name.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
+        };
+        match self.files.keys().find(|name| !inside(name)) {
+            Some(name) => Err(format!("files: {name:?} is no file of a checkpoint")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The end of a text whose beginning is `body`.
+fn ending(body: &str) -> String {
+    format!("{:032x}\"\n}}", XxHash3_128::oneshot(body.as_bytes()))
+}
+
+impl Progress {
+    /// Refuses numbers that no run has.
+    ///
+    /// # Errors
+    /// Which, in words.
+    fn check(&self) -> Result<(), String> {
+        let steps = [("step", self.step), ("stage_step", self.stage_step), ("stage", self.stage as u64)];
+        for (key, number) in steps {
+            if number > MOST_STEPS {
+                return Err(format!("progress.{key} is {number}; at most {MOST_STEPS} can be"));
+            }
+        }
+        if self.stage_step > self.step {
+            return Err(format!("progress.stage_step is {}, after {} steps", self.stage_step, self.step));
+        }
+        if self.tokens > MOST_TOKENS {
+            return Err(format!("progress.tokens is {}; at most {MOST_TOKENS} can be", self.tokens));
+        }
+        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        let ended = self.ended.as_ref().map_or(0.0, |ended| ended.stage_time_s);
+        if ![self.time_s, self.stage_time_s, ended].into_iter().all(is_time) {
+            return Err("progress: a time is not a number from zero up".into());
+        }
+        match self.ended.as_ref().filter(|ended| ended.stage_step > self.step || self.stage == 0) {
+            Some(ended) => {
+                Err(format!("progress.ended is of {} steps, after {}", ended.stage_step, self.step))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a stage that a run of `stages` stages does not have.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check_stage(&self, stages: usize) -> Result<(), String> {
+        let Progress { stage, stage_step, .. } = *self;
+        // One past the last is a run that is done, which has no step of it.
+        if stage < stages || (stage == stages && stage_step == 0) {
+            return Ok(());
+        }
+        Err(format!("progress.stage is {stage} with {stage_step} steps, and the recipe has {stages} stages"))
+    }
+}
+
+/// Treats the bytes as a `state.json`: an answer, and no panic; what is accepted is read the same from what is written of it.
+pub(crate) fn fuzz(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(state) = State::parse(text) else { return };
+    for stages in [0, 1, 3] {
+        let _ = state.progress.check_stage(stages);
+    }
+    let again = State { version: VERSION, ..state }.to_text().map(|text| State::parse(&text));
+    assert!(matches!(again, Ok(Ok(_))), "{again:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Ended;
+
+    fn state() -> State {
+        let files = [("model/model.safetensors".to_string(), FileState::of((7, 9)))].into();
+        let ended = Some(Ended { stage_step: 4, stage_time_s: 0.1, ..Ended::default() });
+        let progress =
+            Progress { step: 9, stage: 1, stage_step: 0, time_s: 0.3, ended, ..Progress::default() };
+        State { version: VERSION, progress, optimizer_step: 9, files }
+    }
+
+    #[test]
+    fn any_byte_that_changes_is_refused() {
+        let text = state().to_text().unwrap();
+        assert_eq!(State::parse(&text).unwrap().progress, state().progress);
+        assert!(State::parse(&format!("{text}\n")).is_ok(), "an editor's line break");
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let Ok(changed) = String::from_utf8(bytes) else { continue };
+            assert!(State::parse(&changed).is_err(), "byte {at}: {changed}");
+        }
+        for cut in 1..text.len() {
+            assert!(State::parse(&text[..cut]).is_err(), "{cut} bytes");
+        }
+        // Without the hash it is no older layout either.
+        let (body, _) = text.rsplit_once(SEAL).unwrap();
+        assert!(State::parse(&format!("{body}\n}}")).unwrap_err().contains("altered"));
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut State), words: &str) {
+        let mut state = state();
+        state.version = 2;
+        change(&mut state);
+        let text = serde_json::to_string(&state).unwrap();
+        match State::parse(&text) {
+            Ok(state) => assert!(words.is_empty() && !state.is_sealed(), "accepted: {text}"),
+            Err(error) => assert!(!words.is_empty() && error.contains(words), "{error}"),
+        }
+    }
+
+    #[test]
+    fn an_older_layout_is_read_and_its_numbers_are_checked() {
+        check(|_| {}, "");
+        check(|state| state.progress.step = u64::MAX, "progress.step");
+        check(|state| state.progress.stage = usize::MAX, "progress.stage");
+        check(|state| state.progress.stage_step = 10, "progress.stage_step is 10, after 9");
+        check(|state| state.progress.tokens = u64::MAX, "progress.tokens");
+        check(|state| state.progress.time_s = -1.0, "a time");
+        check(|state| state.optimizer_step = 10, "optimizer_step is 10, after 9 steps");
+        check(|state| state.progress.stage = 0, "progress.ended");
+        check(|state| state.version = 4, "version 4");
+        check(|state| drop(state.files.insert("../x".into(), FileState::of((1, 1)))), "../x");
+        check(|state| drop(state.files.insert("/x".into(), FileState::of((1, 1)))), "/x");
+        let progress = |stage, stage_step| Progress { stage, stage_step, ..Progress::default() };
+        assert!(progress(3, 0).check_stage(3).is_ok() && progress(2, 7).check_stage(3).is_ok());
+        assert!(progress(3, 1).check_stage(3).is_err() && progress(99, 0).check_stage(3).is_err());
+    }
+}
