@@ -13,7 +13,7 @@ use super::tally::Tally;
 use crate::counters::Counters;
 use crate::durable::{load, remove};
 use crate::error::Error;
-use crate::files::{Kind, below_of};
+use crate::files::{Kind, Links, below_of};
 
 /// Raised when the same recipe gives other bytes.
 pub(crate) const VERSION: u32 = 2;
@@ -115,7 +115,7 @@ pub(crate) fn finished_table(folder: &Path, key: &str) -> Option<TableManifest> 
 /// The files below a folder with their bytes. Hidden ones are nobody's result.
 pub(crate) fn files_of(folder: &Path) -> Result<BTreeMap<String, u64>, Error> {
     let mut counters = Counters::default();
-    let found = below_of(folder, false, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
+    let found = below_of(folder, Links::Never, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
     match counters.damage.pop() {
         Some(lost) => Err(Error::read(folder, std::io::Error::other(lost.detail))),
         None => Ok(found.into_iter().map(|file| (file.relative, file.bytes)).collect()),

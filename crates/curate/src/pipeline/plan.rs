@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::env::{COPIES, Env};
 use super::manifest::KeyHasher;
 use super::models::ModelKind;
-use super::recipe::{Input, Recipe, StageSpec};
+use super::recipe::{Input, Recipe, StageSpec, refuse_secrets};
 use super::runner::Rows;
 use super::stage::{Barrier, Work};
 use super::{RunOptions, units};
@@ -102,6 +102,7 @@ impl Pipeline {
         remote: RemoteOptions,
         list: impl FnOnce(&Input, &RawOptions) -> Result<(Vec<units::Unit>, Counters), Error>,
     ) -> Result<Pipeline, Error> {
+        refuse_secrets(loaded)?;
         let recipe = loaded.value.clone();
         let memory_bytes =
             human::parse_bytes(&recipe.memory).map_err(|message| loaded.refuse("memory", message))?;
@@ -120,7 +121,7 @@ impl Pipeline {
             planned.push(plan_stage(loaded, index, spec)?);
         }
         let resolved = resolved(loaded, &planned);
-        let reading = units::raw_options(&recipe.input, memory_bytes, remote);
+        let reading = units::raw_options(&recipe.input, remote);
         let (units, unread) = list(&recipe.input, &reading)?;
         let segments = segments(&recipe.out, planned);
         let asked = if loaded.is_set("input.columns") { recipe.input.columns.clone() } else { Vec::new() };

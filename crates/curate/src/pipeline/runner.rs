@@ -70,6 +70,7 @@ impl Source<'_> {
                     snapshot: Snapshot::default(),
                     unit_bytes: 0,
                     max_units: None,
+                    follow_links: false,
                     ..(*input).clone()
                 };
                 unit.key(key.with("unit").with(&format!("{how:?}")))?
