@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::files::{Kind, Links, below_of};
 
 /// Raised when the same recipe gives other bytes.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The account of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
