@@ -28,7 +28,10 @@ pub struct FileFacts {
 
 /// The hashes of files by path, each with the size and the time of change that it is known for.
 #[derive(Default)]
-pub(crate) struct Verified(Mutex<HashMap<PathBuf, (u64, Option<SystemTime>, String)>>);
+pub(crate) struct Verified(Mutex<HashMap<PathBuf, Seen>>);
+
+/// Size, time of change and hash.
+type Seen = (u64, Option<SystemTime>, String);
 
 impl Verified {
     /// What a file holds now.

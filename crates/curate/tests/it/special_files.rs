@@ -81,7 +81,7 @@ fn text_that_is_not_curated_stays_in_its_folder_too() {
     let (input, _other) = linked();
     let (documents, counters) = read(input.path(), &ReadOptions::default()).unwrap();
     assert_eq!((documents.len(), dropped(&counters, Reason::UnsafePath)), (4, 4));
-    let mut decontaminator = Decontaminator::new(&DecontaminateOptions {
+    let refused = Decontaminator::new(&DecontaminateOptions {
         sets: vec![EvaluationSet {
             name: "quiz".into(),
             path: input.path().into(),
@@ -90,7 +90,7 @@ fn text_that_is_not_curated_stays_in_its_folder_too() {
         ..DecontaminateOptions::default()
     })
     .err();
-    let said = decontaminator.take().unwrap().to_string();
+    let said = refused.unwrap().to_string();
     assert!(said.contains("a link out of its folder"), "part of a set would be learnt: {said}");
 }
 
