@@ -1,7 +1,7 @@
 //! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
 //! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] at which products meet. It also has
-//! small helpers that more than one crate needs: human units, token counts, files and their locks, guarded calls of foreign code,
-//! machine facts, available and resident memory, and the variables by which launchers tell a process its rank.
+//! small helpers that more than one crate needs: human units, token counts, secrets in addresses, files and their locks, guarded calls of
+//! foreign code, machine facts, available and resident memory, and the variables by which launchers tell a process its rank.
 //!
 //! This crate knows nothing of tensors, HTTP, or the files of any product.
 
@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod ranks;
 pub mod recipe;
 pub mod rss;
+pub mod secrets;
 pub mod tokens;
 pub mod traits;
 

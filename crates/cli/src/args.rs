@@ -18,6 +18,8 @@ pub use cluster::{Executor, Scheduler};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
 
+use crate::library;
+
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
 #[command(name = "fathom", bin_name = "fathom", version, max_term_width = 110)]
@@ -176,7 +178,7 @@ pub struct Train {
 
 /// `fathom curate`.
 #[derive(Group)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = library::curations())]
 pub struct Curate {
     /// A subcommand instead of a run.
     #[command(subcommand)]

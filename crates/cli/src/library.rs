@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use fathom_base::Error;
-use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Library, Recipe as Loaded, header};
 use fathom_model::{SafeTensors, Source};
 use fathom_tensor::DType;
 use fathom_train::recipe::Recipe;
@@ -100,6 +100,14 @@ pub fn groups() -> impl Iterator<Item = (Library<'static>, &'static Group)> {
         groups.iter().map(move |group| (library, group))
     };
     of(LIBRARY, TRAIN_GROUPS).chain(of(CURATE, CURATE_GROUPS))
+}
+
+/// The shipped recipes of `fathom curate` with what they are for, as its help shows them.
+pub fn curations() -> String {
+    let about = |name: &str| header(name, CURATE.text(name).unwrap_or_default(), "about").ok().flatten();
+    let line = |name: &&str| format!("\n  {name:<14}  {}", about(name).unwrap_or_default());
+    let lines: String = CURATE.names().iter().map(line).collect();
+    format!("Shipped recipes (`fathom recipes show NAME` prints one):{lines}")
 }
 
 /// A named recipe or file with settings over it.

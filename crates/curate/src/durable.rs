@@ -1,4 +1,5 @@
-//! Files that are there whole or not at all, whenever the machine stops.
+//! Files that are there whole or not at all, whenever the machine stops. What is no file of ours, such as a device or what a link
+//! leads to, is not written.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,16 +14,55 @@ use crate::error::Error;
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = temporary_of(path);
     let write = || {
-        let mut file = File::create(&temporary)?;
+        let mut file = create_new(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()
     };
+    refuse_special(path)?;
     write().map_err(|e| Error::write("write", &temporary, e))?;
     rename(&temporary, path)
 }
 
+/// Creates the file at a temporary name, in the place of one that an earlier run left there.
+pub(crate) fn create(temporary: &Path) -> Result<File, Error> {
+    refuse_special(temporary)?;
+    create_new(temporary).map_err(|e| Error::write("create", temporary, e))
+}
+
+/// A link that lies there goes, and is not followed.
+fn create_new(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => File::options().write(true).create_new(true).open(path),
+    }
+}
+
+/// Opens a log of this process at its end.
+pub(crate) fn append(path: &Path) -> Result<File, Error> {
+    let refused = |what| Err(Error::write("append to", path, io::Error::other(what)));
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_symlink() => refused("it is a symbolic link; remove it"),
+        Ok(there) if !there.is_file() => refused(NOT_A_FILE),
+        _ => File::options().create(true).append(true).open(path).map_err(|e| Error::write("open", path, e)),
+    }
+}
+
+const NOT_A_FILE: &str =
+    "a folder, device, pipe or socket is there, not a file; name another path, or remove it";
+
+/// Refuses to replace what is no regular file. A link may be replaced, which leaves alone what it leads to.
+pub(crate) fn refuse_special(path: &Path) -> Result<(), Error> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_symlink() => {
+            Err(Error::write("replace", path, io::Error::other(NOT_A_FILE)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Renames a finished file and makes the rename durable.
 pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), Error> {
+    refuse_special(path)?;
     std::fs::rename(temporary, path).map_err(|e| Error::write("rename", path, e))?;
     sync_folder_of(path)
 }

@@ -1,8 +1,11 @@
 //! What stops a run: a path the user named that cannot be read, nothing to read at all, or an output that cannot be
 //! written.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use fathom_base::secrets::redacted;
 
 use crate::counters::Reason;
 
@@ -169,6 +172,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A file that an earlier step of the run wrote holds something else now.
+    #[error("{} has changed since it was written; run the same recipe again, rank 0 first: it makes the file again", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A table that is not as a stage needs it.
     #[error("a table of documents is not as it should be: {detail}")]
     Table {
@@ -244,7 +253,8 @@ impl Error {
         if !may_pass(&source) {
             return Error::read(location.as_ref(), source);
         }
-        Error::Unavailable { location: location.to_owned(), offset, detail: source.to_string() }
+        let location = redacted(location).into_owned();
+        Error::Unavailable { location, offset, detail: source.to_string() }
     }
     /// What a file is counted under that cannot be opened or read because of this; `None` where that may pass, so that
     /// it must not be counted.
@@ -256,9 +266,13 @@ impl Error {
             _ => Some(Reason::Unreadable),
         }
     }
-    /// A failure to read `path`.
+    /// A failure to read `path`, which may be an address that was taken for one.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
-        Error::Read { path: path.to_path_buf(), source }
+        let path = match path.to_str().map(redacted) {
+            Some(Cow::Owned(shown)) => PathBuf::from(shown),
+            _ => path.to_path_buf(),
+        };
+        Error::Read { path, source }
     }
     /// A setting of a stage that cannot be.
     pub(crate) fn setting(key: &'static str, found: impl std::fmt::Display, advice: &'static str) -> Error {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::counters::{Counters, Damage, Reason};
 use crate::error::{Error, may_pass};
@@ -174,13 +174,25 @@ pub(crate) struct Found {
     pub bytes: u64,
 }
 
+/// Which symbolic links below a folder are followed. One that the user names is followed always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// None.
+    Never,
+    /// Those that lead to a place in the same folder. Whoever fills a folder of data should not choose what else of the
+    /// machine is read.
+    Within,
+    /// All.
+    Anywhere,
+}
+
 /// [`below_of`] for the kinds that [`Kind::of`] knows.
 ///
 /// # Errors
 /// As there.
 pub(crate) fn below(
     root: &Path,
-    links: bool,
+    links: Links,
     skip: fn(&str) -> bool,
     counters: &mut Counters,
 ) -> Result<Vec<Found>, Error> {
@@ -188,52 +200,88 @@ pub(crate) fn below(
 }
 
 /// Every file below `root` that has a `kind`, sorted by name folder by folder; hidden names and those that `skip`
-/// refuses are left out with all below them. Symbolic links are followed only with `links`; a loop of them and
-/// anything that cannot be listed is counted.
+/// refuses are left out with all below them. Symbolic links are followed as `links` says; one that leads out of the folder, a
+/// loop of them and anything that cannot be listed is counted.
 ///
 /// # Errors
 /// [`Error::Read`] if `root` itself cannot be listed, [`Error::Unavailable`] if something below it may be listed later.
 pub(crate) fn below_of(
     root: &Path,
-    links: bool,
+    links: Links,
     skip: fn(&str) -> bool,
     kind: impl Fn(&Path) -> Option<Kind>,
     counters: &mut Counters,
 ) -> Result<Vec<Found>, Error> {
-    std::fs::read_dir(root).map_err(|e| Error::access(&root.display().to_string(), None, e))?;
+    let unlisted = |e| Error::access(&root.display().to_string(), None, e);
+    std::fs::read_dir(root).map_err(unlisted)?;
+    let home = if links == Links::Within { Some(root.canonicalize().map_err(unlisted)?) } else { None };
     let refused = |name: &str| name.starts_with('.') || skip(name);
-    let walk = WalkDir::new(root).follow_links(links).sort_by_file_name().into_iter();
+    let mut walk = WalkDir::new(root).follow_links(links != Links::Never).sort_by_file_name().into_iter();
     let mut found = Vec::new();
-    for entry in walk.filter_entry(|e| e.depth() == 0 || !refused(&e.file_name().to_string_lossy())) {
-        let item = entry.and_then(|entry| {
-            if !entry.file_type().is_file() {
-                return Ok(None);
-            }
-            let bytes = entry.metadata()?.len();
-            let Some(kind) = kind(entry.path()) else {
-                counters.without_reader(entry.path(), bytes);
-                return Ok(None);
-            };
-            let relative = relative_name(root, entry.path());
-            Ok(Some(Found { path: entry.into_path(), relative, kind, bytes }))
-        });
-        match item {
-            Ok(file) => found.extend(file),
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
             Err(error) => {
-                let file = error.path().unwrap_or(root).display().to_string();
-                if error.io_error().is_some_and(may_pass) {
-                    return Err(Error::Unavailable {
-                        location: file,
-                        offset: None,
-                        detail: error.to_string(),
-                    });
-                }
-                let (place, reason) = (String::new(), Reason::Unreadable);
-                counters.damaged(Damage { file, place, reason, detail: error.to_string() }, 1, 0);
+                unlistable(root, &error, counters)?;
+                continue;
             }
+        };
+        let hidden = entry.depth() > 0 && refused(&entry.file_name().to_string_lossy());
+        let leads_out = || home.as_ref().is_some_and(|home| leads_out(&entry, home));
+        if hidden || leads_out() {
+            if !hidden {
+                link_out(entry.path(), counters);
+            }
+            if entry.file_type().is_dir() {
+                walk.skip_current_dir();
+            }
+            continue;
         }
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        let bytes = match entry.metadata() {
+            Ok(metadata) => metadata.len(),
+            Err(error) => {
+                unlistable(root, &error, counters)?;
+                continue;
+            }
+        };
+        let Some(kind) = kind(entry.path()) else {
+            counters.without_reader(entry.path(), bytes);
+            continue;
+        };
+        let relative = relative_name(root, entry.path());
+        found.push(Found { path: entry.into_path(), relative, kind, bytes });
     }
     Ok(found)
+}
+
+/// Whether an entry is a link to a place that is not below `home`.
+fn leads_out(entry: &DirEntry, home: &Path) -> bool {
+    let stays = || entry.path().canonicalize().is_ok_and(|target| target.starts_with(home));
+    entry.depth() > 0 && entry.path_is_symlink() && !stays()
+}
+
+/// Counts a link that is not followed.
+fn link_out(path: &Path, counters: &mut Counters) {
+    let target = std::fs::read_link(path).map_or(String::new(), |target| format!(" to {}", target.display()));
+    let detail = format!(
+        "a link out of its folder{target}; name what it leads to as an input, or set `input.follow_links` of a curation"
+    );
+    let (file, place, reason) = (path.display().to_string(), String::new(), Reason::UnsafePath);
+    counters.damaged(Damage { file, place, reason, detail }, 1, 0);
+}
+
+/// Counts what cannot be listed, unless that may pass.
+fn unlistable(root: &Path, error: &walkdir::Error, counters: &mut Counters) -> Result<(), Error> {
+    let file = error.path().unwrap_or(root).display().to_string();
+    if error.io_error().is_some_and(may_pass) {
+        return Err(Error::Unavailable { location: file, offset: None, detail: error.to_string() });
+    }
+    let (place, reason) = (String::new(), Reason::Unreadable);
+    counters.damaged(Damage { file, place, reason, detail: error.to_string() }, 1, 0);
+    Ok(())
 }
 
 /// `path` relative to `root`, its parts joined by `/`.

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 use crate::counters::{Counters, Reason};
 use crate::document::group_of;
 use crate::error::Error;
-use crate::files::{Entry, Found, Kind, below, list_of};
+use crate::files::{Entry, Found, Kind, Links, below, list_of};
 use crate::read::packed::Codec;
 use crate::read::{Documents, ReadOptions};
 
@@ -136,7 +136,7 @@ struct Crate {
 impl Crate {
     /// The crate in `folder`, `None` if it has no text.
     fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
-        let mut files = below(folder, false, skip, counters)?;
+        let mut files = below(folder, Links::Never, skip, counters)?;
         files.retain(|file| {
             match file.kind {
                 Kind::Text(Codec::Plain) | Kind::Html(Codec::Plain) if file.bytes <= MAX_FILE_BYTES => {

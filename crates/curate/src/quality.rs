@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::counters::Counters;
 use crate::document::Document;
+use crate::durable::refuse_special;
 use crate::error::Error;
 use crate::read::{ReadOptions, open};
 
@@ -68,6 +69,7 @@ pub fn train_quality(
             "it is that of good text; give it another name",
         );
     }
+    refuse_special(out)?;
     let most = examples.most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let mut good = open(&examples.good, &examples.read)?;
     let mut other = open(&examples.other, &examples.read)?;

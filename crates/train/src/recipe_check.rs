@@ -6,6 +6,7 @@ use std::fmt;
 
 use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::secrets::{in_address, redacted};
 
 use crate::error::Result;
 use crate::needs_corpus;
@@ -181,6 +182,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             }
         }
     }
+    secrets(loaded)?;
     match &loaded.value.model.from {
         Some(folder) if folder.as_os_str().is_empty() => {
             let message =
@@ -197,6 +199,21 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse(loaded, "checkpoint.local", message);
     }
     ranks(loaded)
+}
+
+/// Refuses addresses of text that carry a password or a signature: the recipe is saved with the run.
+fn secrets(loaded: &Loaded<Recipe>) -> Result<()> {
+    for path in &loaded.value.data.paths {
+        let path = path.to_string_lossy();
+        if let Some(what) = in_address(&path) {
+            let message = format!(
+                "`{}` has {what} in it, which would be saved; download the file and name its path",
+                redacted(&path)
+            );
+            return refuse(loaded, "data.paths", message);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what can be planned and not trained: text that nothing names, stages of which nothing says how long they are trained, and a first one that

@@ -3,13 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use toml::Value;
+
 use super::raw::{Raw, RawValue};
 use super::resolved::{Row, rows, text};
 use super::schema::{Table, TableSchema, keys};
 use super::source::{Origin, Source};
 use super::suggest;
-use super::tree::{Node, Walk, defaults, to_table};
+use super::tree::{Node, Walk, defaults, join, to_table};
 use crate::error::{Error, Result};
+use crate::secrets::redacted;
 
 /// Recipes that a binary carries: pairs of name and TOML text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,6 +111,8 @@ pub struct Recipe<T> {
     rows: Vec<Row>,
     sources: Vec<(String, Source)>,
     text: String,
+    /// The paths of the settings, as typed.
+    typed: Vec<String>,
 }
 
 impl<T: Table> Recipe<T> {
@@ -130,7 +135,11 @@ impl<T: Table> Recipe<T> {
             Error::Refused { place: "recipe".into(), key, message: error.message().to_string() }
         })?;
         let (rows, sources) = rows(&schema, &nodes);
-        Ok(Recipe { value, rows, sources, text: text(&schema, &nodes) })
+        let typed = layers.layers.iter().filter_map(|layer| match layer {
+            Layer::Setting(text) => Some(text.split_once('=')?.0.trim().to_string()),
+            _ => None,
+        });
+        Ok(Recipe { value, rows, sources, text: text(&schema, &nodes), typed: typed.collect() })
     }
 }
 
@@ -156,10 +165,34 @@ impl<T> Recipe<T> {
         self.sources.iter().any(|(p, source)| below(p) && *source != Source::Default)
     }
 
+    /// The path as it was typed on the command line, where an element of a list may be called by its name; `None` for a value
+    /// from elsewhere.
+    pub fn typed(&self, path: &str) -> Option<&str> {
+        let is_path = |typed: &&String| {
+            let (mut walked, mut theirs) = (String::new(), typed.split('.'));
+            let same = path.split('.').all(|name| {
+                let typed = theirs.next();
+                walked = join(&walked, name);
+                typed == Some(name) || typed.is_some_and(|typed| self.is_named(&walked, typed))
+            });
+            same && theirs.next().is_none()
+        };
+        let typed = || self.typed.iter().rev().find(is_path).map(String::as_str);
+        self.source(path).filter(|source| **source == Source::CommandLine).and_then(|_| typed())
+    }
+
+    /// Whether an element of an array of tables is called so, as [`Walk::set`] takes it: by its first or second key.
+    fn is_named(&self, element: &str, name: &str) -> bool {
+        let below = |row: &&Row| row.path.strip_prefix(element).is_some_and(|rest| rest.starts_with('.'));
+        let name = Value::from(name).to_string();
+        self.rows.iter().filter(below).take(2).any(|row| row.value == name)
+    }
+
     /// The error of a check that only the recipe's owner can make, with the place of the value.
     pub fn refuse(&self, path: &str, message: impl Into<String>) -> Error {
         let place = self.source(path).map_or("recipe".to_string(), Source::to_string);
-        Error::Refused { place, key: path.to_string(), message: message.into() }
+        let key = self.typed(path).unwrap_or(path).to_string();
+        Error::Refused { place, key, message: message.into() }
     }
 }
 
@@ -181,7 +214,7 @@ impl Loader<'_> {
             Layer::Setting(text) => {
                 let Some((path, value)) = text.split_once('=').filter(|(path, _)| !path.trim().is_empty())
                 else {
-                    return Err(Error::NotASetting { text: text.clone() });
+                    return Err(Error::NotASetting { text: redacted(text).into_owned() });
                 };
                 self.set(Origin::CommandLine { text: text.clone() }, path.trim(), value.trim())
             }

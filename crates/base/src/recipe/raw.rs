@@ -4,6 +4,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::source::Origin;
 use crate::error::{Error, Result};
+use crate::secrets::redacted;
 
 /// A value and its one-based line.
 #[derive(Clone, Debug)]
@@ -76,10 +77,11 @@ impl Raw {
     }
 }
 
-/// At most sixty characters of a text.
+/// At most sixty characters of a text, without secrets.
 pub(crate) fn shorten(text: &str) -> String {
+    let text = redacted(text);
     if text.chars().count() <= 60 {
-        return text.to_string();
+        return text.into_owned();
     }
     format!("{}...", text.chars().take(57).collect::<String>())
 }
@@ -98,7 +100,7 @@ fn toml_error(error: &toml::de::Error, text: &str, lines: &Lines, origin: &Origi
 }
 
 fn shorten_line(line: &str) -> String {
-    line.chars().take(120).collect()
+    redacted(line).chars().take(120).collect()
 }
 
 type Misread = (usize, String);

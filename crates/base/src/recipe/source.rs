@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::secrets::redacted;
+
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -62,7 +64,7 @@ impl Origin {
     /// The place of an error on a one-based line, in words.
     pub fn place(&self, line: usize) -> String {
         match self {
-            Origin::CommandLine { text } => format!("command line, `{text}`"),
+            Origin::CommandLine { text } => format!("command line, `{}`", redacted(text)),
             _ => self.source(line).to_string(),
         }
     }

@@ -276,6 +276,22 @@ fn mistakes_in_settings_name_the_setting() {
     );
     let recipe = load(layers().set("train.lr=9"));
     assert_eq!(recipe.refuse("train.lr", "too large").to_string(), "command line: `train.lr`: too large");
+    // As it was typed, also by the name of an element; what was not typed keeps its number.
+    let stages = "[[stage]]\ntype = 'yarn'\n[[stage]]\ntokens = '4k'\n";
+    let recipe = load(layers().text("r", stages).set("stage.yarn.tokens=1k").set("stage.1.type=plain"));
+    let key = |path: &str| recipe.typed(path).map(str::to_owned);
+    assert_eq!(key("stage.0.tokens").as_deref(), Some("stage.yarn.tokens"));
+    assert_eq!(key("stage.1.type").as_deref(), Some("stage.1.type"));
+    assert_eq!((key("stage.0.type"), key("stage.1.tokens")), (None, None));
+    assert_eq!(
+        recipe.refuse("stage.0.tokens", "too few").to_string(),
+        "command line: `stage.yarn.tokens`: too few"
+    );
+    let recipe = load(layers().text("r", stages).set("stage.1.type=plain"));
+    assert_eq!(
+        recipe.refuse("stage.1.tokens", "too few").to_string(),
+        "recipe r, line 4: `stage.1.tokens`: too few"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fathom_base::human;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats};
+use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, save_page};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
 use fathom_curate::{Error, RemoteOptions};
 use serde_json::json;
@@ -148,9 +148,8 @@ fn rank(args: &Curate) -> Result<Rank> {
 
 /// Writes the page of a curation.
 pub fn page(out: &Path, stats: &Stats) -> Result<()> {
-    let path = out.join("report.html");
-    let html = fathom_curate::pipeline::report_page(stats);
-    std::fs::write(&path, html).with_context(|| format!("cannot write {}", path.display()))
+    save_page(out, stats)?;
+    Ok(())
 }
 
 fn read_stats(out: &Path) -> Result<Stats> {
@@ -161,8 +160,7 @@ fn read_stats(out: &Path) -> Result<Stats> {
 }
 
 fn report(out: &Path) -> Result<()> {
-    page(out, &read_stats(out)?)?;
-    println!("{}", out.join("report.html").display());
+    println!("{}", save_page(out, &read_stats(out)?)?.display());
     Ok(())
 }
 

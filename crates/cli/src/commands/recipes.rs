@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_base::recipe::{Layers, Recipe as Loaded, header};
-use fathom_curate::pipeline::Recipe as Curation;
+use fathom_curate::pipeline::{Recipe as Curation, refuse_secrets};
 
 use crate::args::Recipes;
 use crate::library::{CURATE, LIBRARY, groups, layers, resolve};
@@ -15,7 +15,9 @@ pub fn run(action: &Recipes) -> Result<()> {
         Recipes::Ls => list(),
         Recipes::Show { name, settings } if CURATE.text(name).is_some() => {
             let layers = Layers::with_library(CURATE).recipe(name).sets(settings);
-            print!("{}", Loaded::<Curation>::load(layers)?.text());
+            let loaded = Loaded::<Curation>::load(layers)?;
+            refuse_secrets(&loaded)?;
+            print!("{}", loaded.text());
             Ok(())
         }
         Recipes::Show { name, settings } => {

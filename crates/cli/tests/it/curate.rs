@@ -74,13 +74,13 @@ pub(crate) fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
 fn a_run_leaves_its_account_and_answers_queries() {
     let (folder, out) = (folder(), tempfile::tempdir().unwrap());
     let said = good(args(folder.path(), out.path()));
-    assert!(said.contains("too_short") && said.contains("duplicate"), "{said}");
+    assert!(said.contains("min_chars") && said.contains("duplicate"), "{said}");
     let stats: serde_json::Value =
         serde_json::from_slice(&fs::read(out.path().join("stats.json")).unwrap()).unwrap();
     let last = stats["tables"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(last["name"], "exact");
     let page = fs::read_to_string(out.path().join("report.html")).unwrap();
-    assert!(page.contains("Funnel") && page.contains("too_short") && !page.contains("http://"));
+    assert!(page.contains("Funnel") && page.contains("min_chars") && !page.contains("http://"));
     let query = "select count(*) as n, max(length(text)) as longest from exact";
     let answer = rows(&good(["curate", "sql", query, "--out", arg(out.path()), "--json"]));
     assert_eq!(answer.len(), 1);
@@ -127,7 +127,8 @@ fn a_killed_run_is_finished_by_the_next() {
 fn mistakes_and_lists() {
     let (folder, out) = (folder(), tempfile::tempdir().unwrap());
     let with = |more: &str| [args(folder.path(), out.path()), vec![more.to_string()]].concat();
-    refused(with("stage.length.mim_chars=3"), &["mim_chars", "did you mean `min_chars`"]);
+    refused(with("stage.length.mim_chars=3"), &["`stage.length.mim_chars`", "did you mean `min_chars`"]);
+    refused(with("stage.length.min_chars=x"), &["`stage.length.min_chars`", "whole number"]);
     refused(with("stge=3"), &["did you mean", "stage"]);
     refused(["curate", "comon-crawl"], &["common-crawl"]);
     refused(
@@ -141,6 +142,50 @@ fn mistakes_and_lists() {
         assert!(listed.contains(kind), "{listed}");
         assert!(good(["curate", "stages", kind]).contains("model = \"\""));
     }
+}
+
+#[test]
+fn the_help_names_the_recipes() {
+    let help = good(["curate", "--help"]);
+    for name in ["common-crawl", "code", "books", "wikipedia", "arxiv"] {
+        let listed = |line: &str| line.trim_start().starts_with(name) && line.trim().len() > name.len() + 20;
+        assert!(help.lines().any(listed), "{name} is not listed: {help}");
+    }
+}
+
+#[test]
+fn what_was_typed_is_shown_without_its_secrets() {
+    let (folder, out) = (folder(), tempfile::tempdir().unwrap());
+    let signed = "https://host/a.jsonl?X-Amz-Signature=hunter2";
+    let recipe = folder.path().join("recipe.toml").display().to_string();
+    for (words, key) in [
+        (vec!["curate".to_string(), recipe, format!("input.paths={signed}")], "input.paths"),
+        (vec!["train".to_string(), "quickstart".into(), format!("data.paths={signed}")], "data.paths"),
+        (
+            vec!["recipes".into(), "show".into(), "books".into(), format!("input.paths={signed}")],
+            "input.paths",
+        ),
+    ] {
+        let out = format!("{}={}", if words[0] == "train" { "run.out" } else { "out" }, out.path().display());
+        let said = refused([words, vec![out]].concat(), &[key, "https://host/a.jsonl?***"]);
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    assert!(fs::read_dir(out.path()).unwrap().next().is_none(), "something was written");
+}
+
+#[test]
+fn a_result_that_changed_is_named_on_the_console() {
+    let (folder, out) = (folder(), tempfile::tempdir().unwrap());
+    good(args(folder.path(), out.path()));
+    let wanted = bytes_of(out.path());
+    let part = out.path().join("01-exact/part-00000.parquet");
+    let mut bytes = fs::read(&part).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&part, bytes).unwrap();
+    let output = crate::fathom(args(folder.path(), out.path()));
+    let said = crate::text(&output.stderr);
+    assert!(output.status.success() && said.contains("01-exact/part-00000.parquet has changed"), "{said}");
+    assert!(wanted == bytes_of(out.path()));
 }
 
 /// One process for each rank in a folder; tasks of a Slurm array whose numbers have gaps are ranks without gaps.

@@ -121,7 +121,7 @@ impl<'a> Blend<'a> {
     /// documents, or only documents of size zero.
     pub fn new(options: BlendOptions, sources: &[BlendSource<'a>]) -> Result<Self, Error> {
         let refuse = |found: String, advice: &str| {
-            Err(Error::Setting { key: "blend.weight", found, advice: advice.to_owned() })
+            Err(Error::Setting { key: "weights", found, advice: advice.to_owned() })
         };
         for BlendSource { name, weight, sizes } in sources {
             if !weight.is_finite() || *weight < 0.0 {

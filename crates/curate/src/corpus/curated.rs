@@ -16,7 +16,9 @@ use crate::counters::{Counters, Reason};
 use crate::document::{Document, file_of, group_of};
 use crate::error::Error;
 use crate::gather::{self, GatherOptions, Gathered};
-use crate::pipeline::{Batch, Part, PartReader, Pipeline, Recipe, Stats, Tally, chosen_units, parts_of};
+use crate::pipeline::{
+    Batch, Part, PartReader, Pipeline, Recipe, Stats, Tally, chosen_units, parts_of, refuse, refuse_secrets,
+};
 use crate::read::{InputFile, RemoteOptions};
 
 /// Stages whose work the corpus does itself.
@@ -38,6 +40,7 @@ impl Curation {
     /// # Errors
     /// A stage that a corpus has no use for.
     pub fn of(mut loaded: Loaded<Recipe>) -> Result<Curation, Error> {
+        refuse_secrets(&loaded)?;
         shorten(&mut loaded)?;
         let mut recipe = loaded.value;
         let Recipe { out, threads, memory, spill, .. } = Recipe::default();
@@ -67,7 +70,7 @@ fn shorten(loaded: &mut Loaded<Recipe>) -> Result<(), Error> {
     let stages = &loaded.value.stage;
     if let Some(at) = stages.iter().position(|stage| stage.kind == "blend") {
         let message = "a run blends its sources itself, by data.blend; leave this stage out";
-        return Err(loaded.refuse(&format!("stage.{at}.use"), message).into());
+        return Err(refuse(loaded, at, "use", message).into());
     }
     let end = stages.iter().position(|stage| own(&stage.kind)).unwrap_or(stages.len());
     if let Some(behind) = stages[end..].iter().position(|stage| !own(&stage.kind)) {
@@ -75,7 +78,7 @@ fn shorten(loaded: &mut Loaded<Recipe>) -> Result<(), Error> {
             "it stands behind `{}`, which a run does itself, as all that follows; put it in front",
             stages[end].kind
         );
-        return Err(loaded.refuse(&format!("stage.{}.use", end + behind), message).into());
+        return Err(refuse(loaded, end + behind, "use", message).into());
     }
     loaded.value.stage.truncate(end);
     Ok(())

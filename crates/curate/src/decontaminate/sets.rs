@@ -16,8 +16,9 @@ use serde_json::Value;
 use super::Decontaminator;
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Kind, below};
+use crate::files::{Kind, Links, below};
 use crate::pipeline::split_name;
+use crate::read::lenient::leniently;
 use crate::read::packed::{Codec, Expansion, Packed};
 use crate::read::{ReadOptions, open};
 
@@ -106,7 +107,13 @@ impl Decontaminator {
         self.task(&set.name);
         let metadata = std::fs::metadata(&set.path).map_err(|e| Error::read(&set.path, e))?;
         let files: Vec<PathBuf> = if metadata.is_dir() {
-            let found = below(&set.path, true, |_| false, &mut Counters::default())?;
+            let mut counters = Counters::default();
+            let found = below(&set.path, Links::Within, |_| false, &mut counters)?;
+            // A part of the set that nobody looks for would be learnt.
+            if let Some(lost) = counters.damage.pop() {
+                let (path, detail) = (set.path.clone(), lost.to_string());
+                return Err(Error::BadFile { path, kind: "evaluation set", detail });
+            }
             found.into_iter().map(|file| file.path).collect()
         } else {
             vec![set.path.clone()]
@@ -146,7 +153,8 @@ impl Decontaminator {
             let mut bytes = Vec::new();
             let file = File::open(path).map_err(|e| Error::read(path, e))?;
             file.take(MOST_JSON_BYTES).read_to_end(&mut bytes).map_err(|e| Error::read(path, e))?;
-            let value = serde_json::from_slice(&bytes).map_err(|e| no_json(path, e.to_string()))?;
+            let value = leniently(&bytes, |bytes| serde_json::from_slice(bytes))
+                .map_err(|e| no_json(path, e.to_string()))?;
             self.add_value(set, &value, texts);
             return Ok(());
         }
@@ -195,8 +203,8 @@ impl Decontaminator {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let value =
-                serde_json::from_slice(&line).map_err(|e| no_json(path, format!("line {number}: {e}")))?;
+            let value = leniently(&line, |line| serde_json::from_slice(line))
+                .map_err(|e| no_json(path, format!("line {number}: {e}")))?;
             self.add_value(set, &value, texts);
         }
         Ok(())

@@ -199,7 +199,7 @@ impl Job<'_> {
             let reader = PartReader::open(&self.parts[part].path)?;
             let path = name(part);
             let temporary = temporary_of(&path);
-            let file = File::create(&temporary).map_err(|e| Error::write("create", &temporary, e))?;
+            let file = durable::create(&temporary)?;
             Ok(Export { reader, file, path, temporary, env: self.env })
         };
         crew::run(self.env.limits(), self.parts.len(), &open, &|batch: Batch| bytes(&batch))
@@ -228,6 +228,7 @@ impl Job<'_> {
         let closed = writer.close()?;
         self.env.point("written")?;
         let facts = closed.publish()?;
+        self.env.verified.note(&path, &facts.file());
         self.env.point("renamed")?;
         let key = format!("{} part {index}", self.key);
         let done = Manifest { key, input: "table".to_owned(), facts, stages: Vec::new() };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fathom_base::lock::{self, Claim};
 
 use super::env::Rank;
+use crate::durable;
 use crate::error::Error;
 
 /// Keeps other processes of the same rank, and those of other worlds, out of `out` for as long as the file is open; `None`
@@ -25,6 +26,8 @@ pub(super) fn claim(
         Err(Error::InUse { folder: out.to_owned(), holder, rank, world_size })
     };
     let path = path_of(out, rank);
+    // The lock's file is written, and must not be another one.
+    durable::append(&path).map(drop)?;
     let held = match lock::claim(&path, patience).map_err(|e| Error::write("open", &path, e))? {
         Claim::Held(file) => file,
         Claim::Taken(holder) => return in_use(holder, rank),

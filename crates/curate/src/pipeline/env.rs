@@ -1,10 +1,11 @@
 //! What every part of a run shares: threads, memory, the way to stop it, and who wants to know how far it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::crew::Limits;
 use super::models::{Models, Tools};
+use super::verify::{FileFacts, Verified};
 use crate::error::Error;
 use crate::read::OnRead;
 use crate::tables::TableEngine;
@@ -91,6 +92,7 @@ pub(crate) struct Env {
     pub seed: u64,
     pub options: RunOptions,
     pub pool: Arc<std::sync::OnceLock<rayon::ThreadPool>>,
+    pub verified: Arc<Verified>,
 }
 
 impl Env {
@@ -110,6 +112,21 @@ impl Env {
             Some(stop) if stop(name) => Err(Error::Interrupted { at: name.to_owned() }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a file of the results still is what was written; if not, that is said.
+    pub fn is_whole(&self, path: &Path, facts: &FileFacts) -> bool {
+        let what = match self.verified.facts(path) {
+            Ok(now) if now == *facts => return true,
+            Ok(now) if now.bytes != facts.bytes => format!("it has {} bytes, not {}", now.bytes, facts.bytes),
+            Ok(_) => "its hash is another".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.say(&format!(
+            "{} has changed since it was written ({what}); it will be made again",
+            path.display()
+        ));
+        false
     }
 
     /// What this run offers to its stages.

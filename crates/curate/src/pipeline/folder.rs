@@ -6,6 +6,8 @@ use super::env::Env;
 use super::manifest;
 use super::plan::Pipeline;
 use super::units::split_name;
+use fathom_base::secrets::redacted;
+
 use crate::durable;
 use crate::error::Error;
 
@@ -18,8 +20,9 @@ impl Pipeline {
     pub(super) fn take_over(&self, env: &Env) -> Result<(), Error> {
         let recipe = self.out().join("recipe.toml");
         if let Some(before) = paths_of(&recipe) {
-            let now = locations(&self.recipe.input.paths);
-            let old = locations(&before);
+            // A recipe of an older version may hold secrets, which are no part of what was read.
+            let before: Vec<String> = before.iter().map(|path| redacted(path).into_owned()).collect();
+            let (now, old) = (locations(&self.recipe.input.paths), locations(&before));
             if !old.is_empty() && !now.is_empty() && !old.iter().any(|path| now.contains(path)) {
                 let (folder, held) = (self.out().to_owned(), before.join(", "));
                 return Err(Error::OtherCuration { folder, held });

@@ -1,5 +1,5 @@
 //! Manifests: what a part was made from and what it holds. A part counts as done when its manifest has the key that is
-//! expected now and the file has the size that the manifest says; a stage over the whole table, when all its files have.
+//! expected now and the file is what the manifest says; a stage over the whole table, when all its files are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,14 @@ use twox_hash::XxHash3_128;
 
 use super::part::PartFacts;
 use super::tally::Tally;
+use super::verify::{FileFacts, Verified};
 use crate::counters::Counters;
 use crate::durable::{load, remove};
 use crate::error::Error;
-use crate::files::{Kind, below_of};
+use crate::files::{Kind, Links, below_of};
 
 /// Raised when the same recipe gives other bytes.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The account of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,8 +39,8 @@ pub struct TableManifest {
     pub key: String,
     /// Parts that came out; 0 for a sink.
     pub parts: usize,
-    /// All files that it left, by path below its folder, with their bytes.
-    pub files: BTreeMap<String, u64>,
+    /// All files that it left, by path below its folder.
+    pub files: BTreeMap<String, FileFacts>,
     /// What the stage did.
     pub stage: Tally,
 }
@@ -96,29 +97,45 @@ pub(crate) fn table_path(folder: &Path) -> PathBuf {
     folder.join("table.json")
 }
 
+/// Whether a file is what its account says: [`Env::is_whole`](super::env::Env::is_whole), or less where another process has to
+/// know.
+pub(crate) type IsWhole<'a> = dyn Fn(&Path, &FileFacts) -> bool + Sync + 'a;
+
+/// The least that is asked of a file: its size.
+pub(crate) fn has_size(path: &Path, facts: &FileFacts) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == facts.bytes)
+}
+
 /// The manifest of a finished part that was made with this key.
-pub(crate) fn finished(part: &Path, key: &str) -> Option<Manifest> {
+pub(crate) fn finished(part: &Path, key: &str, is_whole: &IsWhole<'_>) -> Option<Manifest> {
     let manifest: Manifest = load(&manifest_path(part))?;
-    let whole = std::fs::metadata(part).is_ok_and(|m| m.len() == manifest.facts.file_bytes);
-    (whole && manifest.key == key).then_some(manifest)
+    (manifest.key == key && is_whole(part, &manifest.facts.file())).then_some(manifest)
 }
 
-/// The manifest of a finished stage over the whole table that was made with this key and whose files are all there.
-pub(crate) fn finished_table(folder: &Path, key: &str) -> Option<TableManifest> {
+/// The manifest of a finished stage over the whole table that was made with this key and whose files are all whole.
+pub(crate) fn finished_table(folder: &Path, key: &str, is_whole: &IsWhole<'_>) -> Option<TableManifest> {
     let manifest: TableManifest = load(&table_path(folder))?;
-    let whole = |(name, bytes): (&String, &u64)| {
-        std::fs::metadata(folder.join(name)).is_ok_and(|m| m.len() == *bytes)
-    };
-    (manifest.key == key && manifest.files.iter().all(whole)).then_some(manifest)
+    if manifest.key != key {
+        return None;
+    }
+    // All are looked at, so that each that is not is told.
+    let broken = manifest.files.iter().filter(|(name, facts)| !is_whole(&folder.join(name), facts)).count();
+    (broken == 0).then_some(manifest)
 }
 
-/// The files below a folder with their bytes. Hidden ones are nobody's result.
-pub(crate) fn files_of(folder: &Path) -> Result<BTreeMap<String, u64>, Error> {
+/// The files below a folder. Hidden ones are nobody's result.
+pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<String, FileFacts>, Error> {
     let mut counters = Counters::default();
-    let found = below_of(folder, false, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
+    let found = below_of(folder, Links::Never, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
     match counters.damage.pop() {
         Some(lost) => Err(Error::read(folder, std::io::Error::other(lost.detail))),
-        None => Ok(found.into_iter().map(|file| (file.relative, file.bytes)).collect()),
+        None => found
+            .into_iter()
+            .map(|file| match verified.facts(&file.path) {
+                Ok(facts) => Ok((file.relative, facts)),
+                Err(error) => Err(Error::read(&file.path, error)),
+            })
+            .collect(),
     }
 }
 

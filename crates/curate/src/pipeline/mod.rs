@@ -20,6 +20,8 @@
 //! - Memory holds a bounded number of batches, whatever the size of a file.
 //! - A record that is lost is counted with a reason, never fatal and never silent. A file that cannot be read for a reason that
 //!   may pass is not lost: its part is not made, the others are, and the next run tries again.
+//!
+//! What an earlier run left is used only where its bytes still have the hash that its manifest says.
 
 mod barrier;
 mod batch;
@@ -48,6 +50,7 @@ mod stage;
 mod stats;
 mod tally;
 mod units;
+mod verify;
 
 pub use barrier::{Batches, Change, Documents, Job, Parts, Text};
 pub use batch::{Batch, COLUMNS};
@@ -59,14 +62,15 @@ pub use option_docs::{ChoiceDoc, OptionDoc};
 pub use options::Mistake;
 pub use part::PartFacts;
 pub use plan::{Pipeline, StageName, stage_kinds};
-pub use recipe::{Input, Recipe, StageSpec};
-pub use report::report_page;
+pub use recipe::{Input, Recipe, StageSpec, refuse_secrets};
+pub use report::{report_page, save_page};
 pub use rows::RowSet;
 pub use run::Outcome;
 pub use shares::ShareOf;
 pub use stage::{Barrier, Stage, Work};
 pub use stats::{StageStats, Stats, TableStats};
 pub use tally::{Cluster, Sample, Score, Tally};
+pub use verify::FileFacts;
 
 pub use crate::read::OnRead;
 
@@ -74,4 +78,5 @@ pub(crate) use manifest::{KeyHasher, parts_of};
 pub(crate) use option_docs::option_docs;
 pub(crate) use options::read as read_options;
 pub(crate) use part::PartReader;
+pub(crate) use plan::refuse;
 pub(crate) use units::{chosen as chosen_units, split_name};

@@ -345,6 +345,7 @@ mod tests {
             seed: 0,
             options: RunOptions::default(),
             pool: Default::default(),
+            verified: Default::default(),
         }
     }
 

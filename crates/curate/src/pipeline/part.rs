@@ -22,7 +22,8 @@ use twox_hash::XxHash3_128;
 
 use super::batch::Batch;
 use super::histogram::Histogram;
-use crate::durable::{remove, rename, temporary_of};
+use super::verify::FileFacts;
+use crate::durable::{create, remove, rename, temporary_of};
 use crate::error::Error;
 
 /// What a finished part holds.
@@ -36,6 +37,13 @@ pub struct PartFacts {
     pub file_bytes: u64,
     /// XXH3-128 of the file, in hexadecimal.
     pub hash: String,
+}
+
+impl PartFacts {
+    /// Those of the file.
+    pub(crate) fn file(&self) -> FileFacts {
+        FileFacts { bytes: self.file_bytes, hash: self.hash.clone() }
+    }
 }
 
 /// Writes batches of one schema.
@@ -53,7 +61,7 @@ impl PartWriter {
     /// Starts the part at `path`, under a temporary name beside it.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<PartWriter, Error> {
         let temporary = temporary_of(path);
-        let file = File::create(&temporary).map_err(|e| Error::write("create", &temporary, e))?;
+        let file = create(&temporary)?;
         let writer = ArrowWriter::try_new(Hashing::new(file), schema, Some(properties()?))
             .map_err(|e| written(&temporary, e))?;
         let (facts, lengths) = (PartFacts::default(), Histogram::default());

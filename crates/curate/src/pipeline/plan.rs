@@ -1,6 +1,7 @@
 //! From a recipe to segments: row-wise stages that follow each other are fused, a stage over the whole table stands alone.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fathom_base::human;
 use fathom_base::recipe::{Recipe as Loaded, suggest_name};
@@ -10,9 +11,10 @@ use super::batch::Batch;
 use super::env::{COPIES, Env};
 use super::manifest::KeyHasher;
 use super::models::ModelKind;
-use super::recipe::{Input, Recipe, StageSpec};
+use super::recipe::{Input, Recipe, StageSpec, refuse_secrets};
 use super::runner::Rows;
 use super::stage::{Barrier, Work};
+use super::verify::Verified;
 use super::{RunOptions, units};
 use crate::counters::Counters;
 use crate::error::Error;
@@ -68,6 +70,8 @@ pub struct Pipeline {
     pub(crate) asked: Vec<String>,
     pub(crate) memory_bytes: u64,
     resolved: String,
+    /// What its runs know of the files in the folder of results.
+    verified: Arc<Verified>,
 }
 
 /// A stage with the options that it will run with.
@@ -102,6 +106,7 @@ impl Pipeline {
         remote: RemoteOptions,
         list: impl FnOnce(&Input, &RawOptions) -> Result<(Vec<units::Unit>, Counters), Error>,
     ) -> Result<Pipeline, Error> {
+        refuse_secrets(loaded)?;
         let recipe = loaded.value.clone();
         let memory_bytes =
             human::parse_bytes(&recipe.memory).map_err(|message| loaded.refuse("memory", message))?;
@@ -120,11 +125,12 @@ impl Pipeline {
             planned.push(plan_stage(loaded, index, spec)?);
         }
         let resolved = resolved(loaded, &planned);
-        let reading = units::raw_options(&recipe.input, memory_bytes, remote);
+        let reading = units::raw_options(&recipe.input, remote);
         let (units, unread) = list(&recipe.input, &reading)?;
         let segments = segments(&recipe.out, planned);
+        let verified = Arc::default();
         let asked = if loaded.is_set("input.columns") { recipe.input.columns.clone() } else { Vec::new() };
-        Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved })
+        Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved, verified })
     }
 
     /// The recipe with every option of every stage, as TOML; what was set has its source beside it.
@@ -154,6 +160,7 @@ impl Pipeline {
             seed: self.recipe.seed,
             options: options.clone(),
             pool: Default::default(),
+            verified: self.verified.clone(),
         }
     }
 }
@@ -190,6 +197,42 @@ fn check_name(loaded: &Loaded<Recipe>, index: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// The error about a key of a stage. The path is the one that was typed, or has the name of the stage, which settings take.
+pub(crate) fn refuse(
+    loaded: &Loaded<Recipe>,
+    index: usize,
+    key: &str,
+    message: impl Into<String>,
+) -> fathom_base::Error {
+    let path = format!("stage.{index}.{key}");
+    match loaded.refuse(&path, message) {
+        fathom_base::Error::Refused { place, message, .. } if loaded.typed(&path).is_none() => {
+            let key = option_path(loaded.value.stage[index].shown(), key);
+            fathom_base::Error::Refused { place, key, message }
+        }
+        typed => typed,
+    }
+}
+
+/// The error of an option that a stage could only refuse when it saw a table or a model, with the option's path.
+pub(super) fn placed(stage: &str, error: Error) -> Error {
+    match error {
+        Error::Setting { key, found, advice } => {
+            placed(stage, Error::Option { stage: "stage", key: key.to_owned(), found, advice })
+        }
+        Error::Option { key, found, advice, .. } => {
+            let (place, key) = ("recipe".to_owned(), option_path(stage, &key));
+            fathom_base::Error::Refused { place, key, message: format!("is {found}; {advice}") }.into()
+        }
+        error => error,
+    }
+}
+
+/// The path of an option in settings.
+fn option_path(stage: &str, key: &str) -> String {
+    format!("stage.{stage}.{key}")
+}
+
 fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result<Planned, Error> {
     let Some(kind) = kinds().iter().find(|kind| kind.name == spec.kind) else {
         let names: Vec<&str> = kinds().iter().map(|kind| kind.name).collect();
@@ -207,11 +250,11 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
     }
     let (work, options) = (kind.build)(&written)?.map_err(|mistake| {
         let key = if mistake.key.is_empty() { "use" } else { &mistake.key };
-        loaded.refuse(&format!("stage.{index}.{key}"), mistake.message)
+        refuse(loaded, index, key, mistake.message)
     })?;
     if index > 0 && matches!(work, Work::Extract(_)) {
         let message = "records become text at the beginning; make this the first stage";
-        return Err(loaded.refuse(&format!("stage.{index}.use"), message).into());
+        return Err(refuse(loaded, index, "use", message).into());
     }
     let mut key = KeyHasher::new().with(kind.name).with(&options.to_string());
     for file in work.files() {

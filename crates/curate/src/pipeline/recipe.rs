@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use fathom_base::recipe::{Field, Key, Shape, Table};
+use fathom_base::recipe::{Field, Key, Recipe as Loaded, Shape, Table};
+use fathom_base::secrets::{in_address, redacted};
 use serde::{Deserialize, Serialize};
 
 use crate::files::Format;
-use crate::read::{Charset, Snapshot};
+use crate::read::{Charset, NO_SECRETS, Snapshot};
 
 fathom_base::recipe! {
     /// A curation.
@@ -32,7 +33,8 @@ fathom_base::recipe! {
     /// The source of the text.
     pub struct Input {
         /// Files, folders and addresses, each `path` or `name=path`. The name is the source of its documents and, with the path
-        /// below the folder, their id, on which random choices depend. Without a name, both have the path as given.
+        /// below the folder, their id, on which random choices depend. Without a name, both have the path as given. All of it is
+        /// saved, so addresses with a password or a query are refused.
         pub paths: Vec<String>,
         /// A crawl of Common Crawl, instead of or in addition to paths.
         pub snapshot: Snapshot,
@@ -48,6 +50,12 @@ fathom_base::recipe! {
         pub columns: Vec<String> = vec!["url".into()],
         /// Longer records are dropped and counted; longer text files are split at line ends.
         pub max_document_bytes: u64 = 32 << 20,
+        /// Reads what symbolic links lead to that point out of an input folder; without it they are counted. Links within the folder
+        /// and those named in `input.paths` are always followed.
+        pub follow_links: bool,
+        /// Largest window of `.zst` files, rounded down to a power of two; files that need a larger one are counted as too large.
+        /// `zstd --long=31` needs 2 GiB, for each file that is open, on top of `memory`.
+        pub max_window_bytes: u64 = 512 << 20,
         /// Small files are grouped into units of this many bytes; each unit becomes one part.
         pub unit_bytes: u64 = 64 << 20,
         /// Reads only the first files, up to this many bytes on disk; none for all.
@@ -55,6 +63,36 @@ fathom_base::recipe! {
         /// Reads only this many units, the first ones; none for all.
         pub max_units: Option<u64>,
     }
+}
+
+impl Input {
+    /// What is read, for messages.
+    pub(super) fn looked_at(&self) -> String {
+        let snapshot = Some(&self.snapshot.name).filter(|name| !name.is_empty());
+        let all: Vec<&str> = self.paths.iter().chain(snapshot).map(String::as_str).collect();
+        match all.as_slice() {
+            [] => "no path at all (set input.paths or input.snapshot.name)".to_owned(),
+            all => all.join(", "),
+        }
+    }
+}
+
+/// Refuses inputs whose addresses carry secrets: what is read is written into the recipe, the ids and the accounts beside the
+/// results.
+///
+/// # Errors
+/// The address without its secret, with the place of its key.
+pub fn refuse_secrets(loaded: &Loaded<Recipe>) -> Result<(), fathom_base::Error> {
+    let input = &loaded.value.input;
+    let keys = input.paths.iter().map(|path| ("input.paths", path));
+    for (key, location) in keys.chain([("input.snapshot.base", &input.snapshot.base)]) {
+        if let Some(what) = in_address(location) {
+            let message =
+                format!("`{}` has {what} in it, which would be saved; {NO_SECRETS}", redacted(location));
+            return Err(loaded.refuse(key, message));
+        }
+    }
+    Ok(())
 }
 
 /// One stage: which, and its options.

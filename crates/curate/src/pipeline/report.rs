@@ -1,6 +1,7 @@
 //! The page of a curation, drawn from its account alone.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use fathom_base::human;
 use fathom_report::html::{Heading, document, row, table};
@@ -10,6 +11,8 @@ use fathom_report::svg::escape;
 use super::histogram::Histogram;
 use super::stats::{StageStats, Stats};
 use super::tally::{Sample, Score};
+use crate::durable;
+use crate::error::Error;
 
 /// Distributions drawn for one stage; the tables hold all of them.
 const CHARTS: usize = 12;
@@ -47,6 +50,16 @@ pub fn report_page(stats: &Stats) -> String {
         ("tables", "Tables", tables(stats)),
     ];
     document(&heading, &sections)
+}
+
+/// Writes the page into the folder of a curation; gives its path.
+///
+/// # Errors
+/// It cannot be written.
+pub fn save_page(out: &Path, stats: &Stats) -> Result<PathBuf, Error> {
+    let path = out.join("report.html");
+    durable::write_whole(&path, report_page(stats).as_bytes())?;
+    Ok(path)
 }
 
 /// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on beside it, so a stage can

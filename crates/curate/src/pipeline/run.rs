@@ -1,6 +1,6 @@
 //! Running a plan: segment after segment, each only where something is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,13 @@ use super::barrier::{self, Job};
 use super::claim;
 use super::env::{Env, Progress, Rank, RunOptions};
 use super::manifest::{self, KeyHasher, Manifest, Part, TableManifest, part_path};
-use super::plan::{Pipeline, Segment, SegmentWork};
+use super::plan::{Pipeline, Segment, SegmentWork, placed};
 use super::runner::{self, Fresh, Rows, Source};
 use super::shares;
 use super::stage::Barrier;
 use super::stats::{StageStats, Stats, TableStats, seconds};
 use super::tally::Tally;
+use super::verify::FileFacts;
 use crate::durable;
 use crate::error::Error;
 use fathom_base::lock::PATIENCE;
@@ -75,6 +76,10 @@ impl Pipeline {
         let mut accounts = Vec::new();
         for segment in &self.segments {
             match self.run_segment(segment, &mut parts, &env)? {
+                Ok(Account::Rows(read)) if accounts.is_empty() => {
+                    self.refuse_nothing(&read)?;
+                    accounts.push(Account::Rows(read));
+                }
                 Ok(account) => accounts.push(account),
                 Err(missing) => return Ok(Outcome::Waiting { stage: Some(segment.name.clone()), missing }),
             }
@@ -134,9 +139,9 @@ impl Pipeline {
             Ok(_) => return Ok(Err(owed)),
             Err(missing) => return Ok(Err(missing)),
         };
-        let Some(table) = run_table(segment, stage.as_ref(), key, &whole, env)? else {
-            let path = manifest::table_path(&segment.folder);
-            return Ok(Err(vec![format!("{} (rank 0)", path.display())]));
+        let table = match run_table(segment, stage.as_ref(), key, &whole, env)? {
+            Ok(table) => table,
+            Err(missing) => return Ok(Err(missing)),
         };
         if !sink {
             let written = manifest::parts_of(&segment.folder, table.parts)?;
@@ -174,12 +179,35 @@ impl Pipeline {
             .collect();
         for (index, key, _) in work {
             let path = part_path(&rows.folder, index);
-            if let Some(manifest) = manifest::finished(&path, &key) {
+            // What others have made is looked at by whoever reads it.
+            let is_whole = |path: &Path, facts: &FileFacts| match env.options.rank.owns(index) {
+                true => env.is_whole(path, facts),
+                false => manifest::has_size(path, facts),
+            };
+            if let Some(manifest) = manifest::finished(&path, &key, &is_whole) {
                 let part = Part { path, facts: manifest.facts.clone() };
                 found[index] = Ok((part, manifest));
             }
         }
         Ok(found)
+    }
+
+    /// Refuses an input of which every record is lost: a field of another name was meant, or another file.
+    fn refuse_nothing(&self, read: &Found) -> Result<(), Error> {
+        let mut sum = Tally::default();
+        for found in read {
+            let Ok((_, manifest)) = found else { return Ok(()) };
+            manifest.stages.first().into_iter().for_each(|tally| sum.add(tally));
+        }
+        match sum.damage.first() {
+            Some(first) if sum.documents_out == 0 => {
+                let lost: Vec<String> =
+                    sum.dropped.iter().map(|(reason, lost)| format!("{} {reason}", lost.documents)).collect();
+                let looked_at = self.recipe.input.looked_at();
+                Err(Error::EmptyCorpus { looked_at, outcome: format!("{}: {first}", lost.join(", ")) })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn stats(&self, accounts: &[Account], env: &Env, wall: Duration) -> Result<Stats, Error> {
@@ -274,34 +302,53 @@ fn share_out(
     let there: Vec<(usize, &Part)> =
         parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.as_ref().ok()?))).collect();
     let whole = table_key(key, there.iter().map(|(_, part)| *part), env);
-    if there.len() == parts.len() && manifest::finished_table(&segment.folder, &whole).is_some() {
+    if there.len() == parts.len() && finished(segment, &whole, env).is_some() {
         if rank == 0 {
             shares::remove(&segment.folder)?;
         }
         return Ok(Vec::new());
     }
     shares::make(&segment.folder, key, &there, &*share, env)?;
-    let missing = there.iter().filter(|(number, part)| !shares::made(&segment.folder, key, *number, part));
+    let made = |number, part: &Part| shares::made(&segment.folder, key, (number, part), env);
+    let missing = there.iter().filter(|(number, part)| !made(*number, part));
     let owed = |(number, _): &(usize, &Part)| {
         format!("{} (rank {})", shares::path(&segment.folder, *number).display(), number % world_size)
     };
     Ok(missing.map(owed).collect())
 }
 
-/// Runs a stage over the whole table if it is not done; `None` where that is another rank's work.
+/// What a stage over the whole table left, if it is done. Rank 0, which can make it again, looks at every byte.
+fn finished(segment: &Segment, key: &str, env: &Env) -> Option<TableManifest> {
+    let is_whole = |path: &Path, facts: &FileFacts| match env.options.rank.rank {
+        0 => env.is_whole(path, facts),
+        _ => manifest::has_size(path, facts),
+    };
+    manifest::finished_table(&segment.folder, key, &is_whole)
+}
+
+/// Runs a stage over the whole table if it is not done; the inner error is what other ranks owe first.
 fn run_table(
     segment: &Segment,
     stage: &dyn Barrier,
     key: &str,
     parts: &[Part],
     env: &Env,
-) -> Result<Option<TableManifest>, Error> {
+) -> Result<Result<TableManifest, Vec<String>>, Error> {
     let key = table_key(key, parts.iter(), env);
-    if let Some(done) = manifest::finished_table(&segment.folder, &key) {
-        return Ok(Some(done));
+    if let Some(done) = finished(segment, &key, env) {
+        return Ok(Ok(done));
     }
     if env.options.rank.rank != 0 {
-        return Ok(None);
+        let path = manifest::table_path(&segment.folder);
+        return Ok(Err(vec![format!("{} (rank 0)", path.display())]));
+    }
+    let changed = parts.iter().enumerate().filter(|(_, part)| !env.is_whole(&part.path, &part.facts.file()));
+    let owed = |(number, part): (usize, &Part)| {
+        format!("{} (rank {})", part.path.display(), number % env.options.rank.world_size.max(1))
+    };
+    let changed: Vec<String> = changed.map(owed).collect();
+    if !changed.is_empty() {
+        return Ok(Err(changed));
     }
     let begun = Instant::now();
     barrier::clear(&segment.folder)?;
@@ -322,7 +369,7 @@ fn run_table(
     env.progress(&progress);
     let mut job = Job::new(parts, &segment.folder, &key, env);
     job.shared = env.options.rank.world_size > 1 && stage.share().is_some();
-    stage.run(&job, &mut tally)?;
+    stage.run(&job, &mut tally).map_err(|error| placed(&segment.name, error))?;
     tally.lengths = job.lengths.into_inner().unwrap_or_else(PoisonError::into_inner);
     let written = barrier::written_parts(&segment.folder)?;
     if written.is_empty() {
@@ -334,7 +381,7 @@ fn run_table(
         tally.documents_out = written.iter().map(|part| part.facts.documents).sum();
         tally.bytes_out = written.iter().map(|part| part.facts.text_bytes).sum();
     }
-    let files = manifest::files_of(&segment.folder)?;
+    let files = manifest::files_of(&segment.folder, &env.verified)?;
     let done = TableManifest { key, parts: written.len(), files, stage: tally };
     runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
     durable::save(&manifest::table_path(&segment.folder), &done)?;
@@ -342,7 +389,7 @@ fn run_table(
     env.point("table")?;
     progress.parts_done = 1;
     env.progress(&progress);
-    Ok(Some(done))
+    Ok(Ok(done))
 }
 
 /// Removes the parts of an earlier run with more inputs, so that nobody reads them as part of this table.

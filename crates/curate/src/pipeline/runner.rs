@@ -1,12 +1,12 @@
 //! Row-wise segments: every input gives one part, whatever became of its neighbours.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
@@ -14,10 +14,12 @@ use super::crew::{self, Lane};
 use super::env::{Env, Progress};
 use super::manifest::{self, KeyHasher, Manifest, Part, part_path};
 use super::part::{PartReader, PartWriter};
+use super::plan::placed;
 use super::recipe::Input;
 use super::stage::Stage;
 use super::tally::Tally;
 use super::units::{RawBatch, Unit, UnitReader};
+use super::verify::FileFacts;
 use crate::counters::Dropped;
 use crate::durable;
 use crate::error::Error;
@@ -70,6 +72,7 @@ impl Source<'_> {
                     snapshot: Snapshot::default(),
                     unit_bytes: 0,
                     max_units: None,
+                    follow_links: false,
                     ..(*input).clone()
                 };
                 unit.key(key.with("unit").with(&format!("{how:?}")))?
@@ -82,6 +85,10 @@ impl Source<'_> {
         Ok(match self {
             Source::Unit(unit, _, reading) => {
                 Reader::Unit(Box::new(unit.open(reading, env.options.on_read.clone())))
+            }
+            // One that another rank has made is looked at here first.
+            Source::Part(part) if !env.is_whole(&part.path, &part.facts.file()) => {
+                return Err(Error::Changed { path: part.path.clone() });
             }
             Source::Part(part) => Reader::Part(Box::new(PartReader::open(&part.path)?)),
         })
@@ -130,9 +137,11 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
     std::fs::create_dir_all(&rows.folder).map_err(|e| Error::write("create", &rows.folder, e))?;
     let mine: Vec<_> = work.iter().filter(|(index, ..)| env.options.rank.owns(*index)).collect();
     let undone = |(index, key, _): &&&(usize, String, &Source<'_>)| {
-        manifest::finished(&part_path(&rows.folder, *index), key).is_none()
+        let is_whole = |path: &Path, facts: &FileFacts| env.is_whole(path, facts);
+        manifest::finished(&part_path(&rows.folder, *index), key, &is_whole).is_none()
     };
-    let missing: Vec<_> = mine.iter().filter(undone).collect();
+    // Each is read, so several at once.
+    let missing: Vec<_> = env.pool()?.install(|| mine.par_iter().filter(undone).collect());
     let told = Mutex::new(Progress {
         segment: rows.stages.last().map_or("read".to_owned(), |(name, _)| name.clone()),
         parts_done: mine.len() - missing.len(),
@@ -159,7 +168,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
     let ran = rows
         .stages
         .iter()
-        .try_for_each(|(_, stage)| stage.begin(&tools))
+        .try_for_each(|(name, stage)| stage.begin(&tools).map_err(|error| placed(name, error)))
         .and_then(|()| crew::run(env.limits(), missing.len(), &open, &|fresh| process(rows, fresh, env)));
     rows.stages.iter().for_each(|(_, stage)| stage.end());
     ran?;
@@ -291,6 +300,7 @@ impl Lane for PartLane<'_> {
         let closed = writer.close()?;
         env.point("written")?;
         let facts = closed.publish()?;
+        env.verified.note(&path, &facts.file());
         env.point("renamed")?;
         let done = Manifest { key: key.to_owned(), input, facts, stages: tallies };
         durable::save(&manifest::manifest_path(&path), &done)?;
@@ -409,12 +419,9 @@ pub(crate) fn log_seconds(path: &Path, part: usize, seconds: Vec<f64>, env: &Env
     let line = SecondsLine { table, part, seconds };
     let mut text = serde_json::to_string(&line).map_err(|e| Error::write("write", &log, e.into()))?;
     text.push('\n');
-    let append = || {
-        if let Some(folder) = log.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        // One write, so that lines of several threads do not mix.
-        OpenOptions::new().create(true).append(true).open(&log)?.write_all(text.as_bytes())
-    };
-    append().map_err(|e| Error::write("write", &log, e))
+    if let Some(folder) = log.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))?;
+    }
+    // One write, so that lines of several threads do not mix.
+    durable::append(&log)?.write_all(text.as_bytes()).map_err(|e| Error::write("write", &log, e))
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::barrier::Job;
 use super::batch::Batch;
 use super::env::Env;
-use super::manifest::{KeyHasher, Part};
+use super::manifest::{KeyHasher, Part, has_size};
+use super::verify::FileFacts;
 use crate::durable;
 use crate::error::Error;
 
@@ -22,7 +23,7 @@ pub type ShareOf<'a> = dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync + 'a;
 #[derive(Serialize, Deserialize)]
 struct Made {
     key: String,
-    bytes: u64,
+    file: FileFacts,
 }
 
 /// Makes the files of those of `parts` (number, part) that are this rank's and not made yet.
@@ -37,7 +38,8 @@ pub(super) fn make(
     env: &Env,
 ) -> Result<(), Error> {
     let mine = parts.iter().filter(|(number, _)| env.options.rank.owns(*number));
-    let missing: Vec<&(usize, &Part)> = mine.filter(|(n, part)| !made(folder, key, *n, part)).collect();
+    let missing: Vec<&(usize, &Part)> =
+        mine.filter(|(n, part)| !made(folder, key, (*n, part), env)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -51,17 +53,20 @@ pub(super) fn make(
     job.export(&|index| path(folder, missing[index].0), share)?;
     for (number, part) in &missing {
         let path = path(folder, *number);
-        let bytes = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?.len();
-        durable::save(&account(folder, *number), &Made { key: key_of(key, part), bytes })?;
+        let file = env.verified.facts(&path).map_err(|e| Error::read(&path, e))?;
+        durable::save(&account(folder, *number), &Made { key: key_of(key, part), file })?;
     }
     Ok(())
 }
 
-/// Whether the file of a part is there, made from this part by this stage.
-pub(super) fn made(folder: &Path, key: &str, number: usize, part: &Part) -> bool {
+/// Whether the file of a part (number, part) is there, made from this part by this stage. Who made it and who takes it look at
+/// every byte.
+pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &Part), env: &Env) -> bool {
     let Some(made) = durable::load::<Made>(&account(folder, number)) else { return false };
-    let whole = std::fs::metadata(path(folder, number)).is_ok_and(|m| m.len() == made.bytes);
-    whole && made.key == key_of(key, part)
+    let path = path(folder, number);
+    let looks = env.options.rank.owns(number) || env.options.rank.rank == 0;
+    let whole = || if looks { env.is_whole(&path, &made.file) } else { has_size(&path, &made.file) };
+    made.key == key_of(key, part) && whole()
 }
 
 /// Gives a file its name among the results; it stays until all are there, so that a run that is killed meanwhile need not ask

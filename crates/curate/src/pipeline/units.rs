@@ -74,16 +74,17 @@ impl Unit {
     }
 }
 
-/// How the files of an input are read by a run that may take so much memory.
-pub(crate) fn raw_options(input: &Input, memory_bytes: u64, remote: RemoteOptions) -> RawOptions {
+/// How the files of an input are read.
+pub(crate) fn raw_options(input: &Input, remote: RemoteOptions) -> RawOptions {
     RawOptions {
         field: input.field.clone(),
         columns: input.columns.clone(),
         format: input.format,
         charset: input.charset,
         max_document_bytes: usize::try_from(input.max_document_bytes).unwrap_or(usize::MAX),
-        // zstd's own limit, more where a quarter of the memory holds it, at most all there is.
-        window_log: (memory_bytes / 4).max(1).ilog2().clamp(27, 31),
+        follow_links: input.follow_links,
+        // From the smallest window to the largest that zstd has.
+        window_log: input.max_window_bytes.max(1).ilog2().clamp(10, 31),
         remote,
     }
 }
@@ -117,12 +118,9 @@ pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Co
         units.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     }
     if units.is_empty() {
-        let snapshot = Some(&input.snapshot.name).filter(|name| !name.is_empty());
-        let mut looked_at = input.paths.iter().chain(snapshot).cloned().collect::<Vec<_>>().join(", ");
-        if looked_at.is_empty() {
-            looked_at = "no path at all (set input.paths or input.snapshot.name)".to_string();
-        }
-        return Err(Error::EmptyCorpus { looked_at, outcome: counters.summary() });
+        let first = counters.damage.first().map_or(String::new(), |damage| format!(": {damage}"));
+        let looked_at = input.looked_at();
+        return Err(Error::EmptyCorpus { looked_at, outcome: counters.summary() + &first });
     }
     Ok((units, counters))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::packed::{Expansion, Packed};
+use super::packed::{self, Expansion, Packed};
 use super::tarball::{CUT_OFF, Member, Next, Problem, Tarball, is_tar};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
@@ -79,7 +79,7 @@ impl Records for Papers {
                 let input = self.archive.input_mut();
                 let offset = input.offset();
                 match input.resync() {
-                    Ok(_) => self.lost(Reason::BrokenArchive, offset, 0, error.to_string()),
+                    Ok(_) => self.lost(packed::cause(&error), offset, 0, error.to_string()),
                     Err(error) => Step::Failed(error),
                 }
             }

@@ -1,9 +1,17 @@
 //! The HTTP response inside a WARC record: head, and body without its transfer and content encodings.
 
 use std::borrow::Cow;
-use std::io::Read;
+use std::io::{self, Read};
+
+use flate2::{Decompress, FlushDecompress, Status};
 
 use crate::counters::Reason;
+
+/// Why a body is lost, and what is said of it.
+type Lost = (Reason, String);
+
+const GZIP: &[u8] = b"\x1f\x8b";
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// What the head of a response says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +41,8 @@ pub(super) fn parse(block: &[u8]) -> Option<(Head, &[u8])> {
         let value = String::from_utf8_lossy(&line[colon + 1..]).trim().to_string();
         match line[..colon].to_ascii_lowercase().as_slice() {
             b"content-type" => head.content_type = Some(value),
-            b"content-encoding" => head.content_encoding = value.to_ascii_lowercase(),
+            // Several lines mean the same as one list.
+            b"content-encoding" => head.content_encoding += &format!(",{}", value.to_ascii_lowercase()),
             b"transfer-encoding" => head.chunked = value.to_ascii_lowercase().contains("chunked"),
             _ => {}
         }
@@ -51,52 +60,141 @@ fn line_of(bytes: &[u8]) -> (&[u8], &[u8]) {
 impl Head {
     /// The body without chunks and compression, at most `limit` bytes of it.
     ///
-    /// Crawlers often store the decoded body and leave the header: what does not look encoded is taken as it is.
+    /// Crawlers often store the decoded body and leave the header: what is text already is taken as it is.
     ///
     /// # Errors
-    /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] where nothing can be unpacked, with what is wrong.
-    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, (Reason, String)> {
-        let whole = match self.chunked.then(|| unchunk(sent)).flatten() {
+    /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] where a body is neither text nor what its header says,
+    /// with what is wrong.
+    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, Lost> {
+        let mut body = match self.chunked.then(|| unchunk(sent)).flatten() {
             Some(joined) => Cow::Owned(joined),
             None => Cow::Borrowed(sent),
         };
-        let unpacked = match self.content_encoding.as_str() {
-            "gzip" | "x-gzip" if whole.starts_with(b"\x1f\x8b") => {
-                unpack(flate2::read::MultiGzDecoder::new(&*whole), limit)
+        // What was applied last is listed last.
+        for coding in self.content_encoding.rsplit(',') {
+            if let Some(plain) = decoded(coding.trim(), &body, limit)? {
+                body = Cow::Owned(plain);
             }
-            "deflate" if whole.first().is_some_and(|b| b & 0x0f == 8) => {
-                unpack(flate2::read::ZlibDecoder::new(&*whole), limit)
-            }
-            "zstd" if whole.starts_with(b"\x28\xb5\x2f\xfd") => {
-                zstd::Decoder::new(&*whole).map_err(|e| broken(&e)).and_then(|d| unpack(d, limit))
-            }
-            "br" if looks_binary(&whole) => {
-                unpack(brotli_decompressor::Decompressor::new(&*whole, 4 << 10), limit)
-            }
-            _ => return Ok(whole),
-        };
-        unpacked.map(Cow::Owned)
+        }
+        Ok(body)
     }
 }
 
-fn looks_binary(bytes: &[u8]) -> bool {
-    bytes.iter().take(512).any(|&b| b < 9 || (14..32).contains(&b))
+/// A body without one of its content codings; `None` where it does not have it.
+fn decoded(coding: &str, body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+    match coding {
+        "" | "identity" => Ok(None),
+        "gzip" | "x-gzip" if body.starts_with(GZIP) => gunzip(body, limit).map(Some),
+        "zstd" if body.starts_with(ZSTD) => {
+            let decoder = zstd::Decoder::new(body).map_err(|e| broken(&e))?;
+            unpack(decoder, Vec::new(), limit).map(Some)
+        }
+        "deflate" => inflate(body, limit),
+        "br" if looks_binary(body) => {
+            let decoder = brotli_decompressor::Decompressor::new(body, 4 << 10);
+            unpack(decoder, Vec::new(), limit).map(Some)
+        }
+        _ if looks_binary(body) => Err(broken(&format!("it is not `{coding}`"))),
+        _ => Ok(None),
+    }
 }
 
-fn broken(error: &std::io::Error) -> (Reason, String) {
+/// Whether bytes are no text: control characters near their beginning, but for those of UTF-16 with its mark, and the escape
+/// that changes charsets.
+fn looks_binary(bytes: &[u8]) -> bool {
+    let control = |&b: &u8| b < 9 || ((14..32).contains(&b) && b != 0x1b);
+    let wide = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+    !wide && bytes.iter().take(512).any(control)
+}
+
+fn broken(error: &impl std::fmt::Display) -> Lost {
     (Reason::BrokenRecord, format!("the body cannot be unpacked: {error}"))
 }
 
-fn unpack(decoder: impl Read, limit: usize) -> Result<Vec<u8>, (Reason, String)> {
-    let mut out = Vec::new();
-    let result = decoder.take(limit as u64 + 1).read_to_end(&mut out);
-    match result {
-        _ if out.len() > limit => {
-            Err((Reason::TooLarge, format!("the body expands to more than {limit} bytes")))
-        }
+fn too_large(limit: usize) -> Lost {
+    (Reason::TooLarge, format!("the body expands to more than {limit} bytes"))
+}
+
+/// Appends what `decoder` gives to `out`.
+fn unpack(decoder: impl Read, mut out: Vec<u8>, limit: usize) -> Result<Vec<u8>, Lost> {
+    let room = (limit + 1).saturating_sub(out.len()) as u64;
+    match decoder.take(room).read_to_end(&mut out) {
+        _ if out.len() > limit => Err(too_large(limit)),
         // A page cut off by the crawler still has a beginning.
-        Err(error) if out.is_empty() => Err(broken(&error)),
-        _ => Ok(out),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !out.is_empty() => Ok(out),
+        Err(error) => Err(broken(&error)),
+        Ok(_) => Ok(out),
+    }
+}
+
+/// Members one after the other; what stands behind the last is left out, as browsers do.
+fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, Lost> {
+    let mut out = Vec::new();
+    while packed.starts_with(GZIP) {
+        let mut member = flate2::bufread::GzDecoder::new(packed);
+        out = unpack(&mut member, out, limit)?;
+        packed = member.into_inner();
+    }
+    Ok(out)
+}
+
+/// A body of `deflate`: RFC 9110 means zlib's format by the word, many servers the bare stream, and browsers take both. `None`
+/// for text.
+fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+    let binary = looks_binary(body);
+    // RFC 1950: the method is 8, and the first two bytes are a multiple of 31.
+    let has_head =
+        body.len() > 1 && body[0] & 0x0f == 8 && u16::from_be_bytes([body[0], body[1]]).is_multiple_of(31);
+    let zlib = if has_head { Some(Inflated::of(body, true, limit)) } else { None };
+    match zlib {
+        // Its checksum is right, whatever stands behind it.
+        Some(Ok(Inflated { bytes, left: Some(_) })) => return Ok(Some(bytes)),
+        Some(Ok(Inflated { bytes, left: None })) if binary && !bytes.is_empty() => return Ok(Some(bytes)),
+        Some(Err(lost @ (Reason::TooLarge, _))) => return Err(lost),
+        _ => {}
+    }
+    match Inflated::of(body, false, limit) {
+        // Of text a few bytes may mean a stream by chance, never all.
+        Ok(Inflated { bytes, left: Some(left) }) if left <= MOST_BEHIND => Ok(Some(bytes)),
+        // Cut off by the crawler.
+        Ok(Inflated { bytes, left: None }) if binary && !bytes.is_empty() => Ok(Some(bytes)),
+        _ if !binary => Ok(None),
+        Err(lost) => Err(lost),
+        Ok(_) => Err(broken(&"it is no stream of `deflate`")),
+    }
+}
+
+/// Bytes that may follow a stream: a checksum whose head is missing, line ends.
+const MOST_BEHIND: usize = 8;
+
+/// What a stream of deflate gave.
+struct Inflated {
+    bytes: Vec<u8>,
+    /// Bytes behind its end; `None` where the end is missing.
+    left: Option<usize>,
+}
+
+impl Inflated {
+    fn of(packed: &[u8], has_head: bool, limit: usize) -> Result<Inflated, Lost> {
+        let (mut inflater, mut bytes) = (Decompress::new(has_head), Vec::new());
+        loop {
+            bytes.reserve(16 << 10);
+            let taken = usize::try_from(inflater.total_in()).unwrap_or(packed.len()).min(packed.len());
+            let rest = &packed[taken..];
+            let status =
+                inflater.decompress_vec(rest, &mut bytes, FlushDecompress::None).map_err(|e| broken(&e))?;
+            let left = packed.len() - usize::try_from(inflater.total_in()).unwrap_or(packed.len());
+            if bytes.len() > limit {
+                return Err(too_large(limit));
+            }
+            if status == Status::StreamEnd {
+                return Ok(Inflated { bytes, left: Some(left) });
+            }
+            // Room is left, so it waits for more of the stream.
+            if left == 0 && bytes.len() < bytes.capacity() {
+                return Ok(Inflated { bytes, left: None });
+            }
+        }
     }
 }
 
@@ -172,5 +270,59 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\n".as_slice();
         assert_eq!(body(&[head, brotli].concat()).unwrap(), format!("<p>{}", "brotli ".repeat(30)));
         assert!(body(&[head, b"\x01\x02\x03"].concat()).unwrap_err().contains("cannot be unpacked"));
+    }
+
+    /// A response whose body is said to have a coding.
+    fn sent(coding: &str, body: &[u8]) -> Vec<u8> {
+        [format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n").as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn deflate_is_zlib_or_a_bare_stream() {
+        let page = format!("<p>{}", "a page of some words, ".repeat(20));
+        let read = |packed: &mut dyn Read| {
+            let mut out = Vec::new();
+            packed.read_to_end(&mut out).unwrap();
+            out
+        };
+        for level in [0, 1, 9].map(flate2::Compression::new) {
+            let raw = read(&mut flate2::read::DeflateEncoder::new(page.as_bytes(), level));
+            let zlib = read(&mut flate2::read::ZlibEncoder::new(page.as_bytes(), level));
+            for packed in [&raw, &zlib] {
+                assert_eq!(body(&sent("deflate", packed)).as_deref(), Ok(&*page), "{level:?}");
+                let behind = [packed.as_slice(), b"\r\n"].concat();
+                assert_eq!(body(&sent("Deflate", &behind)).as_deref(), Ok(&*page), "{level:?}");
+            }
+            let cut = body(&sent("deflate", &zlib[..zlib.len() - 9])).unwrap();
+            assert!(page.starts_with(&cut) && cut.len() > 3, "{cut}");
+            let twice = read(&mut flate2::read::GzEncoder::new(raw.as_slice(), level));
+            assert_eq!(body(&sent("deflate, gzip", &twice)).as_deref(), Ok(&*page));
+        }
+        let long = "b".repeat(5000);
+        let raw = read(&mut flate2::read::DeflateEncoder::new(long.as_bytes(), flate2::Compression::best()));
+        assert!(body(&sent("deflate", &raw)).unwrap_err().starts_with("too large"));
+        // Stored without its coding, as many crawlers do.
+        for text in [page.as_str(), "{\"a\": 1}", "see", "K", "", "\u{1b}$B%&%'%V\u{1b}(B"] {
+            for coding in ["deflate", "gzip", "br", "zstd", "identity", "x-unheard-of"] {
+                assert_eq!(body(&sent(coding, text.as_bytes())).as_deref(), Ok(text), "{coding}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_decode_is_no_body() {
+        let noise: Vec<u8> = (0..400u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for coding in ["deflate", "gzip", "br", "zstd", "compress"] {
+            let said = body(&sent(coding, &noise)).unwrap_err();
+            assert!(said.starts_with("broken record: the body cannot be unpacked"), "{coding}: {said}");
+        }
+        let mut packed = Vec::new();
+        let page = "<p>a page of some words".repeat(30);
+        flate2::read::GzEncoder::new(page.as_bytes(), flate2::Compression::fast())
+            .read_to_end(&mut packed)
+            .unwrap();
+        let checksum = packed.len() - 6;
+        packed[checksum] ^= 1;
+        assert!(body(&sent("gzip", &packed)).unwrap_err().starts_with("broken record"));
     }
 }

@@ -1,4 +1,4 @@
-//! JSON lines, plain or from a decompressor: one object a line, one of its fields is the text.
+//! JSON lines, plain or from a decompressor: one object a line, one of its fields is the text, `outer.inner` where it is nested.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,7 +7,8 @@ use std::io::{self, BufRead};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::packed::Packed;
+use super::lenient::leniently;
+use super::packed::{self, Packed};
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
@@ -110,7 +111,7 @@ impl Records for Lines {
                 Ok(Some(read)) => read,
                 Ok(None) => return self.no_lines("an array"),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    let step = self.lost(Reason::BrokenArchive, 0, start, error.to_string());
+                    let step = self.lost(packed::cause(&error), 0, start, error.to_string());
                     return match self.input.resync() {
                         Ok(_) => step,
                         Err(error) => Step::Failed(error),
@@ -152,8 +153,9 @@ impl Lines {
         if self.line == 1 && bytes.trim_ascii() == b"{" {
             return Some(self.no_lines("an object over several lines"));
         }
-        let asked = Wanted { field: &self.field, columns: &self.columns, names: &mut self.names };
-        let (found, columns) = match fields_of(bytes, asked) {
+        let names = || self.names.as_ref().map(|_| BTreeSet::new());
+        let asked = || Wanted { field: &self.field, columns: &self.columns, names: names() };
+        let Fields { found, columns, names } = match leniently(bytes, |line| fields_of(line, asked())) {
             Ok(fields) => fields,
             Err(error) => return Some(self.lost(Reason::BadJson, length, start, error.to_string())),
         };
@@ -170,7 +172,17 @@ impl Lines {
             }
             Found::Missing => {
                 self.without += 1;
-                let detail = format!("no field `{}`", self.field);
+                let mut detail = format!("no field `{}`", self.field);
+                if let Some(known) = self.names.as_mut().filter(|known| known.len() < NAMES) {
+                    let mut names = names.unwrap_or_default();
+                    nested_names(bytes, &mut names);
+                    let list: Vec<&str> = names.iter().map(String::as_str).collect();
+                    detail += &format!(
+                        "; it has {}",
+                        if list.is_empty() { "none".into() } else { list.join(", ") }
+                    );
+                    known.extend(names);
+                }
                 self.lost(Reason::NoTextField, length, start, detail)
             }
         })
@@ -184,65 +196,118 @@ enum Found {
     Missing,
 }
 
+impl Found {
+    fn of(value: Value) -> Found {
+        match value {
+            Value::String(text) => Found::Text(text),
+            Value::Null => Found::Other("null"),
+            Value::Bool(_) => Found::Other("a boolean"),
+            Value::Number(_) => Found::Other("a number"),
+            Value::Array(_) => Found::Other("an array"),
+            Value::Object(_) => Found::Other("an object"),
+        }
+    }
+}
+
+/// What is taken of a line.
+struct Fields {
+    found: Found,
+    columns: Columns,
+    /// The names of its fields, where they are wanted.
+    names: Option<BTreeSet<String>>,
+}
+
 /// Parses `line` as an object and keeps the text field and the columns; the last one counts where a name repeats, as
 /// in most parsers. A column that is no string is handed out as JSON; null and missing ones are left out.
-fn fields_of(line: &[u8], wanted: Wanted<'_>) -> Result<(Found, Columns), serde_json::Error> {
+fn fields_of(line: &[u8], wanted: Wanted<'_>) -> Result<Fields, serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let columns = wanted.columns;
-    let (found, mut values) = parser.deserialize_map(wanted)?;
+    let fields = parser.deserialize_map(wanted)?;
     parser.end()?;
-    let mut kept = Columns::new();
-    for (name, value) in columns.iter().zip(&mut values) {
-        kept.extend(value.take().map(|value| (name.clone(), value)));
-    }
-    Ok((found, kept))
+    Ok(fields)
 }
 
 struct Wanted<'a> {
     field: &'a str,
     columns: &'a [String],
-    /// Takes the names of the fields.
-    names: &'a mut Option<BTreeSet<String>>,
+    names: Option<BTreeSet<String>>,
 }
 
 impl<'de> Visitor<'de> for Wanted<'_> {
-    type Value = (Found, Vec<Option<String>>);
+    type Value = Fields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = Found::Missing;
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Fields, A::Error> {
+        // A field that has the whole name goes before one that is nested.
+        let (mut whole, mut nested) = (Found::Missing, Found::Missing);
         let mut values = vec![None; self.columns.len()];
         while let Some(key) = map.next_key::<String>()? {
-            let column = self.columns.iter().position(|c| *c == key);
-            if let Some(names) = self.names.as_mut().filter(|names| names.len() < NAMES) {
-                names.insert(key.clone());
-            }
-            if key != self.field && column.is_none() {
+            let in_text = place(self.field, &key);
+            if in_text.is_none() && self.columns.iter().all(|column| place(column, &key).is_none()) {
                 map.next_value::<IgnoredAny>()?;
-                continue;
+            } else {
+                let value = map.next_value::<Value>()?;
+                for (column, kept) in self.columns.iter().zip(&mut values) {
+                    let Some(inner) = place(column, &key).and_then(|below| at(&value, below)) else {
+                        continue;
+                    };
+                    *kept = shown(inner);
+                }
+                match in_text {
+                    Some("") => whole = Found::of(value),
+                    Some(below) => nested = at(&value, below).cloned().map_or(Found::Missing, Found::of),
+                    None => {}
+                }
             }
-            let value = map.next_value::<Value>()?;
-            if let Some(column) = column {
-                values[column] = match &value {
-                    Value::Null => None,
-                    Value::String(text) => Some(text.clone()),
-                    other => Some(other.to_string()),
-                };
-            }
-            if key == self.field {
-                found = match value {
-                    Value::String(text) => Found::Text(text),
-                    Value::Null => Found::Other("null"),
-                    Value::Bool(_) => Found::Other("a boolean"),
-                    Value::Number(_) => Found::Other("a number"),
-                    Value::Array(_) => Found::Other("an array"),
-                    Value::Object(_) => Found::Other("an object"),
-                };
+            if let Some(names) = self.names.as_mut().filter(|names| names.len() < NAMES) {
+                names.insert(key);
             }
         }
-        Ok((found, values))
+        let found = if matches!(whole, Found::Missing) { nested } else { whole };
+        let columns =
+            self.columns.iter().zip(values).filter_map(|(name, value)| Some((name.clone(), value?)));
+        Ok(Fields { found, columns: columns.collect(), names: self.names })
     }
+}
+
+/// What of the path `wanted` lies below the field `key`: nothing where that is all of it, `None` for another field.
+fn place<'w>(wanted: &'w str, key: &str) -> Option<&'w str> {
+    let below = wanted.strip_prefix(key)?;
+    if below.is_empty() { Some(below) } else { below.strip_prefix('.').filter(|below| !below.is_empty()) }
+}
+
+/// The value at a path such as `outer.inner`, whose names may have dots themselves; the value itself at the empty one.
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    if path.is_empty() {
+        return Some(value);
+    }
+    let fields = value.as_object()?;
+    let below = |(dot, _): (usize, &str)| at(fields.get(&path[..dot])?, &path[dot + 1..]);
+    fields.get(path).or_else(|| path.match_indices('.').find_map(below))
+}
+
+/// A column's value: strings as they are, all else as JSON.
+fn shown(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// Adds the paths of the texts inside the fields of a line.
+fn nested_names(line: &[u8], names: &mut BTreeSet<String>) {
+    fn add(value: &Value, path: &str, names: &mut BTreeSet<String>) {
+        for (name, inner) in value.as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            match inner {
+                Value::String(_) if names.len() < NAMES => drop(names.insert(path)),
+                inner => add(inner, &path, names),
+            }
+        }
+    }
+    let fields: serde_json::Map<String, Value> = serde_json::from_slice(line).unwrap_or_default();
+    fields.iter().for_each(|(name, value)| add(value, name, names));
 }

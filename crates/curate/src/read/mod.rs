@@ -9,6 +9,7 @@ mod common_crawl;
 mod html;
 mod http;
 mod jsonl;
+pub(crate) mod lenient;
 pub(crate) mod packed;
 mod parquet;
 mod raw;
@@ -25,7 +26,7 @@ use std::path::PathBuf;
 use crate::counters::{Counters, Damage, Reason};
 use crate::document::{Document, group_of};
 use crate::error::Error;
-use crate::files::{Entry, Kind, below, list_of};
+use crate::files::{Entry, Kind, Links, below, list_of};
 use fathom_prose::extract::{Content, Extraction};
 
 pub use access::OnRead;
@@ -35,6 +36,7 @@ pub use html::html_to_text;
 pub(crate) use raw::snapshot_files;
 pub use raw::{InputFile, RawOptions, RawRecords, input_files, named_files};
 pub use record::{Columns, RawRecord};
+pub(crate) use remote::NO_SECRETS;
 pub use remote::{RemoteOptions, is_remote};
 
 use access::{Access, Opened};
@@ -143,7 +145,8 @@ pub struct Documents {
     ended: bool,
 }
 
-/// The text of the named files, and of all readable files below the named folders, hidden ones excepted.
+/// The text of the named files, and of all readable files below the named folders, hidden ones and links out of the folder
+/// excepted.
 ///
 /// Text files below one named folder are one group, in path order; every record of a JSON lines or Parquet file
 /// is a group of its own, since neighbours in such a file are rarely related.
@@ -159,7 +162,7 @@ pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error
         let name = path.display().to_string();
         let group = group_of(&name);
         if metadata.is_dir() {
-            for file in below(path, true, |_| false, &mut counters)? {
+            for file in below(path, Links::Within, |_| false, &mut counters)? {
                 let name = path.join(&file.relative).display().to_string();
                 entries.push(Entry {
                     path: file.path,
@@ -312,7 +315,8 @@ impl Documents {
     }
 
     fn nothing_found(&self) -> Error {
-        let outcome = format!("{} readable files, {}", self.num_files, self.counters.summary());
+        let first = self.counters.damage.first().map_or(String::new(), |damage| format!(": {damage}"));
+        let outcome = format!("{} readable files, {}{first}", self.num_files, self.counters.summary());
         Error::EmptyCorpus { looked_at: self.looked_at.clone(), outcome }
     }
 }

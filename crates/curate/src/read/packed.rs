@@ -4,10 +4,13 @@
 //! broken, the reader reports it once and [`Packed::resync`] goes on at the next member, found by its magic bytes.
 //! A member that expands without measure is given up. Memory holds one member's last bytes, never a whole file.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use fathom_base::human;
 use flate2::bufread::GzDecoder;
+
+use crate::counters::Reason;
 
 /// Bytes read or decoded at once.
 const CHUNK: usize = 128 << 10;
@@ -62,6 +65,33 @@ pub(crate) struct Expansion {
 impl Default for Expansion {
     fn default() -> Self {
         Expansion { floor: 256 << 20, ratio: 100, window_log: 27 }
+    }
+}
+
+/// A frame of zstd asks for a larger window than is allowed. It is told as damage is, so that a reader goes on behind the frame,
+/// but counted for what it is.
+#[derive(Debug)]
+struct LongWindow {
+    allowed: u64,
+}
+
+impl fmt::Display for LongWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let allowed = human::bytes(self.allowed);
+        write!(
+            f,
+            "its zstd window is larger than {allowed}; `input.max_window_bytes` of a curation allows more"
+        )
+    }
+}
+
+impl std::error::Error for LongWindow {}
+
+/// What is counted where a compressed file gives this error.
+pub(super) fn cause(error: &io::Error) -> Reason {
+    match error.get_ref() {
+        Some(inner) if inner.is::<LongWindow>() => Reason::TooLarge,
+        _ => Reason::BrokenArchive,
     }
 }
 
@@ -202,15 +232,16 @@ impl Packed {
         {
             return failure;
         }
-        // Not damage: with more memory the next run reads it.
-        if self.codec == Codec::Zstd && error.to_string().contains("too much memory") {
-            let window = human::bytes(1 << self.expansion.window_log.min(63));
-            let message = format!(
-                "its zstd window is larger than {window}; raise `memory`, a quarter of it is allowed"
-            );
+        let message = error.to_string();
+        if self.codec == Codec::Zstd && message.contains("too much memory") {
+            let allowed = 1 << self.expansion.window_log.min(63);
+            return io::Error::new(io::ErrorKind::InvalidData, LongWindow { allowed });
+        }
+        // Not damage: another run may have the memory.
+        if self.codec == Codec::Zstd && message.contains("not enough memory") {
             return io::Error::new(io::ErrorKind::OutOfMemory, message);
         }
-        io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+        io::Error::new(io::ErrorKind::InvalidData, message)
     }
 
     fn check_expansion(&mut self, count: usize) -> io::Result<()> {

@@ -8,17 +8,19 @@ use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fathom_base::secrets::redacted;
+
 use super::access::{Access, OnRead, Opened};
 use super::blocks::Blocks;
 use super::charset::Charset;
 use super::common_crawl::Snapshot;
 use super::packed::Expansion;
 use super::record::RawRecord;
-use super::remote::{Remote, RemoteOptions, is_remote, list};
+use super::remote::{Remote, RemoteOptions, is_remote, list, refuse_secrets};
 use super::{How, NoField, Records, Step, parquet, stream_records, text};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Entry, Format, Kind, below_of};
+use crate::files::{Entry, Format, Kind, Links, below_of};
 
 /// How raw records are read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -34,6 +36,8 @@ pub struct RawOptions {
     pub charset: Charset,
     /// Bytes of the largest record. It bounds the memory of a reader.
     pub max_document_bytes: usize,
+    /// Whether links that lead out of a folder are followed.
+    pub follow_links: bool,
     /// The largest window of zstd, as a power of two; its memory comes on top. `zstd --long=31` needs 31.
     pub window_log: u32,
     /// For locations with `https://` and `s3://`.
@@ -48,6 +52,7 @@ impl Default for RawOptions {
             format: Format::Auto,
             charset: Charset::Detect,
             max_document_bytes: 32 << 20,
+            follow_links: false,
             window_log: Expansion::default().window_log,
             remote: RemoteOptions::default(),
         }
@@ -125,11 +130,12 @@ fn list_files(
     counters: &mut Counters,
 ) -> Result<(), Error> {
     let kind_of = |name: &str| options.format.kind(name.as_ref());
-    let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(name) };
+    let unknown = |name: &str| Error::UnknownExtension { path: PathBuf::from(&*redacted(name)) };
     let mut add = |at: String, below: &str, place: Place, kind: Kind, bytes: Option<u64>| {
         files.push(InputFile { name: name_of(&at, below), location: at.into(), place, kind, bytes });
     };
     if is_remote(location) {
+        refuse_secrets(location)?;
         let whole_prefix = location.ends_with('/');
         let found = if whole_prefix {
             list(location, &options.remote)?.into_iter().map(|(at, bytes)| (at, Some(bytes))).collect()
@@ -148,9 +154,10 @@ fn list_files(
         return Ok(());
     }
     let path = PathBuf::from(location);
+    let links = if options.follow_links { Links::Anywhere } else { Links::Within };
     let metadata = std::fs::metadata(&path).map_err(|e| Error::read(&path, e))?;
     if metadata.is_dir() {
-        for file in below_of(&path, true, |_| false, |path| options.format.kind(path), counters)? {
+        for file in below_of(&path, links, |_| false, |path| options.format.kind(path), counters)? {
             let at = path.join(&file.relative).display().to_string();
             add(at, &file.relative, Place::Local(file.path), file.kind, Some(file.bytes));
         }
@@ -316,7 +323,7 @@ impl Iterator for RawRecords {
                 Step::Lost(loss) => loss.count(&self.location, &mut self.counters),
                 Step::Failed(source) => {
                     self.ended = true;
-                    // Another run may have the memory; everything else that may pass was told where the file is read.
+                    // The window of a frame; everything else that may pass was told where the file is read.
                     if source.kind() == ErrorKind::OutOfMemory {
                         return Some(Err(Error::access(&self.location, None, source)));
                     }

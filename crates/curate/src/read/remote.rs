@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use fathom_base::secrets::{in_address, redacted};
 use futures::StreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::http::HttpBuilder;
@@ -79,7 +80,21 @@ pub(super) struct Place {
 }
 
 fn refused(location: &str, detail: impl fmt::Display, advice: &str) -> Error {
-    Error::Remote { location: location.to_string(), detail: detail.to_string(), advice: advice.to_string() }
+    let location = redacted(location).into_owned();
+    Error::Remote { location, detail: detail.to_string(), advice: advice.to_string() }
+}
+
+/// What to do with an address that carries a secret.
+pub(crate) const NO_SECRETS: &str =
+    "download the file and name its path; S3 takes credentials from the environment (AWS_ACCESS_KEY_ID ...)";
+
+/// Refuses an address with a secret in it: where a document comes from is written into the results.
+///
+/// # Errors
+/// [`Error::Remote`], without the secret.
+pub(crate) fn refuse_secrets(location: &str) -> Result<(), Error> {
+    in_address(location)
+        .map_or(Ok(()), |what| Err(refused(location, format!("an address with {what}"), NO_SECRETS)))
 }
 
 const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket; \
@@ -87,6 +102,7 @@ const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or A
 
 impl Place {
     pub(super) fn of(location: &str, options: &RemoteOptions) -> Result<Place, Error> {
+        refuse_secrets(location)?;
         let url = Url::parse(location).map_err(|e| refused(location, e, "give a whole address"))?;
         let told = |(name, value): &(String, String)| {
             name.eq_ignore_ascii_case("aws_allow_http") && matches!(value.as_str(), "true" | "1")
@@ -97,9 +113,6 @@ impl Place {
             .with_allow_http(options.allow_http || (url.scheme() == "s3" && options.s3.iter().any(told)));
         // Ranges are tried again here, where also the body counts; the client's own retries would only multiply.
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-        if url.query().is_some() {
-            return Err(refused(location, "an address with a query", "download the file and name its path"));
-        }
         let path = Path::from_url_path(url.path()).map_err(|e| refused(location, e, "check the address"))?;
         let store: Arc<dyn ObjectStore> = match url.scheme() {
             "https" | "http" if url.scheme() == "https" || options.allow_http => {
@@ -197,7 +210,9 @@ fn refusal(error: &object_store::Error) -> io::Error {
         (NotImplemented { .. } | NotSupported { .. } | InvalidPath { .. }, _) => io::ErrorKind::Unsupported,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, status.map_or(text.clone(), |status| format!("the server said {}", status.trim())))
+    let said = status
+        .map_or_else(|| redacted(&text).into_owned(), |status| format!("the server said {}", status.trim()));
+    io::Error::new(kind, said)
 }
 
 /// Starts the request for a range.
@@ -306,7 +321,7 @@ pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<(Strin
                 match found {
                     Ok(meta) => names.push((format!("{bucket}/{}", meta.location), meta.size)),
                     Err(error) => {
-                        let _ = sender.send(Err(error.to_string()));
+                        let _ = sender.send(Err(redacted(&error.to_string()).into_owned()));
                         return;
                     }
                 }

@@ -6,7 +6,7 @@ use fathom_prose::extract::Content;
 
 use super::charset::{Transcoded, detected};
 use super::record::Columns;
-use super::{Loss, Raw, Records, Step, html_to_text};
+use super::{Loss, Raw, Records, Step, html_to_text, packed};
 use crate::counters::Reason;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -153,7 +153,7 @@ fn broken(error: io::Error, place: String) -> Step {
     if error.kind() != io::ErrorKind::InvalidData {
         return Step::Failed(error);
     }
-    let (reason, detail) = (Reason::BrokenArchive, error.to_string());
+    let (reason, detail) = (packed::cause(&error), error.to_string());
     Step::Lost(Loss { reason, records: 1, bytes: 0, place, detail })
 }
 

@@ -1,12 +1,13 @@
-//! WARC 0.17 to 1.1, the format of web crawls: responses as pages, `conversion` records (WET) as text.
+//! WARC 0.17 to 1.1, the format of web crawls: responses and resources as pages, `conversion` records (WET) as text.
 //!
 //! ISO 28500: a record is a version line, named fields, an empty line, `Content-Length` bytes and two line ends.
 //! A record that breaks these rules is counted with its offset and the reader looks for the next version line; in a
 //! compressed file it goes on at the next member, so that a wrong length costs one record.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead};
 
-use super::packed::Packed;
+use super::packed::{self, Packed};
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
@@ -39,6 +40,8 @@ struct Head {
     id: String,
     date: String,
     language: String,
+    /// Of the block: of a `resource` that of the page.
+    block_type: String,
     payload_type: String,
     /// The member that the record starts in.
     member: u64,
@@ -54,7 +57,7 @@ enum Trouble {
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Trouble {
         match error.kind() {
-            io::ErrorKind::InvalidData => Trouble::Broken(Reason::BrokenArchive, error.to_string()),
+            io::ErrorKind::InvalidData => Trouble::Broken(packed::cause(&error), error.to_string()),
             _ => Trouble::Failed(error),
         }
     }
@@ -143,6 +146,7 @@ impl Warc {
                 b"warc-record-id" => head.id = value.trim_matches(['<', '>']).to_string(),
                 b"warc-date" => head.date = value,
                 b"warc-identified-content-language" => head.language = value,
+                b"content-type" => head.block_type = value,
                 b"warc-identified-payload-type" => head.payload_type = value,
                 _ => {}
             }
@@ -212,7 +216,8 @@ impl Records for Warc {
                 let offset = self.input.offset();
                 let step = self.lost(reason, 0, offset, detail);
                 self.searching = true;
-                if reason == Reason::BrokenArchive {
+                // Of an archive both: no record is too large before its head is read.
+                if matches!(reason, Reason::BrokenArchive | Reason::TooLarge) {
                     match self.input.resync() {
                         Ok(_) => {}
                         Err(error) => return Step::Failed(error),
@@ -238,38 +243,48 @@ fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns),
         let text = String::from_utf8(block).map_err(|e| (Reason::InvalidUtf8, e.utf8_error().to_string()))?;
         return Ok((Content::Text(text), columns));
     }
-    let (bytes, declared) = if head.kind == "resource" {
-        (block, None)
-    } else {
-        let (response, sent) =
-            http::parse(&block).ok_or((Reason::BrokenRecord, "not an HTTP response".to_string()))?;
-        if response.status != 200 {
-            return Err((Reason::OtherStatus, format!("status {}", response.status)));
-        }
-        let body = response.body(sent, limit)?;
-        (body.into_owned(), response.content_type)
+    let response = match head.kind.as_str() {
+        "resource" => None,
+        _ => Some(http::parse(&block).ok_or((Reason::BrokenRecord, "not an HTTP response".to_string()))?),
+    };
+    if let Some((response, _)) = response.as_ref().filter(|(response, _)| response.status != 200) {
+        return Err((Reason::OtherStatus, format!("status {}", response.status)));
+    }
+    // A resource is the page itself, and its record says of what type it is.
+    let declared = match &response {
+        Some((response, _)) => response.content_type.clone(),
+        None => Some(head.block_type.clone()),
     };
     let declared = declared.filter(|t| !t.is_empty());
     let kind =
         if head.payload_type.is_empty() { declared.as_deref().unwrap_or("") } else { &head.payload_type };
     put("content_type", kind);
-    if !is_page(kind, &bytes) {
-        return Err((Reason::OtherType, format!("content type `{kind}`")));
+    let other = || (Reason::OtherType, format!("content type `{kind}`"));
+    // Asked before anything is unpacked: a picture that cannot be is no damage.
+    if !kind.is_empty() && !is_page_type(kind) {
+        return Err(other());
     }
+    let bytes = match &response {
+        Some((response, sent)) => response.body(sent, limit)?,
+        None => Cow::Borrowed(block.as_slice()),
+    };
+    if kind.is_empty() && !begins_as_page(&bytes) {
+        return Err(other());
+    }
+    let bytes = bytes.into_owned();
     Ok((Content::Page { bytes, content_type: declared }, columns))
 }
 
-/// Whether a body is HTML: by its declared type, or by its first bytes where nothing is declared.
-fn is_page(kind: &str, bytes: &[u8]) -> bool {
+/// Whether a type is that of HTML.
+fn is_page_type(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    match kind.as_str() {
-        "text/html" | "application/xhtml+xml" | "application/vnd.wap.xhtml+xml" => true,
-        "" => {
-            let start = bytes[..bytes.len().min(1024)].to_ascii_lowercase();
-            [b"<html".as_slice(), b"<!doctype html", b"<body", b"<head"]
-                .iter()
-                .any(|tag| memchr::memmem::find(&start, tag).is_some())
-        }
-        _ => false,
-    }
+    matches!(kind.as_str(), "text/html" | "application/xhtml+xml" | "application/vnd.wap.xhtml+xml")
+}
+
+/// Whether a body of no declared type is HTML by its first bytes.
+fn begins_as_page(bytes: &[u8]) -> bool {
+    let start = bytes[..bytes.len().min(1024)].to_ascii_lowercase();
+    [b"<html".as_slice(), b"<!doctype html", b"<body", b"<head"]
+        .iter()
+        .any(|tag| memchr::memmem::find(&start, tag).is_some())
 }

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 use memchr::memmem;
 use quick_xml::events::Event;
 
-use super::packed::Packed;
+use super::packed::{self, Packed};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use fathom_prose::extract::Content;
@@ -133,7 +133,7 @@ impl Records for Dump {
                 Err(detail) => self.lost(Reason::BrokenRecord, detail),
             },
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let step = self.lost(Reason::BrokenArchive, error.to_string());
+                let step = self.lost(packed::cause(&error), error.to_string());
                 match self.input.resync() {
                     Ok(_) => step,
                     Err(error) => Step::Failed(error),

@@ -173,13 +173,13 @@ impl Classify {
     fn reason(&self, label: &str, score: f64) -> Option<&'static str> {
         let ClassifyOptions { keep, min, max, .. } = &self.options;
         if !keep.is_empty() && !keep.iter().any(|kept| kept == label) {
-            return Some("other_class");
+            return Some("keep");
         }
         // What is not a number is below every limit.
         if min.is_some_and(|min| score < min || score.is_nan()) {
-            return Some("class_score_low");
+            return Some("min");
         }
-        max.is_some_and(|max| score > max).then_some("class_score_high")
+        max.is_some_and(|max| score > max).then_some("max")
     }
 }
 

@@ -8,9 +8,9 @@ use arrow::array::{Array, StringArray, UInt64Array};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
 use super::text::with_texts;
 use super::tokenize::{open_tokenizer, tokenizer_file};
+use super::{Maker, option_names};
 use crate::document::file_of;
 use crate::error::Error;
 use crate::pipeline::{Batch, Stage, Tally, Work};
@@ -33,7 +33,7 @@ impl Maker for Heuristics {
     const ABOUT: &'static str = "the filters of NeMo Curator, Gopher, mC4 and FineWeb in one pass";
 
     fn make(options: FilterOptions) -> Result<Work, Error> {
-        Ok(Work::Rows(Box::new(Heuristics(Filters::new(&options)?))))
+        Ok(Work::Rows(Box::new(Heuristics(Filters::new(&option_names::of_reports(options))?))))
     }
 }
 
@@ -46,13 +46,13 @@ impl Stage for Heuristics {
             let document = (batch.id(row), batch.text(row));
             let verdict = if row < MEASURED {
                 let verdict = self.0.scores(document.1, &mut scratch, &mut scores);
-                note(&scores, &|name| self.0.limits(name), document, tally);
+                note(&scores, &option_names::of_heuristics, &|name| self.0.limits(name), document, tally);
                 verdict
             } else {
                 self.0.check(document.1, &mut scratch)
             };
             if let Err(refusal) = verdict {
-                tally.drop(refusal.reason, document.1.len() as u64);
+                tally.drop(&option_names::of_heuristics(refusal.reason), document.1.len() as u64);
             }
             keep.push(verdict.is_ok());
         }
@@ -60,9 +60,10 @@ impl Stage for Heuristics {
     }
 }
 
-/// Adds the scores of a document to the distributions.
+/// Adds the scores of a document to the distributions, by the names of the options.
 fn note(
     scores: &[Score],
+    shown: &dyn Fn(&'static str) -> Cow<'static, str>,
     limits: &dyn Fn(&str) -> Option<(f64, f64)>,
     document: (&str, &str),
     tally: &mut Tally,
@@ -70,7 +71,7 @@ fn note(
     for score in scores {
         let (low, high) = limits(score.name).unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
         let finite: Vec<f64> = [low, high].into_iter().filter(|limit| limit.is_finite()).collect();
-        tally.decided(score.name, score.value, &finite, score.keep, document);
+        tally.decided(&shown(score.name), score.value, &finite, score.keep, document);
     }
 }
 
@@ -97,7 +98,9 @@ impl Stage for C4Pages {
         for (row, found) in found.into_iter().enumerate() {
             match found {
                 Ok(text) => texts.push(Cow::Owned(text)),
-                Err(refusal) => tally.drop(refusal.reason, batch.text(row).len() as u64),
+                Err(refusal) => {
+                    tally.drop(option_names::of_c4(refusal.reason), batch.text(row).len() as u64);
+                }
             }
         }
         with_texts(&batch.keep(&keep), &texts, "empty_after_cleaning", tally)
@@ -156,9 +159,9 @@ impl Stage for Characters {
             let document = (batch.id(row), batch.text(row));
             let value = self.0.score(document.1);
             let kept = value > self.1.threshold;
-            tally.decided("histogram", value, &[self.1.threshold], kept, document);
+            tally.decided("threshold", value, &[self.1.threshold], kept, document);
             if !kept {
-                tally.drop("histogram", document.1.len() as u64);
+                tally.drop("threshold", document.1.len() as u64);
             }
             keep.push(kept);
         }
@@ -224,10 +227,10 @@ impl Stage for Code {
             let language = languages.filter(|names| names.is_valid(row)).map(|names| names.value(row));
             let verdict = self.0.scores(document.1, CodeFile { path, language }, &mut scores);
             if row < MEASURED {
-                note(&scores, &|name| self.limits(name), document, tally);
+                note(&scores, &option_names::of_code, &|name| self.limits(name), document, tally);
             }
             if let Err(refusal) = verdict {
-                tally.drop(refusal.reason, document.1.len() as u64);
+                tally.drop(&option_names::of_code(refusal.reason), document.1.len() as u64);
             }
             keep.push(verdict.is_ok());
         }
@@ -290,10 +293,10 @@ impl Stage for Tokens {
             let document = (batch.id(row), batch.text(row));
             let tokens = self.1.encode(document.1)?.len() as u64;
             self.0.scores(document.1, tokens, &mut scores);
-            note(&scores, &limits, document, tally);
+            note(&scores, &option_names::of_tokens, &limits, document, tally);
             let refusal = scores.iter().find(|score| !score.keep);
             if let Some(refusal) = refusal {
-                tally.drop(refusal.name, document.1.len() as u64);
+                tally.drop(&option_names::of_tokens(refusal.name), document.1.len() as u64);
             }
             keep.push(refusal.is_none());
             counts.push(tokens);

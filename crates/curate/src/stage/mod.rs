@@ -7,6 +7,7 @@ mod dedup;
 mod extract;
 mod filters;
 mod model;
+mod option_names;
 mod order;
 mod perplexity;
 mod rows;

@@ -100,8 +100,8 @@ impl Stage for Perplexity {
             let reason = match perplexity {
                 _ if self.limits.is_empty() => None,
                 None => Some("not_scored"),
-                Some(value) if self.options.min.is_some_and(|min| value < min) => Some("perplexity_low"),
-                Some(value) if self.options.max.is_some_and(|max| value > max) => Some("perplexity_high"),
+                Some(value) if self.options.min.is_some_and(|min| value < min) => Some("min"),
+                Some(value) if self.options.max.is_some_and(|max| value > max) => Some("max"),
                 Some(_) => None,
             };
             if let Some(value) = perplexity {

@@ -16,9 +16,9 @@ pub(super) struct Length(LengthOptions);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LengthOptions {
-    /// Texts of fewer characters are dropped as `too_short`; not above `max_chars`.
+    /// Texts of fewer characters are dropped; not above `max_chars`.
     pub min_chars: u64,
-    /// Texts of more characters are dropped as `too_long`.
+    /// Texts of more characters are dropped.
     pub max_chars: u64,
 }
 
@@ -50,8 +50,8 @@ impl Stage for Length {
             let text = batch.text(row);
             let chars = text.chars().count() as u64;
             let reason = match chars {
-                n if n < self.0.min_chars => Some("too_short"),
-                n if n > self.0.max_chars => Some("too_long"),
+                n if n < self.0.min_chars => Some("min_chars"),
+                n if n > self.0.max_chars => Some("max_chars"),
                 _ => None,
             };
             tally.decided("chars", chars as f64, &limits, reason.is_none(), (batch.id(row), text));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Float32Array, StringArray};
 
-use super::Maker;
+use super::{Maker, option_names};
 use crate::error::Error;
 use crate::pipeline::{Batch, Stage, Tally, Work};
 use fathom_prose::clean::{CleanOptions, Cleaner};
@@ -111,9 +111,9 @@ impl Languages {
         let wanted = &self.1.languages;
         match found {
             None => Some("language_unknown"),
-            Some(found) if found.score < self.1.min_score => Some("language_score"),
+            Some(found) if found.score < self.1.min_score => Some("min_score"),
             Some(found) if !wanted.is_empty() && !wanted.iter().any(|name| found.is(name)) => {
-                Some("language")
+                Some("languages")
             }
             Some(_) => None,
         }
@@ -131,7 +131,7 @@ impl Stage for Languages {
             let refusal = self.refusal(found.as_ref());
             let (label, score) = found.map_or((String::from("unknown"), 0.0), |f| (f.label(), f.score));
             tally.count("language", &label, text.len() as u64);
-            let by_score = refusal.is_none_or(|reason| reason == "language_score");
+            let by_score = refusal.is_none_or(|reason| reason == "min_score");
             if by_score {
                 tally.decided("language_score", f64::from(score), &limits, refusal.is_none(), (id, text));
             } else {
@@ -182,7 +182,7 @@ impl Stage for Quality {
             let score = verdict.unwrap_or_else(|refusal| refusal.value as f32);
             tally.decided("quality", f64::from(score), &limits, verdict.is_ok(), document);
             if let Err(refusal) = verdict {
-                tally.drop(refusal.reason, document.1.len() as u64);
+                tally.drop(option_names::of_quality(refusal.reason), document.1.len() as u64);
             }
             keep.push(verdict.is_ok());
             scores.push(score);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_curate::pipeline::{OnRead, Pipeline, Recipe, RunOptions, Stats};
+use fathom_curate::pipeline::{OnRead, Outcome, Pipeline, Rank, Recipe, RunOptions, Stats};
 use fathom_curate::{Error, InputFile, RawOptions, RemoteOptions};
 use parquet::basic::Compression;
 
@@ -272,4 +272,68 @@ fn results_that_are_half_gone_are_made_again() {
         run(&pipeline, &options(2)).unwrap();
         assert!(wanted == bytes_of(out.path()), "{}", path.display());
     }
+}
+
+#[test]
+fn bits_that_flip_in_results_are_named_and_made_again() {
+    const RECIPE: &str = "[[stage]]\nuse = \"length\"\nmin_chars = 1\n[[stage]]\nuse = \"exact\"\n\
+        [[stage]]\nuse = \"write\"\n[[stage]]\nuse = \"tokenize\"\nvocab = 300\n";
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let plan = || pipeline(&[&format!("in={}", input.path().display())], out.path(), RECIPE);
+    run(&plan(), &options(2)).unwrap();
+    let wanted = bytes_of(out.path());
+    let made = |name: &&String| {
+        let manifest = name.ends_with("table.json") || (name.starts_with("00-") && name.ends_with(".json"));
+        !manifest
+    };
+    let results: Vec<&String> = wanted.keys().filter(made).collect();
+    for name in ["train.bin", "train.idx", "tokenizer.json", "part-00000.parquet", "part-00000.jsonl.zst"] {
+        assert!(results.iter().any(|result| result.ends_with(name)), "{results:?}");
+    }
+    // What is whole is not made again.
+    let changed = || std::fs::metadata(out.path().join("03-tokenize/train.bin")).unwrap().modified().unwrap();
+    let before = changed();
+    run(&plan(), &options(2)).unwrap();
+    assert_eq!(changed(), before);
+    for (turn, name) in results.into_iter().enumerate() {
+        let path = out.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        if bytes.is_empty() {
+            continue;
+        }
+        let at = (turn * 131) % bytes.len();
+        bytes[at] ^= 1 << (turn % 8);
+        std::fs::write(&path, &bytes).unwrap();
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let lines = said.clone();
+        let say: fathom_curate::pipeline::OnLine =
+            Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()));
+        run(&plan(), &RunOptions { say: Some(say), ..options(2) }).unwrap();
+        let said = said.lock().unwrap().join("\n");
+        assert!(
+            said.contains(&format!("{} has changed since it was written", path.display())),
+            "{name}: {said}"
+        );
+        assert!(wanted == bytes_of(out.path()), "{name}");
+    }
+}
+
+#[test]
+fn a_part_that_changed_is_left_to_the_rank_that_made_it() {
+    let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    let recipe = "[[stage]]\nuse = \"length\"\nmin_chars = 1\n[[stage]]\nuse = \"exact\"\n";
+    let plan = || pipeline(&[&format!("in={}", input.path().display())], out.path(), recipe);
+    let rank = |rank| RunOptions { rank: Rank { rank, world_size: 2 }, ..options(1) };
+    // Rank 1 first, so that rank 0 finds its parts.
+    assert!(matches!(plan().run(&rank(1)).unwrap(), Outcome::Waiting { .. }));
+    let path = part(out.path(), 1, "parquet");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let whole = bytes.clone();
+    bytes[whole.len() / 2] ^= 4;
+    std::fs::write(&path, &bytes).unwrap();
+    let Outcome::Waiting { missing, .. } = plan().run(&rank(0)).unwrap() else { panic!("it was used") };
+    assert!(missing.len() == 1 && missing[0].ends_with("part-00001.parquet (rank 1)"), "{missing:?}");
+    assert!(matches!(plan().run(&rank(1)).unwrap(), Outcome::Waiting { .. }));
+    assert!(std::fs::read(&path).unwrap() == whole);
+    assert!(matches!(plan().run(&rank(0)).unwrap(), Outcome::Done(_)));
 }

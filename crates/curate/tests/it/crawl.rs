@@ -87,6 +87,63 @@ fn a_crawl_gives_its_pages() {
     }
 }
 
+/// A record whose block is bytes.
+fn bytes_record(kind: &str, head: &str, block: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: {kind}\r\n{head}Content-Length: {}\r\n\r\n",
+        block.len()
+    );
+    [head.as_bytes(), block, b"\r\n\r\n"].concat()
+}
+
+#[test]
+fn bodies_are_decoded_or_counted() {
+    let page = format!("<html><p>{}</html>", "A page of some words. ".repeat(9));
+    let mut raw_deflate = Vec::new();
+    flate2::read::DeflateEncoder::new(page.as_bytes(), flate2::Compression::default())
+        .read_to_end(&mut raw_deflate)
+        .unwrap();
+    let sent = |coding: &str, kind: &str, body: &[u8]| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Encoding: {coding}\r\n\r\n");
+        bytes_record("response", "", &[head.as_bytes(), body].concat())
+    };
+    let noise: Vec<u8> = (0..300u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let records = [
+        sent("deflate", "text/html", &raw_deflate),
+        sent("deflate", "text/html", &noise),
+        sent("compress", "text/html", &noise),
+        sent("gzip", "image/png", &noise),
+    ];
+    let (records, counters) = raw("a.warc", &records.concat(), 10_000);
+    assert_eq!(records.len(), 1, "{:?}", counters.damage);
+    let Content::Page { bytes, .. } = &records[0].content else { panic!("no page") };
+    assert_eq!(bytes, page.as_bytes());
+    assert_eq!(dropped(&counters, Reason::BrokenRecord), 2, "{:?}", counters.damage);
+    assert!(counters.damage.iter().all(|damage| damage.detail.contains("cannot be unpacked")));
+    // What is no page anyway is no damage.
+    assert_eq!(dropped(&counters, Reason::OtherType), 1);
+}
+
+#[test]
+fn resources_that_are_pages_are_read() {
+    let records = [
+        bytes_record("resource", "Content-Type: text/html; charset=latin1\r\n", b"<p>caf\xe9"),
+        bytes_record("resource", "", b"<html><p>no type"),
+        bytes_record("resource", "Content-Type: text/plain\r\n", b"a log"),
+        bytes_record("resource", "Content-Type: text/dns\r\n", b"20240101"),
+    ];
+    let (records, counters) = raw("a.warc", &records.concat(), 1000);
+    let types: Vec<Option<&str>> = records
+        .iter()
+        .map(|record| match &record.content {
+            Content::Page { content_type, .. } => content_type.as_deref(),
+            _ => panic!("no page"),
+        })
+        .collect();
+    assert_eq!(types, [Some("text/html; charset=latin1"), None]);
+    assert_eq!(dropped(&counters, Reason::OtherType), 2);
+}
+
 #[test]
 fn a_broken_member_costs_its_record() {
     let mut members: Vec<Vec<u8>> =
@@ -302,7 +359,10 @@ fn crawls_are_listed_by_snapshot() {
 fn remote_files_need_what_they_need() {
     let refused = |location: &str| {
         let options = RawOptions::default();
-        let (files, _) = input_files(&[location.to_string()], &options).unwrap();
+        let files = match input_files(&[location.to_string()], &options) {
+            Ok((files, _)) => files,
+            Err(error) => return error.to_string(),
+        };
         files[0].open(&options).err().unwrap().to_string()
     };
     assert!(refused("s3://commoncrawl/a.warc.gz").contains("AWS_ACCESS_KEY_ID"));

@@ -241,7 +241,7 @@ fn a_column_that_is_in_no_record_ends_the_run() {
         assert!(matches!(error, Error::NoTextColumn { .. }), "{error}");
         assert!(error.to_string().contains(wanted) && error.to_string().contains(name), "{error}");
     }
-    // One record that has it is enough, and one record alone proves nothing.
+    // One record that has it is enough, and beside it a file of one record proves nothing.
     let (found, stats) = ids(
         &[("a.jsonl", b"{\"x\":1}\n{\"x\":2}\n{\"text\":\"t\"}\n{\"x\":3}\n"), ("meta.json", b"{\"x\":1}")],
         &[],
@@ -412,15 +412,117 @@ fn long_windows_of_zstd_need_memory() {
         let (files, _) = input_files(&[dir.path().display().to_string()], &options)?;
         files[0].open(&options)?.collect()
     };
-    let refused = read(27).unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused}");
-    assert!(refused.to_string().contains("larger than 128 MiB; raise `memory`"), "{refused}");
-    assert_eq!(read(28).unwrap().len(), 1);
-    // A run allows a quarter of its memory, and makes the part when there is enough.
-    let (out, paths) = (tempfile::tempdir().unwrap(), format!("input.paths={}", dir.path().display()));
-    let with = |memory: &str| run(&plan(out.path(), &[&paths, memory]).unwrap(), &options(1));
-    assert!(matches!(with("memory=512MiB").unwrap_err(), Error::Unread { .. }));
-    assert_eq!(with("memory=1GiB").unwrap().tables[0].documents, 1);
+    assert_eq!((read(27).unwrap().len(), read(28).unwrap().len()), (0, 1));
+}
+
+/// The head of a frame that asks for a window of 2 GiB, as `zstd --long=31` writes it, and what follows.
+fn wide(text: &[u8]) -> Vec<u8> {
+    let block = u32::try_from(text.len()).unwrap() << 3 | 1;
+    [&b"\x28\xb5\x2f\xfd\x00\xa8"[..], &block.to_le_bytes()[..3], text].concat()
+}
+
+#[test]
+fn a_window_that_is_too_large_costs_its_frame_and_no_run() {
+    let line = b"{\"text\":\"one\"}\n";
+    let frames = [wide(line), zstd(b"{\"text\":\"two\"}\n")].concat();
+    let page = b"<html><p>A page.</p></html>";
+    let files: [(&str, &[u8]); 6] = [
+        ("a.jsonl.zst", &wide(line)),
+        ("b.jsonl.zst", &frames),
+        ("c.txt.zst", &wide(b"A text.")),
+        ("d.html.zst", &wide(page)),
+        ("e.warc.zst", &wide(crawl()[2].as_bytes())),
+        ("f.txt", b"Another text."),
+    ];
+    let (found, stats) = ids(&files, &[]);
+    let read = &stats.stages[0].tally;
+    assert_eq!(found, ["b.jsonl.zst#2", "f.txt"], "{:?}", read.damage);
+    assert_eq!(read.dropped["too_large"].documents, 5, "{:?}", read.damage);
+    assert!(!read.dropped.contains_key("broken_archive"), "{:?}", read.damage);
+    let said = &read.damage[0].detail;
+    assert!(said.contains("larger than 512 MiB") && said.contains("input.max_window_bytes"), "{said}");
+    // Whoever has the memory says so; the part is made again then.
+    let (found, stats) = ids(&files, &["input.max_window_bytes=2GiB"]);
+    assert_eq!((found.len(), stats.stages[0].tally.dropped_documents()), (7, 0), "{found:?}");
+    let (input, out) = (folder(&files[..2]), tempfile::tempdir().unwrap());
+    let paths = format!("input.paths={}", input.path().display());
+    let documents = |window: &str| {
+        run(&plan(out.path(), &[&paths, window]).unwrap(), &options(1)).unwrap().tables[0].documents
+    };
+    assert_eq!([documents("input.max_window_bytes=1GiB"), documents("input.max_window_bytes=2GiB")], [1, 3]);
+}
+
+#[test]
+fn what_only_python_takes_for_json_is_read() {
+    let lines = br#"{"text":"one","loss":NaN,"url":"u"}
+{"loss":[Infinity,-Infinity],"text":"half of a pair: \ud83d."}
+{"text":"pair \ud83d\ude00","\udc00":"\ud83d"}
+{"text":NaN}
+{"text":"a","loss":nan}
+"#;
+    let (found, counters) = texts("a.jsonl", lines);
+    assert_eq!(found, ["one", "half of a pair: \u{fffd}.", "pair \u{1f600}"]);
+    assert_eq!(dropped(&counters, Reason::NoTextField), 1, "{:?}", counters.damage);
+    assert_eq!(dropped(&counters, Reason::BadJson), 1, "{:?}", counters.damage);
+}
+
+#[test]
+fn a_nested_field_holds_the_text() {
+    let lines = br#"{"doc":{"text":"one","meta":{"lang":"en"},"n":1},"text":"no"}
+{"doc.text":"whole name","doc":{"text":"nested"}}
+{"doc":{"text":7}}
+{"doc":"text"}
+{"doc":{"x":{"text":"no"}}}
+"#;
+    let input = folder(&[("a.jsonl", lines)]);
+    let options = RawOptions {
+        field: "doc.text".to_owned(),
+        columns: ["doc.meta.lang", "doc.n", "doc.meta", "text"].map(String::from).to_vec(),
+        ..RawOptions::default()
+    };
+    let (files, _) = input_files(&[input.path().display().to_string()], &options).unwrap();
+    let mut records = files[0].open(&options).unwrap();
+    let found: Vec<RawRecord> = records.by_ref().collect::<Result<_, _>>().unwrap();
+    let of = |record: &RawRecord| record.content.clone();
+    assert_eq!(
+        found.iter().map(of).collect::<Vec<_>>(),
+        ["one", "whole name"].map(|t| Content::Text(t.into()))
+    );
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let columns = [
+        pair("doc.meta.lang", "en"),
+        pair("doc.n", "1"),
+        pair("doc.meta", r#"{"lang":"en"}"#),
+        pair("text", "no"),
+    ];
+    assert_eq!(found[0].columns, columns);
+    assert_eq!(dropped(records.counters(), Reason::NoTextField), 3);
+    // The names in the message are those that can be given.
+    let out = tempfile::tempdir().unwrap();
+    let body = folder(&[("a.jsonl", b"{\"doc\":{\"body\":\"x\"}}\n{\"doc\":{\"body\":\"y\"}}\n")]);
+    let paths = format!("input.paths={}", body.path().display());
+    let said =
+        run(&plan(out.path(), &[&paths]).unwrap(), &crate::pipeline::options(1)).unwrap_err().to_string();
+    assert!(said.contains("(doc, doc.body)"), "{said}");
+}
+
+#[test]
+fn an_input_of_which_every_record_is_lost_is_refused() {
+    for (name, bytes, said) in [
+        ("a.jsonl", &b"{\"body\":\"one\",\"x\":{\"y\":\"z\"}}\n"[..], "no field `text`; it has body, x, x.y"),
+        ("a.jsonl", b"{\"text\":null}\n", "`text` is null"),
+        ("a.jsonl", b"not json\n", "line 1, byte 0: not JSON"),
+        ("a.jsonl.gz", b"no gzip", "broken archive"),
+    ] {
+        let (input, out) = (folder(&[(name, bytes)]), tempfile::tempdir().unwrap());
+        let paths = format!("input.paths={}", input.path().display());
+        // A second run, which has nothing to read, says the same.
+        for _ in 0..2 {
+            let error = run(&plan(out.path(), &[&paths]).unwrap(), &options(1)).unwrap_err();
+            assert!(matches!(error, Error::EmptyCorpus { .. }), "{error}");
+            assert!(error.to_string().contains(said), "{said}: {error}");
+        }
+    }
 }
 
 #[test]

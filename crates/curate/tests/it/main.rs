@@ -21,7 +21,9 @@ mod pipeline_filters;
 mod pipeline_models;
 mod pipeline_scale;
 mod readers;
+mod secrets;
 mod server;
+mod special_files;
 
 use std::path::{Path, PathBuf};
 

@@ -94,7 +94,7 @@ fn a_recipe_counts_what_every_stage_did() {
         assert_eq!(tally.documents_in, all, "{}: what comes in goes out or is dropped", stage.name);
     }
     assert!(
-        length.tally.dropped["too_short"].documents > 0 && length.tally.dropped["too_long"].documents > 0
+        length.tally.dropped["min_chars"].documents > 0 && length.tally.dropped["max_chars"].documents > 0
     );
     let chars = &length.tally.scores["chars"];
     assert_eq!(chars.histogram.total(), 5502);
@@ -195,10 +195,14 @@ fn mistakes_are_told_with_their_place() {
     let said = told(&["stage.0.use=lenght"]);
     assert!(said.contains("no stage is called `lenght`; did you mean `length`?"), "{said}");
     let said = told(&["stage.length.min_char=3"]);
-    assert!(said.contains("`stage.0.min_char`: unknown option; did you mean `min_chars`"), "{said}");
+    assert!(said.contains("`stage.length.min_char`: unknown option; did you mean `min_chars`"), "{said}");
     assert!(said.starts_with("command line"), "{said}");
     let said = told(&["stage.length.min_chars=many"]);
-    assert!(said.contains("stage.0.min_chars") && said.contains("whole number"), "{said}");
+    assert!(said.contains("`stage.length.min_chars`") && said.contains("whole number"), "{said}");
+    let said = told(&["stage.0.min_chars=many"]);
+    assert!(said.contains("`stage.0.min_chars`"), "as it was typed: {said}");
+    let said = told(&[r#"stage=[{use="length", name="short", min_chars=9, max_chars=3}]"#]);
+    assert!(said.contains("`stage.short.min_chars`") && said.contains("above `max_chars`"), "{said}");
     let said = told(&["stage.2.use=length"]);
     assert!(said.contains("two stages are called `length`"), "{said}");
     let said = told(&["input.paths=[\"/nowhere/at-all\"]"]);
@@ -234,7 +238,7 @@ fn a_saved_recipe_asks_for_its_secret() {
         Pipeline::new(&loaded)
     };
     let said = again(&[]).err().unwrap().to_string();
-    assert!(said.contains("recipe again, line ") && said.contains("`stage.0.salt`"), "{said}");
+    assert!(said.contains("recipe again, line ") && said.contains("`stage.pii.salt`"), "{said}");
     assert!(said.contains("since it is secret; give the same text again"), "{said}");
     let given = again(&["stage.pii.salt=of mine".to_owned()]).unwrap();
     assert!(!given.resolved().contains("of mine"));

@@ -89,7 +89,7 @@ fn a_table_of_extensions_decides() {
         "use = \"code\"\nnum_lines = [1, 100]\ncomments = \"none\"\nextensions = \"FOLDER/rules.csv\"";
     let ran = stage(&files, written, &[]);
     assert_eq!(ran.column("id"), ["in/a.py"]);
-    for reason in ["extension_line_length", "extension_excluded", "extension_unknown"] {
+    for reason in ["extensions.line_length", "extensions.excluded", "extensions.unknown"] {
         assert_eq!(ran.dropped(reason), 1, "{reason}");
     }
 }
@@ -109,7 +109,7 @@ fn pages_are_cleaned_as_c4() {
     let ran = stage(&files, "use = \"c4\"\nmin_sentences = 1\nbad_words_file = \"FOLDER/bad.txt\"", &[]);
     let kept = "The first sentence stays here. So does the second one.\nThe third line stays too.";
     assert_eq!(ran.column("text"), [kept]);
-    for reason in ["c4_too_few_sentences", "c4_curly_bracket", "c4_bad_words"] {
+    for reason in ["min_sentences", "curly_bracket", "bad_words"] {
         assert_eq!(ran.dropped(reason), 1, "{reason}");
     }
     assert_eq!(ran.stats.stages.last().unwrap().tally.groups["changed"]["documents changed"].documents, 1);
@@ -119,7 +119,7 @@ fn pages_are_cleaned_as_c4() {
 fn characters_and_tokens_are_counted() {
     let files = [("a.txt", "abba cab"), ("b.txt", "xyz abba"), ("../usual.txt", "a\nb\nc\n \n]\nx\n")];
     let ran = stage(&files, "use = \"histogram\"\nfile = \"FOLDER/usual.txt\"", &[]);
-    assert_eq!((ran.column("id"), ran.dropped("histogram")), (vec!["in/a.txt".to_owned()], 1));
+    assert_eq!((ran.column("id"), ran.dropped("threshold")), (vec!["in/a.txt".to_owned()], 1));
 
     let tokenizer = tempfile::tempdir().unwrap();
     Tokenizer::train_bpe(["aaaa ".repeat(50)].into_iter(), 259, &["<|endoftext|>"])
@@ -133,7 +133,7 @@ fn characters_and_tokens_are_counted() {
     );
     let ran = stage(&files, &written, &[]);
     assert_eq!(ran.column("id"), ["in/a.txt"]);
-    assert_eq!((ran.dropped("token_count"), ran.dropped("tokenizer_fertility")), (1, 1));
+    assert_eq!((ran.dropped("token_count"), ran.dropped("fertility")), (1, 1));
     assert_eq!(ran.stats.stages.last().unwrap().tally.scores["token_count"].histogram.total(), 3);
 }
 
@@ -170,24 +170,33 @@ fn pages_are_extracted_in_their_language() {
 #[test]
 fn settings_that_let_nothing_pass_are_refused_with_their_key() {
     for (written, parts) in [
-        ("use = \"heuristics\"\nword_count = [100, 2]", ["`stage.0.word_count`", "[100, 2]"]),
-        ("use = \"heuristics\"\ngopher = { word_count = [9, 2] }", ["`stage.0.gopher.word_count`", "[9, 2]"]),
+        ("use = \"heuristics\"\nword_count = [100, 2]", ["`stage.heuristics.word_count`", "[100, 2]"]),
+        (
+            "use = \"heuristics\"\ngopher = { word_count = [9, 2] }",
+            ["`stage.heuristics.gopher.word_count`", "[9, 2]"],
+        ),
         (
             "use = \"heuristics\"\nword_count = \"many\"",
-            ["`stage.0.word_count`", "expected [a number, a number]"],
+            ["`stage.heuristics.word_count`", "expected [a number, a number]"],
         ),
         (
             "use = \"heuristics\"\npunctuation = \"many\"",
-            ["`stage.0.punctuation`", "expected a number of 0 or more"],
+            ["`stage.heuristics.punctuation`", "expected a number of 0 or more"],
         ),
-        ("use = \"code\"\ncomment_ratio = [0.9, 0.1]", ["`stage.0.comment_ratio`", "[0.9, 0.1]"]),
-        ("use = \"code\"\ncomments = \"cobol\"", ["`stage.0.comments`", "python"]),
-        ("use = \"language\"\nlanguages = [\"english\"]", ["`stage.0.languages`", "write `en` for it"]),
-        ("use = \"language\"\nlanguages = [\"xx\"]", ["`stage.0.languages`", "finds af, ak"]),
-        ("use = \"length\"\nmin_chars = 9\nmax_chars = 3", ["`stage.0.min_chars`", "`max_chars`"]),
-        ("use = \"extract\"\nhtml = { min_stop_words = 32.0 }", ["`stage.0.html.min_stop_words`", "32"]),
-        ("use = \"histogram\"", ["`stage.0.file`", "not set"]),
-        ("use = \"tokens\"", ["`stage.0.tokenizer`", "not set"]),
+        ("use = \"code\"\ncomment_ratio = [0.9, 0.1]", ["`stage.code.comment_ratio`", "[0.9, 0.1]"]),
+        ("use = \"code\"\ncomments = \"cobol\"", ["`stage.code.comments`", "python"]),
+        (
+            "use = \"language\"\nlanguages = [\"english\"]",
+            ["`stage.language.languages`", "write `en` for it"],
+        ),
+        ("use = \"language\"\nlanguages = [\"xx\"]", ["`stage.language.languages`", "finds af, ak"]),
+        ("use = \"length\"\nmin_chars = 9\nmax_chars = 3", ["`stage.length.min_chars`", "`max_chars`"]),
+        (
+            "use = \"extract\"\nhtml = { min_stop_words = 32.0 }",
+            ["`stage.extract.html.min_stop_words`", "32"],
+        ),
+        ("use = \"histogram\"", ["`stage.histogram.file`", "not set"]),
+        ("use = \"tokens\"", ["`stage.tokens.tokenizer`", "not set"]),
     ] {
         let said = refused(written);
         assert!(parts.iter().all(|part| said.contains(part)), "{written}: {said}");
@@ -237,7 +246,7 @@ fn a_model_of_quality_is_trained_on_files_and_its_lowest_score_holds() {
         let files = [("good.jsonl", lines(good)), ("other.jsonl", lines(other))];
         let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let ran = stage(&files, &written, &settings);
-        let (by_score, by_chance) = (ran.dropped("quality"), ran.dropped("quality_pareto"));
+        let (by_score, by_chance) = (ran.dropped("min_score"), ran.dropped("pareto"));
         let others = ran.column("id").iter().filter(|id| id.starts_with("in/other")).count();
         (others, by_score, by_chance)
     };

@@ -180,14 +180,13 @@ fn perplexity_is_the_models_and_decides() {
         let found = row["perplexity"].as_f64().unwrap();
         assert!((found / wanted - 1.0).abs() < 1e-6 && (15.0..=30.0).contains(&wanted), "{row:?}: {wanted}");
     }
-    let dropped: u64 =
-        ["perplexity_low", "perplexity_high"].map(|reason| tally.dropped[reason].documents).iter().sum();
+    let dropped: u64 = ["min", "max"].map(|reason| tally.dropped[reason].documents).iter().sum();
     assert!(dropped > 20 && tally.documents_in == tally.documents_out + dropped, "{:?}", tally.dropped);
     let score = &tally.scores["perplexity"];
     assert_eq!((score.histogram.total(), score.limits.as_slice()), (2000, &[15.0, 30.0][..]));
     assert_eq!((score.kept.len(), score.dropped.len()), (4, 4));
     let page = fathom_curate::pipeline::report_page(&stats);
-    assert!(page.contains("perplexity_high") && page.contains("same_meaning"));
+    assert!(page.contains("<td>max</td>") && page.contains("same_meaning"));
     // All is there: no model is opened.
     run(&pipeline, &options).unwrap();
     assert_eq!(models.opened.load(Ordering::SeqCst), 2);
@@ -209,8 +208,8 @@ fn classes_are_the_models_and_decide() {
     let (out, stats) = &outs[1];
     let tally = &stats.stages.iter().find(|stage| stage.name == "classify").unwrap().tally;
     let dropped = |reason: &str| tally.dropped[reason].documents;
-    assert!(dropped("other_class") > 100 && dropped("class_score_low") > 100, "{:?}", tally.dropped);
-    assert_eq!(tally.documents_in, tally.documents_out + dropped("other_class") + dropped("class_score_low"));
+    assert!(dropped("keep") > 100 && dropped("min") > 100, "{:?}", tally.dropped);
+    assert_eq!(tally.documents_in, tally.documents_out + dropped("keep") + dropped("min"));
     let rows = query(stats, out.path(), "select text, class, class_score, class_scores from classify");
     assert_eq!(rows.len() as u64, tally.documents_out);
     for row in &rows {
@@ -318,22 +317,28 @@ fn what_cannot_be_is_told_before_anything_is_read() {
     let told = |recipe: &str| load(recipe, input.path(), out.path()).err().unwrap().to_string();
     for kind in ["semantic", "perplexity", "classify"] {
         let said = told(&format!("[[stage]]\nuse = {kind:?}\n"));
-        assert!(said.contains("stage.0.model") && said.contains("Hugging Face folder"), "{said}");
+        assert!(
+            said.contains(&format!("stage.{kind}.model")) && said.contains("Hugging Face folder"),
+            "{said}"
+        );
         let said = told(&format!("[[stage]]\nuse = {kind:?}\nmodel = \"/nowhere\"\n"));
         assert!(said.contains("/nowhere") && said.contains("config.json"), "{said}");
     }
     let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 2\n");
-    assert!(said.contains("stage.0.max_tokens") && said.contains("framed"), "{said}");
+    assert!(said.contains("stage.classify.max_tokens") && said.contains("framed"), "{said}");
     let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\ncolumn = \"text\"\n");
-    assert!(said.contains("stage.0.column"), "{said}");
+    assert!(said.contains("stage.classify.column"), "{said}");
     let recipe = "[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 256\nkeep = [\"Longish\"]\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
     let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
-    assert!(said.contains("Longish") && said.contains("Short, Middling, Long"), "{said}");
+    assert!(
+        said.contains("`stage.classify.keep`: is `Longish`") && said.contains("Short, Middling, Long"),
+        "{said}"
+    );
     let said = told("[[stage]]\nuse = \"perplexity\"\nmodel = \"MODEL\"\nmax = 0.5\n");
-    assert!(said.contains("stage.0.max") && said.contains("below 1"), "{said}");
+    assert!(said.contains("stage.perplexity.max") && said.contains("below 1"), "{said}");
     let said = told("[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 3.0\n");
-    assert!(said.contains("stage.0.eps"), "{said}");
+    assert!(said.contains("stage.semantic.eps"), "{said}");
 
     let pipeline = load(RECIPE, input.path(), out.path()).unwrap();
     let said = run(&pipeline, &options(1)).unwrap_err().to_string();
@@ -345,5 +350,5 @@ fn what_cannot_be_is_told_before_anything_is_read() {
     let recipe = "memory = \"40MiB\"\n[input]\nmax_document_bytes = 1000000\n[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\nclusters = 1000000\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
     let said = run(&pipeline, &with(Known::default(), 1).1).unwrap_err().to_string();
-    assert!(said.contains("`sample`") && said.contains("40.0 MiB"), "{said}");
+    assert!(said.contains("`stage.semantic.sample`") && said.contains("40.0 MiB"), "{said}");
 }

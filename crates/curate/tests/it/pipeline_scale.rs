@@ -122,7 +122,7 @@ fn a_preset_fills_what_is_not_written() {
     assert!(narrower.contains("shingles = { words = 3 }"), "{narrower:?}");
     assert!(resolved("").unwrap().contains("bands = 20"));
     let said = resolved("preset = \"nemo\"\n").unwrap_err().to_string();
-    assert!(said.contains("stage.0.preset") && said.contains("datatrove"), "{said}");
+    assert!(said.contains("stage.fuzzy.preset") && said.contains("datatrove"), "{said}");
 }
 
 fn tally<'s>(stats: &'s Stats, name: &str) -> &'s fathom_curate::pipeline::Tally {

@@ -73,7 +73,7 @@ pub struct FilterOptions {
     pub without: Vec<String>,
     /// How words are found for the filters of `english` and `non_english`.
     pub words: WordRule,
-    /// Texts of more bytes are refused as `too_long`; a scan needs about 8 times this in memory.
+    /// Texts of more bytes are refused; a scan needs about 8 times this in memory.
     pub max_bytes: usize,
     /// Highest share of characters outside `[a-zA-Z0-9\n?!,.]` (set `english`).
     #[schemars(range(min = 0))]

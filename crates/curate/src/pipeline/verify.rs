@@ -1,0 +1,84 @@
+//! Whether a file of the results is still what was written. Its size alone does not say so: disks, copies and other programs
+//! change bytes.
+//!
+//! A run reads each finished file once for that, at the speed of the disk. What this process has written or looked at is not
+//! read again as long as its size and time of change stay.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_128;
+
+/// Bytes read at once.
+const CHUNK: usize = 1 << 20;
+
+/// What a file holds, for all who do not look inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Its size.
+    pub bytes: u64,
+    /// XXH3-128 of its bytes, in hexadecimal. It finds accidents, not forgeries.
+    pub hash: String,
+}
+
+/// The hashes of files by path, each with the size and the time of change that it is known for.
+#[derive(Default)]
+pub(crate) struct Verified(Mutex<HashMap<PathBuf, Seen>>);
+
+/// Size, time of change and hash.
+type Seen = (u64, Option<SystemTime>, String);
+
+impl Verified {
+    /// What a file holds now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn facts(&self, path: &Path) -> io::Result<FileFacts> {
+        let metadata = std::fs::metadata(path)?;
+        let (bytes, changed) = seen(&metadata);
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
+        if let Some((_, _, hash)) = known.filter(|known| (known.0, known.1) == (bytes, changed)) {
+            return Ok(FileFacts { bytes, hash });
+        }
+        let hash = hash_of(path)?;
+        self.put(path, &metadata, &hash);
+        Ok(FileFacts { bytes, hash })
+    }
+
+    /// Notes a file that was just written.
+    pub fn note(&self, path: &Path, facts: &FileFacts) {
+        // One that is gone or has another size already is looked at when it is needed.
+        if let Ok(metadata) = std::fs::metadata(path)
+            && metadata.len() == facts.bytes
+        {
+            self.put(path, &metadata, &facts.hash);
+        }
+    }
+
+    fn put(&self, path: &Path, metadata: &Metadata, hash: &str) {
+        let (bytes, changed) = seen(metadata);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(path.to_owned(), (bytes, changed, hash.to_owned()));
+    }
+}
+
+fn seen(metadata: &Metadata) -> (u64, Option<SystemTime>) {
+    (metadata.len(), metadata.modified().ok())
+}
+
+fn hash_of(path: &Path) -> io::Result<String> {
+    let (mut file, mut hash, mut chunk) = (File::open(path)?, XxHash3_128::new(), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(format!("{:032x}", hash.finish_128())),
+            Ok(count) => hash.write(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
