@@ -26,7 +26,7 @@ pub fn data_and_model(log: &RunLog) -> String {
     let mut html = String::new();
     if let Some(data) = &log.data {
         let share = |part: u64, whole: u64| human::percent(part as f64 / whole.max(1) as f64);
-        let total: u64 = data.sources.iter().map(|source| source.bytes).sum();
+        let total = data.sources.iter().fold(0, |sum: u64, source| sum.saturating_add(source.bytes));
         let rows = [
             ("documents", human::grouped(data.documents)),
             ("tokens", human::grouped(data.tokens)),
@@ -56,7 +56,9 @@ pub fn data_and_model(log: &RunLog) -> String {
                 })
                 .collect();
             if !rest.is_empty() {
-                let (documents, bytes) = rest.iter().fold((0, 0), |(d, b), s| (d + s.documents, b + s.bytes));
+                let (documents, bytes) = rest.iter().fold((0u64, 0u64), |(d, b), s| {
+                    (d.saturating_add(s.documents), b.saturating_add(s.bytes))
+                });
                 let name = format!("{} more", rest.len());
                 rows.push(vec![name, human::grouped(documents), human::bytes(bytes), share(bytes, total)]);
             }
