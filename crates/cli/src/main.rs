@@ -4,6 +4,7 @@ mod alloc;
 mod args;
 mod choices;
 mod commands;
+mod console;
 mod crew;
 mod curate_models;
 mod describe;
@@ -15,9 +16,11 @@ mod live;
 mod measure;
 #[cfg(not(feature = "mpi"))]
 mod no_mpi;
+mod output;
 mod pipeline;
 mod profiles;
 mod ranks;
+mod version;
 
 use std::process::ExitCode;
 
@@ -38,8 +41,14 @@ fn main() -> ExitCode {
             None => report(info),
         }
     }));
-    commands::run(args::Args::parse()).unwrap_or_else(|error| {
-        eprintln!("error: {}", describe(&error));
+    let args = args::Args::parse();
+    console::set(args.quiet, args.verbose);
+    console::detail(&format!("fathom {}", version::long().replace('\n', ", ")));
+    commands::run(args).unwrap_or_else(|error| {
+        eprintln!("{}", console::marked(&format!("error: {}", describe(&error))));
+        if console::is_verbose() {
+            error.chain().skip(1).for_each(|cause| eprintln!("  because: {cause}"));
+        }
         ExitCode::FAILURE
     })
 }

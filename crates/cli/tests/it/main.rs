@@ -19,6 +19,7 @@ mod recipes;
 mod rehearsal;
 mod resume;
 mod run;
+mod shell;
 mod supervise;
 
 use std::ffi::OsStr;
