@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use fathom_train::recipe::Precision;
 
 pub use bench::Bench;
@@ -18,12 +19,19 @@ pub use cluster::{Executor, Scheduler};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
 
-use crate::library;
+use crate::{console, library, version};
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
-#[command(name = "fathom", bin_name = "fathom", version, max_term_width = 110)]
+#[command(name = "fathom", bin_name = "fathom", version, long_version = version::long(), max_term_width = 110)]
+#[command(styles = console::HELP)]
 pub struct Args {
+    /// Prints results, warnings and errors alone.
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Also prints this program's version, the keys that a recipe sets, every step, and each cause of an error on a line.
+    #[arg(long, short, global = true)]
+    pub verbose: bool,
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
@@ -91,6 +99,19 @@ pub enum Verb {
         /// Where the job runs.
         #[command(subcommand)]
         on: Launch,
+    },
+    /// Prints completions for a shell: fathom completions bash > /etc/bash_completion.d/fathom.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Prints the manual page of a verb, or writes all pages.
+    Man {
+        /// The verb, e.g. bench step; default: the page of `fathom` itself.
+        verb: Vec<String>,
+        /// A folder for the pages of all verbs.
+        #[arg(long, value_name = "DIR", conflicts_with = "verb")]
+        out: Option<PathBuf>,
     },
     /// Runs a job and restarts it from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
     Supervise(Supervise),
@@ -168,6 +189,9 @@ pub struct Train {
     /// What computes, whatever the recipe says; without any of them it is `fathom plan`.
     #[arg(long, value_enum)]
     pub machine: Option<On>,
+    /// Trains nothing: checks the recipe and prints what `fathom plan` prints for it.
+    #[arg(long)]
+    pub dry_run: bool,
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
@@ -258,7 +282,7 @@ pub enum CurateVerb {
 }
 
 /// `fathom plan`.
-#[derive(Group)]
+#[derive(Group, Default)]
 pub struct Plan {
     /// A shipped recipe's name, or a file.
     pub recipe: String,

@@ -15,9 +15,9 @@ use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 
 use crate::device::Place;
-use crate::gpu;
 #[cfg(not(feature = "mpi"))]
 use crate::no_mpi::Mpi;
+use crate::{console, gpu};
 
 /// What the first process tells the others before they begin.
 const READY: u64 = 1;
@@ -129,7 +129,7 @@ impl Crew {
             let how =
                 if apart { "the ranks are processes over NCCL" } else { "NCCL wants a GPU for each rank" };
             if rank == 0 {
-                eprintln!("{found}; {how}");
+                console::note(&format!("{found}; {how}"));
             }
             if apart {
                 return Ok(Crew::Processes { world, place });
@@ -146,7 +146,7 @@ impl Crew {
         let world = World::Mpi(mpi);
         let (place, _) = place(&world, local, recipe);
         if rank == 0 {
-            eprintln!("{found}; the ranks are processes over MPI");
+            console::note(&format!("{found}; the ranks are processes over MPI"));
         }
         Ok(Crew::Processes { world, place })
     }

@@ -19,7 +19,7 @@ use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{Machine, MachineKind, Precision};
 
 use crate::args::On;
-use crate::{exported, gpu, profiles};
+use crate::{console, exported, gpu, profiles};
 
 /// The memory budget where the system does not say what there is.
 const UNKNOWN_MEMORY: u64 = 8 << 30;
@@ -119,9 +119,9 @@ fn most(bytes: impl Fn(Memory) -> u64) -> u64 {
         || {
             SAID.call_once(|| {
                 let taken = human::bytes(UNKNOWN_MEMORY);
-                eprintln!(
-                    "warning: this system does not say how much memory it has; {taken} are taken for it (machine.memory_bytes)"
-                );
+                console::warn(&format!(
+                    "this system does not say how much memory it has; {taken} are taken for it (machine.memory_bytes)"
+                ));
             });
             UNKNOWN_MEMORY
         },

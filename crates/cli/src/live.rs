@@ -7,6 +7,8 @@ use fathom_base::human;
 use fathom_base::metrics::events;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::console;
+
 /// The live line.
 pub struct Live {
     bar: Option<ProgressBar>,
@@ -21,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(5);
 impl Live {
     /// A live line on standard error.
     pub fn new() -> Live {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = (std::io::stderr().is_terminal() && !console::is_quiet()).then(|| {
             let style = ProgressStyle::with_template("{bar:24} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(1).with_style(style)
@@ -29,19 +31,25 @@ impl Live {
         Live { bar, begun: Instant::now(), last: None, stage: String::new() }
     }
 
-    /// A line that stays. The terminal may be gone, and the run goes on, or saves and stops.
+    /// A line that stays; with `--quiet` only a warning is one. The terminal may be gone, and the run goes on, or saves and stops.
     pub fn say(&self, text: &str) {
+        if console::is_quiet() && !text.starts_with("warning:") {
+            return;
+        }
+        let text = console::marked(text);
         match &self.bar {
-            Some(bar) => bar.suspend(|| crate::say(text)),
+            Some(bar) => bar.suspend(|| console::line(&text)),
             None => {
-                crate::say(&format!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())))
+                console::line(&format!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())))
             }
         }
     }
 
-    /// A line that the next one replaces, on a terminal; dropped otherwise unless the last was long ago.
+    /// A line that the next one replaces, on a terminal; dropped otherwise unless the last was long ago. With `--verbose` it stays.
     pub fn note(&mut self, text: &str) {
-        if let Some(bar) = &self.bar {
+        if console::is_verbose() {
+            self.say(text);
+        } else if let Some(bar) = &self.bar {
             bar.set_message(text.to_string());
             bar.tick();
         } else if self.last.is_none_or(|last| last.elapsed() > QUIET) {

@@ -4,6 +4,7 @@ mod alloc;
 mod args;
 mod choices;
 mod commands;
+mod console;
 mod crew;
 mod curate_models;
 mod describe;
@@ -16,13 +17,14 @@ mod live;
 mod measure;
 #[cfg(not(feature = "mpi"))]
 mod no_mpi;
+mod output;
 mod pipeline;
 mod profiles;
 mod ranks;
 mod signals;
+mod version;
 
 use std::any::Any;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
             unprinted(why);
         }
         match info.payload().downcast_ref::<OutOfMemory>() {
-            Some(full) => say(&full.to_string()),
+            Some(full) => console::line(&full.to_string()),
             None => report(info),
         }
     }));
@@ -49,20 +51,20 @@ fn main() -> ExitCode {
         Ok(()) => std::process::exit(said.exit_code()),
         Err(error) => unprinted(&error.to_string()),
     });
+    console::set(args.quiet, args.verbose);
+    console::detail(&format!("fathom {}", version::long().replace('\n', ", ")));
     let advice = commands::memory_advice(&args.verb);
     match catch_unwind(AssertUnwindSafe(|| commands::run(args))) {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
-            say(&format!("error: {}", describe(&error)));
+            console::error(&describe(&error));
+            if console::is_verbose() {
+                error.chain().skip(1).for_each(|cause| console::line(&format!("  because: {cause}")));
+            }
             ExitCode::FAILURE
         }
         Err(panic) => out_of_memory(panic, advice),
     }
-}
-
-/// A line on standard error, which may be gone.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Standard output takes nothing any more: its reader is gone, or its disk is full.
@@ -70,7 +72,7 @@ fn unprinted(why: &str) -> ! {
     if why.contains("Broken pipe") {
         std::process::exit(NOBODY_READS);
     }
-    say(&format!("error: cannot write to standard output: {why}"));
+    console::error(&format!("cannot write to standard output: {why}"));
     std::process::exit(1);
 }
 
@@ -79,7 +81,7 @@ fn out_of_memory(panic: Box<dyn Any + Send>, advice: &str) -> ExitCode {
     if !panic.is::<OutOfMemory>() {
         resume_unwind(panic);
     }
-    say(&format!("error: there is no memory for this; {advice}"));
+    console::error(&format!("there is no memory for this; {advice}"));
     ExitCode::FAILURE
 }
 

@@ -22,5 +22,16 @@ pub mod tensorboard;
 pub mod trace;
 pub mod verdict;
 
+/// For fuzzing: `metrics.jsonl` as given, line by line, and everything that is drawn from it.
+#[doc(hidden)]
+pub fn fuzz_metrics(data: &[u8]) {
+    let lines = data.split(|byte| *byte == b'\n');
+    let events: Vec<serde_json::Value> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let log = RunLog::from_events(&events);
+    html::page(&log);
+    verdict::verdicts(&log).iter().for_each(|verdict| drop(verdict.to_string()));
+    let _ = diff::compare(&log, &log).to_string();
+}
+
 pub use error::{Error, Result};
 pub use log::RunLog;

@@ -46,11 +46,14 @@ impl Svg {
 
     /// A straight line.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
+        if ![from, to].into_iter().all(has_place) {
+            return;
+        }
         let (x1, y1, x2, y2) = (number(from.0), number(from.1), number(to.0), number(to.1));
         let _ = write!(self.body, r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
     }
 
-    /// A line through points; it breaks where a coordinate is not finite.
+    /// A line through points; it breaks where a point has no place.
     pub fn path(&mut self, class: &str, points: &[Point]) {
         let d = path_data(points);
         if !d.is_empty() {
@@ -69,6 +72,9 @@ impl Svg {
 
     /// A rectangle; a title shows when the pointer rests on it.
     pub fn rect(&mut self, class: &str, rect: Rect, title: &str) {
+        if ![(rect.x, rect.y), (rect.w, rect.h)].into_iter().all(has_place) {
+            return;
+        }
         let (x, y, w, h) = (number(rect.x), number(rect.y), number(rect.w.max(0.0)), number(rect.h.max(0.0)));
         let _ = write!(self.body, r#"<rect class="{class}" x="{x}" y="{y}" width="{w}" height="{h}""#);
         self.close("rect", title);
@@ -76,6 +82,9 @@ impl Svg {
 
     /// A disc; a title shows when the pointer rests on it.
     pub fn circle(&mut self, class: &str, at: Point, radius: f64, title: &str) {
+        if !has_place(at) {
+            return;
+        }
         let (x, y, r) = (number(at.0), number(at.1), number(radius));
         let _ = write!(self.body, r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}""#);
         self.close("circle", title);
@@ -93,6 +102,9 @@ impl Svg {
     }
 
     fn text_with(&mut self, extra: &str, class: &str, at: Point, text: (Anchor, &str)) {
+        if !has_place(at) {
+            return;
+        }
         let anchor = match text.0 {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -116,6 +128,25 @@ impl Svg {
         let (w, h, label) = (number(self.width), number(self.height), escape(label));
         format!(r#"<svg viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{}</svg>"#, self.body)
     }
+}
+
+/// Whether a point can be drawn: it is finite, and not so far outside that its digits alone would swell the page. What has no
+/// place is left out.
+fn has_place(point: Point) -> bool {
+    point.0.abs() < 1e6 && point.1.abs() < 1e6
+}
+
+/// A sentence of ours made safe for HTML, with what stands between backticks as code.
+pub fn sentence(text: &str) -> String {
+    let mut parts = text.split('`');
+    let mut out = escape(parts.next().unwrap_or_default());
+    while let Some(inside) = parts.next() {
+        out += &match parts.next() {
+            Some(after) => format!("<code>{}</code>{}", escape(inside), escape(after)),
+            None => format!("`{}", escape(inside)),
+        };
+    }
+    out
 }
 
 /// Text made safe for HTML and SVG, in content and in quoted attributes. Control characters that XML forbids
@@ -148,7 +179,7 @@ fn path_data(points: &[Point]) -> String {
     let mut d = String::with_capacity(points.len() * 12);
     let mut pen_up = true;
     for (x, y) in points {
-        if !x.is_finite() || !y.is_finite() {
+        if !has_place((*x, *y)) {
             pen_up = true;
             continue;
         }
@@ -161,6 +192,32 @@ fn path_data(points: &[Point]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backticks_are_code() {
+        let cases = [
+            ("plain & simple", "plain &amp; simple"),
+            ("`start` is <first>", "<code>start</code> is &lt;first&gt;"),
+            ("a `b` c `d<e>`", "a <code>b</code> c <code>d&lt;e&gt;</code>"),
+            ("one ` alone", "one ` alone"),
+        ];
+        for (text, html) in cases {
+            assert_eq!(sentence(text), html);
+        }
+    }
+
+    #[test]
+    fn what_has_no_place_is_left_out() {
+        let mut svg = Svg::new(10.0, 10.0);
+        svg.line("axis", (0.0, f64::NAN), (1.0, 1.0));
+        svg.circle("s1", (1e300, 0.0), 1.0, "");
+        svg.text("t", (f64::INFINITY, 0.0), Anchor::Start, "far");
+        svg.rect("h1", Rect { x: 0.0, y: 0.0, w: f64::NAN, h: 1.0 }, "");
+        svg.path("s1", &[(0.0, 0.0), (1.0, -1e300), (2.0, 2.0), (3.0, 3.0)]);
+        let text = svg.finish("");
+        assert_eq!(text.matches('<').count(), 3, "{text}");
+        assert!(text.contains("M0 0M2 2L3 3"), "{text}");
+    }
 
     #[test]
     fn writes_short_and_safe_elements() {

@@ -18,6 +18,8 @@ pub struct Budget {
     /// Most lines by page.
     pub pages: BTreeMap<String, usize>,
     crate_lines: BTreeMap<String, usize>,
+    /// Most MiB of the binary.
+    pub binary_mib: u64,
 }
 
 /// Functions by patterns in which `*` stands for any text.
@@ -103,6 +105,13 @@ pub fn check_page(path: &str, text: Option<&str>, most: usize) -> Option<Violati
     }
 }
 
+/// The size of the binary, if it has been built.
+pub fn check_binary(path: &str, bytes: Option<u64>, most_mib: u64) -> Option<Violation> {
+    let bytes = bytes.filter(|bytes| *bytes > most_mib << 20)?;
+    let mib = bytes as f64 / (1u64 << 20) as f64;
+    Some(Violation::new(path, 1, format!("binary of {mib:.1} MiB, the budget is {most_mib}")))
+}
+
 /// Whether `text` is `pattern`, in which each `*` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
@@ -123,6 +132,7 @@ mod tests {
             file_lines = 5
             function_lines = 2
             function_arguments = 1
+            binary_mib = 150
             argument_exceptions = [{ file = "crates/cpu/*.rs", function = "tile_*" }]
             [pages]
             [crate_lines]
@@ -171,5 +181,13 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn a_binary_has_a_size() {
+        let check = |bytes| check_binary("target/release/fathom", bytes, 150).map(|found| found.message);
+        assert_eq!([check(None), check(Some(150 << 20))], [None, None]);
+        let found = check(Some(293_000_000)).unwrap_or_default();
+        assert_eq!(found, "binary of 279.4 MiB, the budget is 150");
     }
 }

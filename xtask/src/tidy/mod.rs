@@ -27,6 +27,9 @@ pub fn run() -> Result<Vec<String>, String> {
     walk(&root, &root, &mut paths)?;
     paths.sort();
     let mut found = check(&root, &paths, &budget, &metadata)?;
+    let target = metadata["target_directory"].as_str().ok_or("cargo metadata names no target_directory")?;
+    let built = fs::metadata(Path::new(target).join("release/fathom")).ok().map(|file| file.len());
+    found.extend(budget::check_binary("target/release/fathom", built, budget.binary_mib));
     found.sort();
     Ok(found.into_iter().map(|v| format!("{}:{}: {}", v.path, v.line, v.message)).collect())
 }

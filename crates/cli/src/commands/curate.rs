@@ -19,7 +19,7 @@ use super::{cluster, quality, stages};
 use crate::args::{Curate, CurateVerb};
 use crate::curate_models::Engines;
 use crate::library::CURATE;
-use crate::signals;
+use crate::{console, output, signals};
 
 /// Exit code where others owe something or a signal ended the run: "try again later" (`EX_TEMPFAIL`), which job systems
 /// retry.
@@ -69,7 +69,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
         on_read: None,
         stop: Some(Arc::new(move |_: &str| flag.load(Ordering::Relaxed))),
         progress: Some(Arc::new(move |progress: &Progress| told.progress(progress))),
-        say: Some(Arc::new(|text: &str| eprintln!("          {text}"))),
+        say: Some(Arc::new(|text: &str| console::note(&format!("          {text}")))),
         models: Some(Arc::new(Engines)),
     };
     let begun = Instant::now();
@@ -148,6 +148,7 @@ fn rank(args: &Curate) -> Result<Rank> {
 
 /// Writes the page of a curation.
 pub fn page(out: &Path, stats: &Stats) -> Result<()> {
+    output::regular(&out.join("report.html"))?;
     save_page(out, stats)?;
     Ok(())
 }
@@ -241,7 +242,9 @@ impl Lines {
         }
         let time = human::duration(self.begun.elapsed());
         let (count, size) = (human::count(*documents), human::bytes(*text_bytes));
-        eprintln!("{time:>8}  {segment}: {parts_done} of {parts} parts, {count} documents, {size}");
+        console::note(&format!(
+            "{time:>8}  {segment}: {parts_done} of {parts} parts, {count} documents, {size}"
+        ));
     }
 
     fn waiting(&self, stage: Option<&str>, missing: &[String], rank: Rank) {
@@ -259,12 +262,17 @@ impl Lines {
             Some(stage) => format!("`{stage}` needs what other ranks have not finished"),
             None => "this rank is done; other ranks are not".to_owned(),
         };
-        eprintln!("rank {} of {}: {what}: {}{more}", rank.rank, rank.world_size, shown.join(", "));
+        console::note(&format!(
+            "rank {} of {}: {what}: {}{more}",
+            rank.rank,
+            rank.world_size,
+            shown.join(", ")
+        ));
     }
 
     fn done(&self, stats: &Stats, out: &Path) {
         if stats.stages.last().is_some_and(|stage| stage.tally.documents_out == 0) {
-            eprintln!("warning: no document is left; the table of stages says which one dropped them");
+            console::warn("no document is left; the table of stages says which one dropped them");
         }
         if self.json {
             println!("{}", json!({"event": "done", "stats": stats}));

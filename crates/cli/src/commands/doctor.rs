@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use anstyle::Style;
 use anyhow::{Result, bail};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
@@ -18,7 +19,7 @@ use fathom_cuda::libs::{Found, Library};
 use fathom_tensor::Device;
 
 use super::check;
-use crate::{args, device, gpu};
+use crate::{args, console, device, gpu};
 
 /// Memory below which the quickstart's long stage does not fit.
 const ENOUGH_MEMORY: u64 = 4 << 30;
@@ -45,18 +46,18 @@ struct Findings {
 
 impl Findings {
     fn say(&mut self, verdict: Verdict, what: &str, found: impl Display) {
-        let word = match verdict {
-            Verdict::Ok => "OK",
-            Verdict::None => "-",
-            Verdict::Warn => "WARN",
-            Verdict::Fail => "FAIL",
+        let (word, style) = match verdict {
+            Verdict::Ok => ("OK", console::GOOD),
+            Verdict::None => ("-", Style::new()),
+            Verdict::Warn => ("WARN", console::DOUBT),
+            Verdict::Fail => ("FAIL", console::BAD),
         };
         self.failed += usize::from(verdict == Verdict::Fail);
         if self.json {
             let found = found.to_string();
             println!("{}", serde_json::json!({ "verdict": word, "what": what, "found": found }));
         } else {
-            println!("{word:<4}  {what:<22} {found}");
+            println!("{}  {what:<22} {found}", console::painted(style, &format!("{word:<4}")));
         }
     }
 }

@@ -17,9 +17,9 @@ use fathom_text::store::Store;
 use fathom_train::{Stores, needs_corpus};
 
 use crate::args::Eval;
-use crate::device;
 use crate::library::resolve;
 use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
+use crate::{console, device};
 
 /// Longest sequence unless told otherwise: a model's own may be a million.
 const LONGEST: usize = 32 << 10;
@@ -161,7 +161,7 @@ fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result
         bytes += text.len();
         documents.push(HeldOut::from_text(text, tokenizer).context("cannot encode the text")?);
         if bytes >= MOST_BYTES {
-            eprintln!("measuring on the first {} of the text", human::bytes(bytes as u64));
+            console::note(&format!("measuring on the first {} of the text", human::bytes(bytes as u64)));
             break;
         }
     }

@@ -8,7 +8,7 @@ use fathom_engine::{Engine, Limits};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Machine;
 
-use crate::{args, device};
+use crate::{args, console, device};
 
 /// Tokens of an answer, where the context has room for them and nothing is said.
 const MAX_TOKENS: usize = 256;
@@ -48,12 +48,12 @@ pub fn run(args: &args::Generate) -> Result<()> {
     }
     println!();
     let decoded = answer.ids.len().saturating_sub(1) as f64 / answer.decode_s.max(1e-9);
-    eprintln!(
+    console::note(&format!(
         "[{} prompt tokens in {:.2} s, {} new tokens at {decoded:.1} tokens/s]",
         answer.prompt_tokens,
         answer.prefill_s,
         answer.ids.len()
-    );
+    ));
     Ok(())
 }
 

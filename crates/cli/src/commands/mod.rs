@@ -20,6 +20,7 @@ mod plan_trace;
 mod quality;
 mod recipes;
 pub(crate) mod report;
+mod shell;
 mod stages;
 mod supervise;
 mod train;
@@ -66,6 +67,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Inspect { what } => inspect::run(&what)?,
         Verb::Report { run, out } => report::run(&run, out.as_deref())?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
+        Verb::Completions { shell } => shell::completions(shell)?,
+        Verb::Man { verb, out } => shell::man(&verb, out.as_deref())?,
         Verb::Doctor(args) if args.dist => dist::run(&args)?,
         Verb::Doctor(args) => doctor::run(&args)?,
     }

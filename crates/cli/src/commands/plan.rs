@@ -13,10 +13,11 @@ use super::{plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
 use crate::device::Place;
 use crate::library::{layers, load, placed};
-use crate::{choices, device, pipeline, profiles};
+use crate::{choices, device, output, pipeline, profiles};
 
 /// Runs the verb.
 pub fn run(args: &args::Plan) -> Result<()> {
+    args.html.iter().chain(&args.trace).try_for_each(|path| output::regular(path))?;
     let mut layers = layers(&args.recipe, &args.settings);
     if let Some(profile) = &args.machine_profile {
         layers = layers.flag("--machine-profile", "machine.profile", profile);

@@ -6,12 +6,14 @@ use fathom_curate::{QualityExamples, QualityTraining, ReadOptions, train_quality
 use serde_json::json;
 
 use crate::args::TrainQuality;
+use crate::output;
 
 /// Runs the verb.
 pub fn run(args: &TrainQuality) -> Result<()> {
     if !(args.learning_rate > 0.0 && args.learning_rate.is_finite()) {
         bail!("--learning-rate {}: give a number above 0", args.learning_rate);
     }
+    output::regular(&args.out)?;
     let examples = QualityExamples {
         good: args.good.clone(),
         other: args.other.clone(),

@@ -7,6 +7,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded, header};
 use fathom_curate::pipeline::{Recipe as Curation, refuse_secrets};
 
 use crate::args::Recipes;
+use crate::console;
 use crate::library::{CURATE, LIBRARY, groups, layers, resolve};
 
 /// Runs the verb.
@@ -31,7 +32,7 @@ pub fn run(action: &Recipes) -> Result<()> {
 fn list() -> Result<()> {
     for (number, (library, (heading, names))) in groups().enumerate() {
         let gap = if number == 0 { "" } else { "\n" };
-        println!("{gap}{heading}");
+        println!("{gap}{}", console::painted(console::HEAD, heading));
         for name in *names {
             let about = header(name, library.text(name).unwrap_or_default(), "about")?;
             println!("  {name:<24}  {}", about.unwrap_or_default());
@@ -45,7 +46,7 @@ fn copy(name: &str, file: Option<&Path>) -> Result<()> {
         bail!("no recipe `{name}`; `fathom recipes ls` lists them");
     };
     let file = file.map_or_else(|| PathBuf::from(format!("{name}.toml")), Path::to_path_buf);
-    if file.exists() {
+    if file.symlink_metadata().is_ok() {
         bail!("{} exists; name another file", file.display());
     }
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;

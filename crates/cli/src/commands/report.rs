@@ -5,12 +5,15 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use fathom_report::{RunLog, html, verdict};
 
+use crate::{console, output};
+
 /// Runs the verb.
 pub fn run(run: &Path, out: Option<&Path>) -> Result<()> {
     if !run.join("metrics.jsonl").is_file() {
         bail!("{}: no run's folder (no metrics.jsonl)", run.display());
     }
     let page = out.map_or_else(|| run.join("report.html"), Path::to_path_buf);
+    output::regular(&page)?;
     print(&write(run, &page)?);
     println!("{}", page.display());
     Ok(())
@@ -25,5 +28,10 @@ pub fn write(run: &Path, page: &Path) -> Result<RunLog> {
 
 /// The figures that a run is judged by, a line each.
 pub fn print(log: &RunLog) {
-    verdict::verdicts(log).iter().for_each(|verdict| println!("  {verdict}"));
+    for verdict in verdict::verdicts(log) {
+        let line = format!("  {verdict}");
+        let (sign, style) =
+            if verdict.passes == Some(false) { ("✗", console::BAD) } else { ("✓", console::GOOD) };
+        println!("{}", line.replacen(sign, &console::painted(style, sign), 1));
+    }
 }

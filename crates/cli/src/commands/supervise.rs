@@ -56,7 +56,7 @@ fn folder_of(command: &[String]) -> Result<PathBuf> {
     let mut refused = None;
     for at in (0..command.len()).filter(|at| command[*at] == "train") {
         let words = ["fathom"].into_iter().chain(command[at..].iter().map(String::as_str));
-        let Ok(Args { verb: Verb::Train(args) }) = Args::try_parse_from(words) else { continue };
+        let Ok(Args { verb: Verb::Train(args), .. }) = Args::try_parse_from(words) else { continue };
         match train::recipe(&args) {
             Ok(recipe) => return Ok(recipe.value.run.out),
             Err(error) => refused = Some(error),

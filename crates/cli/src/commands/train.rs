@@ -10,9 +10,10 @@ use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
 use fathom_train::recipe::{MachineKind, Recipe};
 
+use super::plan;
 use crate::crew::Crew;
 use crate::library::{LIBRARY, layers, load, placed};
-use crate::{args, device, gpu, pipeline, signals};
+use crate::{args, console, device, gpu, pipeline, signals};
 
 /// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
 pub const RESUME: u8 = 75;
@@ -39,7 +40,19 @@ pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
 /// Runs `fathom train`.
 pub fn train(args: &args::Train) -> Result<ExitCode> {
     let loaded = recipe(args)?;
+    if args.dry_run {
+        return dry_run(args, &loaded);
+    }
     run(&loaded, &as_typed(), &args.rank.claim())
+}
+
+/// Refuses what a run would refuse of its recipe, then plans it.
+fn dry_run(args: &args::Train, loaded: &Loaded<Recipe>) -> Result<ExitCode> {
+    fathom_train::check_training(loaded)?;
+    let machine = args.machine.map(|machine| format!("machine.kind={}", device::kind(machine).name()));
+    let settings = args.settings.iter().cloned().chain(machine).collect();
+    plan::run(&args::Plan { recipe: args.recipe.clone(), settings, ..args::Plan::default() })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `fathom quickstart`.
@@ -79,8 +92,11 @@ fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode
         let message = "it has shapes and no data, and trains nothing; `fathom plan` is a run of it";
         return Err(loaded.refuse("machine.kind", message).into());
     }
+    for row in loaded.rows().iter().filter(|row| row.source != "default") {
+        console::detail(&format!("{} = {} ({})", row.path, row.value, row.source));
+    }
     if let Some(why) = gpu::why_not(&loaded.value.machine) {
-        crate::say(&format!("machine: cpu ({why})"));
+        console::note(&format!("machine: cpu ({why})"));
     }
     let stop = Arc::new(AtomicBool::new(false));
     signals::ask(&stop)?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::{arg, good, refused};
+use crate::{arg, fathom, good, refused, text};
 
 #[track_caller]
 fn check(file: &str, args: &[&str]) {
@@ -128,6 +128,47 @@ fn jobs_that_cannot_be() {
     refused(pods.iter().chain(&apart).copied(), &["run.out=/tmp/run", "/work"]);
 }
 
+/// A value of a flag stays that value, whatever is in it, or is refused.
+#[test]
+fn values_stay_on_their_lines() {
+    let slurm = ["launch", "slurm", "llama3-8b", "--print", "--program", "fathom"];
+    let broken = "gpu\n#SBATCH --wrap=id";
+    for flag in ["--partition", "--account", "--time"] {
+        refused(slurm.iter().chain(&[flag, broken]).copied(), &[flag, "line break"]);
+    }
+    let script = good(slurm.iter().chain(&["--partition", "a b#c'd"]).copied());
+    assert!(script.contains("#SBATCH --partition='a b#c'\\''d'\n"), "{script}");
+    let pods = ["launch", "kubernetes", "llama3-8b", "--print", "--program", "fathom"];
+    let image = ["--image", "x"];
+    for flag in ["--namespace", "--volume", "--memory"] {
+        refused(pods.iter().chain(&image).chain(&[flag, "a\nb: c"]).copied(), &[flag, "line break"]);
+    }
+    refused(pods.iter().chain(&["--image", "x\n  command: [id]"]).copied(), &["--image", "line break"]);
+    let odd = ["--image", "x # y", "--namespace", "12", "--volume", "a}, b: {c"];
+    let manifest = good(pods.iter().chain(&odd).copied());
+    for line in ["image: \"x # y\"\n", "namespace: \"12\"\n", "{claimName: \"a}, b: {c\"}"] {
+        assert!(manifest.contains(line), "`{line}` is not in:\n{manifest}");
+    }
+    let manifest = good(pods.iter().chain(&image).chain(&["run.out=out/$(HOME)"]).copied());
+    assert!(manifest.contains("\"out/$$(HOME)\"") && !manifest.contains("/$(HOME)"), "{manifest}");
+}
+
+#[test]
+fn relative_data_of_a_job_is_warned_of() {
+    for (kind, more, place) in [
+        ("slurm", &[][..], "sbatch"),
+        ("kubernetes", &["--image", "x"], "the image"),
+        ("kubernetes", &["--image", "x", "--volume", "runs"], "/work"),
+    ] {
+        let paths = "data.paths=[\"texts/a\", \"/srv/b\"]";
+        let output = fathom(["launch", kind, "llama3-8b", "--print", paths].iter().chain(more));
+        let err = text(&output.stderr);
+        assert!(output.status.success(), "{err}");
+        assert!(err.contains("warning: data.paths: `texts/a` is relative") && err.contains(place), "{err}");
+        assert!(!err.contains("/srv/b"), "{err}");
+    }
+}
+
 /// A pod that is evicted while ranks run on it asks them to save, and does not end as if its work were done.
 #[test]
 fn an_evicted_pod_lets_its_ranks_save() {
@@ -157,7 +198,12 @@ fn an_evicted_pod_lets_its_ranks_save() {
     fs::copy("/bin/sh", folder.path().join("fathom-pod")).unwrap();
     let rank = "trap 'echo saved > saved; exit 75' USR1; echo > begun; while :; do sleep 0.02; done";
     fs::write(folder.path().join("sshd"), format!("./fathom-pod -c \"{rank}\"")).unwrap();
-    let script = script.join("\n").replace("mkdir -p /run/sshd", "").replace("/usr/sbin/sshd", "sh ./sshd");
+    // As the kubelet hands it over.
+    let script = script
+        .join("\n")
+        .replace("$$", "$")
+        .replace("mkdir -p /run/sshd", "")
+        .replace("/usr/sbin/sshd", "sh ./sshd");
     let mut pod = Command::new("sh");
     pod.args(["-euc", &script]).env("JOB_COMPLETION_INDEX", "1").current_dir(folder.path());
     let mut pod = pod.spawn().unwrap();

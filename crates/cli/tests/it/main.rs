@@ -20,6 +20,7 @@ mod recipes;
 mod rehearsal;
 mod resume;
 mod run;
+mod shell;
 mod supervise;
 #[cfg(target_os = "linux")]
 mod trust;

@@ -26,7 +26,7 @@ pub fn samples(log: &RunLog) -> String {
 pub fn data_and_model(log: &RunLog) -> String {
     let mut html = String::new();
     if let Some(data) = &log.data {
-        let total: u64 = data.sources.iter().map(|source| source.bytes).sum();
+        let total = data.sources.iter().fold(0, |sum: u64, source| sum.saturating_add(source.bytes));
         let rows = [
             ("documents", human::grouped(data.documents)),
             ("tokens", human::grouped(data.tokens)),
@@ -67,7 +67,7 @@ fn sources(data: &Data, total: u64) -> String {
     let rest = sources.split_off(sources.len().min(12));
     let mut rows: Vec<Vec<String>> = sources.iter().map(|s| row(&s.name, s.documents, s.bytes)).collect();
     if !rest.is_empty() {
-        let (documents, bytes) = rest.iter().fold((0, 0), |(d, b), s| (d + s.documents, b + s.bytes));
+        let (documents, bytes) = rest.iter().fold((0u64, 0u64), |(d, b), s| (d.saturating_add(s.documents), b.saturating_add(s.bytes)));
         rows.push(row(&format!("{} more", rest.len()), documents, bytes));
     }
     format!("<div><h3>Sources</h3>{}</div>", table(&["source", "documents", "bytes", "share"], &rows))

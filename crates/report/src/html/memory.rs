@@ -55,9 +55,14 @@ fn stages(log: &RunLog) -> Vec<&str> {
 /// Categories that change along a step.
 const COME_AND_GO: [&str; 5] = ["data", "activations", "workspace", "snapshot", "comm"];
 
+/// A sum of what a log says, which may be damaged: the greatest number where it would pass that.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// The sum of all categories at every point.
 fn totals(timeline: &MemoryTimeline) -> Vec<u64> {
-    let at = |i: usize| timeline.live_bytes.iter().map(|line| line.get(i).copied().unwrap_or(0)).sum();
+    let at = |i: usize| sum(timeline.live_bytes.iter().map(|line| line.get(i).copied().unwrap_or(0)));
     (0..timeline.labels.len()).map(at).collect()
 }
 
@@ -113,7 +118,7 @@ fn at_peak(timeline: &MemoryTimeline) -> String {
     if values.is_empty() {
         return String::new();
     }
-    let all: u64 = values.iter().map(|value| value.bytes).sum();
+    let all = sum(values.iter().map(|value| value.bytes));
     let share = |bytes: u64| human::percent(bytes as f64 / all.max(1) as f64);
     let mut rows: Vec<Vec<String>> = values
         .iter()
@@ -127,7 +132,7 @@ fn at_peak(timeline: &MemoryTimeline) -> String {
         .collect();
     let rest = &values[values.len().min(AT_PEAK)..];
     if !rest.is_empty() {
-        let bytes = rest.iter().map(|value| value.bytes).sum();
+        let bytes = sum(rest.iter().map(|value| value.bytes));
         let name = format!("{} more", rest.len());
         rows.push(vec![name, String::new(), "-".into(), human::bytes(bytes), share(bytes)]);
     }
@@ -302,8 +307,9 @@ fn longest(line: &LengthLine, budget: u64) -> String {
     }
     let crossing = line.points.windows(2).find(|pair| pair[1].peak_bytes > budget);
     let Some([low, high]) = crossing else { return "-".into() };
-    let share = (budget - low.peak_bytes) as f64 / (high.peak_bytes - low.peak_bytes).max(1) as f64;
-    let length = low.tokens as f64 + share * (high.tokens - low.tokens) as f64;
+    let below = budget.saturating_sub(low.peak_bytes);
+    let share = below as f64 / high.peak_bytes.saturating_sub(low.peak_bytes).max(1) as f64;
+    let length = low.tokens as f64 + share * (high.tokens as f64 - low.tokens as f64);
     // Three figures: it is read off a line.
     let round = 10f64.powf((length.log10().floor() - 2.0).max(0.0));
     human::grouped(((length / round).floor() * round) as u64)

@@ -19,7 +19,7 @@ use fathom_base::human;
 use crate::error::{Error, Result};
 use crate::log::RunLog;
 use crate::plots::Figure;
-use crate::svg::escape;
+use crate::svg::{escape, sentence};
 use crate::verdict;
 
 const STYLE: &str = include_str!("style.css");
@@ -156,7 +156,7 @@ fn cards(log: &RunLog) -> String {
                 Some(false) => ("card bad", "<b title=\"misses\">✗</b> "),
                 None => ("card", ""),
             };
-            let (name, value, note) = (verdict.name, escape(&verdict.value), escape(&verdict.note));
+            let (name, value, note) = (verdict.name, escape(&verdict.value), sentence(&verdict.note));
             format!(
                 "<div class=\"{class}\"><h3>{name}</h3><p class=\"figure\">{value}</p><p>{sign}{note}</p></div>\n"
             )

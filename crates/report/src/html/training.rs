@@ -93,8 +93,8 @@ fn loss(log: &RunLog, along: &Along) -> LineChart {
 pub(super) fn marks(log: &RunLog, along: &Along) -> Vec<Mark> {
     // An event lies between the last step before it and the first after; the mark stands at the former.
     let position = |finished: u64| {
-        let before = log.steps.iter().rfind(|step| step.step <= finished).or(log.steps.first());
-        before.map_or(f64::NAN, |step| along.at(step))
+        let before = log.steps.partition_point(|step| step.step <= finished).saturating_sub(1);
+        log.steps.get(before).map_or(f64::NAN, |step| along.at(step))
     };
     let mut marks = Vec::new();
     for stage in log.stages.iter().filter(|_| log.stages.len() > 1) {
@@ -157,7 +157,11 @@ fn events_note(log: &RunLog) -> String {
     for stage in &log.stages {
         let rope = if stage.rope.is_empty() { String::new() } else { format!(", rope {}", stage.rope) };
         let length = fathom_base::tokens::format(stage.seq_len_tokens);
-        parts.push(format!("{} from step {}: sequences of {length}{rope}", stage.name, stage.start_step + 1));
+        parts.push(format!(
+            "{} from step {}: sequences of {length}{rope}",
+            stage.name,
+            stage.start_step.saturating_add(1)
+        ));
     }
     if let Some(checkpoint) = log.checkpoints.last() {
         parts.push(format!(
@@ -176,6 +180,6 @@ fn events_note(log: &RunLog) -> String {
         let (step, seconds) = (recovery.step, human::seconds(recovery.seconds));
         format!("went back to step {step} within {seconds}: {}", recovery.why)
     }));
-    let items: String = parts.iter().map(|part| format!("<li>{}</li>", crate::svg::escape(part))).collect();
+    let items: String = parts.iter().map(|part| format!("<li>{}</li>", crate::svg::sentence(part))).collect();
     if items.is_empty() { items } else { format!("<ul class=\"note\">{items}</ul>\n") }
 }

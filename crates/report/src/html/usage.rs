@@ -1,6 +1,9 @@
 //! The section on speed: rates over steps, and where time goes.
 
+use std::collections::BTreeMap;
+
 use fathom_base::human;
+use fathom_base::metrics::events::Step;
 
 use super::training::{series, small};
 use super::{row, table};
@@ -36,14 +39,14 @@ pub fn section(log: &RunLog) -> String {
 
 /// Rates, times and memory per stage.
 fn stage_table(log: &RunLog) -> String {
-    let mut indices: Vec<u64> = log.steps.iter().map(|step| step.stage).collect();
-    indices.dedup();
+    let mut stages: BTreeMap<u64, Vec<&Step>> = BTreeMap::new();
+    log.steps.iter().for_each(|step| stages.entry(step.stage).or_default().push(step));
     let spilled = log.steps.iter().any(|step| step.spill_bytes > 0);
-    let rows: Vec<Vec<String>> = indices
+    let rows: Vec<Vec<String>> = stages
         .iter()
-        .map(|index| {
-            let steps = || log.steps.iter().filter(|step| step.stage == *index);
-            let median = |f: fn(&fathom_base::metrics::events::Step) -> f64| quantile(steps().map(f), 0.5);
+        .map(|(index, steps)| {
+            let steps = || steps.iter().copied();
+            let median = |f: fn(&Step) -> f64| quantile(steps().map(f), 0.5);
             let stage = log.stages.iter().find(|stage| stage.index == *index);
             let total: f64 = steps().map(|step| step.step_s).sum();
             let wait: f64 = steps().map(|step| step.data_wait_s).sum();

@@ -23,7 +23,7 @@ pub use line::{LineChart, Mark, Series};
 pub use map::{KindMap, MapCell};
 pub use scale::{Axis, AxisKind};
 
-use crate::svg::escape;
+use crate::svg::{escape, sentence};
 
 /// A drawn picture with the words around it.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Figure {
             if legend.is_empty() { legend } else { format!(r#"<div class="legend">{legend}</div>"#) };
         let note = match self.note.as_str() {
             "" => String::new(),
-            note => format!(r#"<p class="note">{}</p>"#, escape(note)),
+            note => format!(r#"<p class="note">{}</p>"#, sentence(note)),
         };
         let hover = match &self.hover {
             // `<` would end the script element.
@@ -97,7 +97,7 @@ impl Figure {
             None => String::new(),
         };
         let class = if self.hover.is_some() { "chart hoverable" } else { "chart" };
-        let title = escape(&self.title);
+        let title = sentence(&self.title);
         format!(
             "<figure class=\"{class}\"><figcaption><h3>{title}</h3>{legend}</figcaption><div class=\"plot\">{}</div>{hover}{note}</figure>\n",
             self.svg

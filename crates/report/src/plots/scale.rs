@@ -121,6 +121,17 @@ fn short_seconds(x: f64) -> String {
     format!("{} {unit}", fathom_base::human::grouped((x * scale).round() as u64))
 }
 
+/// Greatest number on an axis, and what is as good as zero: between them differences, ratios and squares stay numbers. A log that
+/// is damaged, or a run that diverged, may say anything.
+const GREATEST: f64 = 1e150;
+const LEAST: f64 = 1e-150;
+
+/// A number as axes take it: what is next to nothing is zero, and what is no number or too great has no place.
+fn usable(x: f64, log: bool) -> Option<f64> {
+    let x = if x.abs() < LEAST { 0.0 } else { x };
+    (x.abs() <= GREATEST && (!log || x > 0.0)).then_some(x)
+}
+
 /// A map from numbers to positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
@@ -130,17 +141,17 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// A scale that holds all finite numbers given, with a little room on linear axes if `pad`.
+    /// A scale that holds all numbers given that have a place, with a little room on linear axes if `pad`.
     pub fn over(axis: &Axis, numbers: impl Iterator<Item = f64>, range: (f64, f64), pad: bool) -> Scale {
         let log = axis.kind != AxisKind::Linear;
-        let usable = numbers.filter(|x| x.is_finite() && (!log || *x > 0.0));
-        let (mut low, mut high) =
-            usable.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        let (mut low, mut high) = numbers
+            .filter_map(|x| usable(x, log))
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         if low > high {
             (low, high) = if log { (1.0, 2.0) } else { (0.0, 1.0) };
         }
         if log {
-            if high <= low {
+            if high <= low * (1.0 + 1e-9) {
                 high = low * 2.0;
             }
             if pad {
@@ -235,6 +246,23 @@ mod tests {
             for axis in [Axis::linear("", ""), Axis::zero("", ""), Axis::log2_tokens("")] {
                 let scale = Scale::over(&axis, numbers.iter().copied(), (0.0, 100.0), true);
                 assert!(scale.at(1.5).is_finite() && !scale.ticks(5).0.is_empty(), "{numbers:?} {axis:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_numbers_have_few_ticks() {
+        let extremes = [5e-324, f64::MIN_POSITIVE, 1e-9, 1.0, 1.0 + f64::EPSILON, 1e15, 1e300, f64::MAX];
+        let all: Vec<f64> = extremes.iter().flat_map(|x| [*x, -x]).chain([0.0]).collect();
+        for (low, high) in all.iter().flat_map(|low| all.iter().map(move |high| (*low, *high))) {
+            for axis in
+                [Axis::linear("", ""), Axis::zero("", ""), Axis::log2_bytes(""), Axis::log_seconds("")]
+            {
+                let scale = Scale::over(&axis, [low, high].into_iter(), (0.0, 100.0), true);
+                let (at, step) = scale.ticks(5);
+                assert!(at.len() <= 8, "{low:e} to {high:e}: {} ticks", at.len());
+                assert!(at.iter().all(|x| scale.at(*x).is_finite()), "{low:e} to {high:e}: {at:?}");
+                at.iter().for_each(|x| drop((axis.tick)(*x, step)));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Reports made from a synthetic log, as a run of two stages with a resume would write it.
 #![allow(clippy::unwrap_used)]
 
+mod damaged;
 mod fixture;
 
 use std::path::Path;

@@ -15,6 +15,7 @@ use super::row::Row;
 use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
 use crate::args::bench::{Profile as Args, Scores};
+use crate::output;
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -29,6 +30,7 @@ const SPILL: (usize, usize) = (64 << 20, 12);
 
 /// Runs the benchmark.
 pub fn run(args: &Args) -> Result<()> {
+    args.out.as_deref().map_or(Ok(()), output::regular)?;
     let bed = Bed::new(args.timing.threads, Precision::Bf16)?;
     let watch = Watch::begin();
     let rates = rates(&bed, args)?;

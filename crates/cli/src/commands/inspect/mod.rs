@@ -11,6 +11,7 @@ use fathom_tensor::Device;
 
 use crate::args::{Inspect, InspectModel};
 use crate::device::{self, Loaded};
+use crate::output;
 
 /// Runs the verb.
 pub fn run(what: &Inspect) -> Result<()> {
@@ -31,6 +32,7 @@ struct Subject {
 
 impl Subject {
     fn new(args: &InspectModel) -> Result<Subject> {
+        args.out.as_deref().map_or(Ok(()), output::regular)?;
         let folder = device::model_folder(&args.model)?;
         check_ids(&fathom_model::open_config(&folder)?.0, &args.ids)?;
         let device = device::open(&device::on(args.machine))?;

@@ -16,6 +16,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::stage;
 
 use crate::args::{Job, Launch, Machines};
+use crate::console;
 use crate::library::{LIBRARY, layers, load, placed};
 
 /// Runs the verb.
@@ -54,6 +55,18 @@ impl<'a> Work<'a> {
         let named = loaded.value.run.name.clone();
         let name = if named.is_empty() || named == "train" { stem } else { named };
         Ok(Work { job, loaded, name: text::label(&name), ranks })
+    }
+
+    /// Warns of data that a job finds elsewhere than the one who writes it.
+    fn warn_of_paths(&self, base: &str) {
+        let paths = &self.loaded.value.data.paths;
+        let relative = |path: &&PathBuf| path.is_relative() && !path.to_string_lossy().starts_with("cargo:");
+        for path in paths.iter().filter(relative) {
+            console::warn(&format!(
+                "data.paths: `{}` is relative, and the job looks for it in {base}; an absolute path is the same everywhere",
+                path.display()
+            ));
+        }
     }
 
     /// As many ranks as the mesh has, spread evenly.

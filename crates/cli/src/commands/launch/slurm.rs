@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::text::command;
+use super::text::{command, one_line, quote};
 use super::{Work, hand_over, this_program};
 use crate::args::Slurm;
 use crate::commands::train::RESUME;
@@ -17,6 +17,7 @@ pub fn run(args: &Slurm) -> Result<ExitCode> {
 
 fn script(args: &Slurm) -> Result<String> {
     let work = Work::of(&args.job)?;
+    work.warn_of_paths("the folder that sbatch is called in, on every machine");
     let spread = work.spread(&args.machines)?;
     let mut script = String::from("#!/bin/bash\n");
     let mut option = |name: &str, value: &dyn std::fmt::Display| {
@@ -31,7 +32,9 @@ fn script(args: &Slurm) -> Result<String> {
         value.iter().for_each(|value| option(name, value));
     }
     for (name, value) in [("time", &args.time), ("partition", &args.partition), ("account", &args.account)] {
-        value.iter().for_each(|value| option(name, value));
+        if let Some(value) = value {
+            option(name, &quote(one_line(&format!("--{name}"), value)?));
+        }
     }
     option("output", &"%x-%j.log");
     option("open-mode", &"append");

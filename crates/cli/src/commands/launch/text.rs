@@ -1,4 +1,6 @@
-//! Words for shells, names for objects, and indentation.
+//! Words for shells and for YAML, names for objects, and indentation.
+
+use anyhow::{Result, bail};
 
 /// A word as a shell reads it back.
 pub fn quote(word: &str) -> String {
@@ -29,6 +31,46 @@ pub fn label(name: &str) -> String {
     text.chars().take(40).collect::<String>().trim_end_matches('-').into()
 }
 
+/// A flag's value, which has to stay on its line: a line break would begin another option or another key.
+///
+/// # Errors
+/// Control characters.
+pub fn one_line<'a>(flag: &str, value: &'a str) -> Result<&'a str> {
+    if value.chars().any(char::is_control) {
+        bail!("{flag} {value:?} holds a line break or another control character; give one line of text");
+    }
+    Ok(value)
+}
+
+/// A string in YAML: plain where nothing else can be read into it, else as JSON writes it.
+pub fn scalar(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.ends_with(':');
+    if is_name && word.chars().all(plain) && !WORDS.contains(&word.to_ascii_lowercase().as_str()) {
+        word.into()
+    } else {
+        string(word)
+    }
+}
+
+/// A string in YAML between quotes.
+pub fn string(word: &str) -> String {
+    serde_json::Value::from(word).to_string()
+}
+
+/// A text that Kubernetes leaves as it is: in commands it reads `$(NAME)` as a variable, and `$$` as a dollar sign.
+pub fn as_it_is(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        out.push(c);
+        if c == '$' && rest.peek().is_some_and(|next| ['$', '('].contains(next)) {
+            out.push('$');
+        }
+    }
+    out
+}
+
 /// Every line so far to the right.
 pub fn indent(text: &str, columns: usize) -> String {
     let shift =
@@ -38,8 +80,8 @@ pub fn indent(text: &str, columns: usize) -> String {
 
 /// A list of strings as YAML reads it.
 pub fn list(words: &[String]) -> String {
-    let quoted = words.iter().map(|word| serde_json::Value::from(word.as_str()).to_string());
-    format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
+    let quoted: Vec<String> = words.iter().map(|word| string(word)).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 #[cfg(test)]
@@ -52,6 +94,47 @@ mod tests {
             command(&["fathom", "train", "a b", "mesh.tp=2", "x='y'", ""]),
             r"fathom train 'a b' mesh.tp=2 'x='\''y'\''' ''"
         );
+    }
+
+    #[test]
+    fn strings_stay_strings_in_yaml() {
+        for plain in ["runs", "registry.example/fathom:1", "a@sha256:0f"] {
+            assert_eq!(scalar(plain), plain);
+        }
+        for other in
+            ["", "1", "1e3", "0x1", "1:30", "No", "null", "a: b", "a:", "a}", "a #b", "~", "- a", "é"]
+        {
+            assert_eq!(scalar(other), format!("\"{other}\""));
+        }
+        assert_eq!(scalar("a\"b\\"), r#""a\"b\\""#);
+        assert_eq!(one_line("--image", "a b").unwrap(), "a b");
+        for broken in ["a\nb", "a\r", "\u{85}", "\0"] {
+            assert!(one_line("--image", broken).unwrap_err().to_string().contains("--image"));
+        }
+    }
+
+    /// As Kubernetes expands a command whose variables are all empty.
+    fn expanded(text: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            out += &rest[..at];
+            rest = &rest[at + 1..];
+            match (rest.strip_prefix('$'), rest.strip_prefix('(').and_then(|inner| inner.split_once(')'))) {
+                (Some(after), _) => (out.push('$'), rest = after).1,
+                (None, Some((_, after))) => rest = after,
+                (None, None) => out.push('$'),
+            }
+        }
+        out + rest
+    }
+
+    #[test]
+    fn kubernetes_expands_nothing() {
+        for text in ["plain", "$(HOME)", "$$", "$$(x)", "$HOME ${x} $", "a$$$(b)$(c", "\"$@\" $!"] {
+            assert_eq!(expanded(&as_it_is(text)), text);
+        }
+        assert_eq!(as_it_is("kill $(pidof fathom) $x"), "kill $$(pidof fathom) $x");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::text::indent;
+use super::text::{indent, one_line, scalar, string};
 use super::{Spread, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
 use crate::commands::train::RESUME;
@@ -20,7 +20,17 @@ const RECIPE: &str = "/etc/fathom/recipe";
 
 /// Prints or submits the manifests.
 pub fn run(args: &Kubernetes) -> Result<ExitCode> {
+    let one =
+        |flag: &str, value: Option<&String>| value.map_or(Ok(""), |value| one_line(flag, value)).map(drop);
+    one("--image", Some(&args.image))?;
+    one("--namespace", args.namespace.as_ref())?;
+    one("--volume", args.volume.as_ref())?;
+    one("--memory", args.memory.as_ref())?;
     let work = Work::of(&args.job)?;
+    work.warn_of_paths(match args.volume {
+        Some(_) => "the volume, at /work",
+        None => "the folder that the image starts in",
+    });
     let pods = Pods { args, spread: work.spread(&args.machines)?, work: &work };
     pods.see_the_run()?;
     let objects = match args.manifest {
@@ -58,7 +68,7 @@ impl Pods<'_> {
     }
 
     fn metadata(&self, name: &str) -> String {
-        let namespace = self.args.namespace.as_ref().map(|space| format!("\n  namespace: {space}"));
+        let namespace = self.args.namespace.as_ref().map(|space| format!("\n  namespace: {}", scalar(space)));
         format!("metadata:\n  name: {name}{}", namespace.unwrap_or_default())
     }
 
@@ -74,17 +84,16 @@ impl Pods<'_> {
     /// Volumes and their mounts, by name and path; `more` is a name, a path and a source.
     fn volumes(&self, more: Option<(&'static str, &'static str, String)>) -> (String, String) {
         let name = &self.work.name;
-        let mut found = Vec::new();
+        // Containers have 64 MiB of it, and Open MPI and NCCL pass messages through it.
+        let mut found = vec![("shm", "/dev/shm", "emptyDir: {medium: Memory}".to_string())];
         if let Some(claim) = &self.args.volume {
+            let claim = scalar(claim);
             found.push(("work", SHARED, format!("persistentVolumeClaim: {{claimName: {claim}}}")));
         }
         if self.work.is_file() {
             found.push(("recipe", RECIPE, format!("configMap: {{name: {name}-recipe}}")));
         }
         found.extend(more);
-        if found.is_empty() {
-            return Default::default();
-        }
         let mounts = found.iter().map(|(name, path, _)| format!("\n  - {{name: {name}, mountPath: {path}}}"));
         let volumes = found.iter().map(|(name, _, source)| format!("\n  - name: {name}\n    {source}"));
         (
@@ -101,7 +110,7 @@ impl Pods<'_> {
         let rows: Vec<String> = [cores, memory, accelerators]
             .into_iter()
             .flatten()
-            .map(|(name, value)| format!("\n    {name}: {value:?}"))
+            .map(|(name, value)| format!("\n    {name}: {}", string(&value)))
             .collect();
         if rows.is_empty() { String::new() } else { format!("resources:\n  limits:{}\n", rows.concat()) }
     }
@@ -112,7 +121,7 @@ impl Pods<'_> {
         let folder = self.args.volume.as_ref().map(|_| format!("workingDir: {SHARED}\n")).unwrap_or_default();
         let container = format!(
             "- name: node\n  image: {}\n{}",
-            self.args.image,
+            scalar(&self.args.image),
             indent(&format!("{command}{folder}{}{mounts}", self.resources()), 2)
         );
         format!(

@@ -3,7 +3,7 @@
 use super::{Pods, RECIPE};
 use crate::commands::launch::Spread;
 use crate::commands::launch::local::mpirun;
-use crate::commands::launch::text::{command, indent, list};
+use crate::commands::launch::text::{as_it_is, command, indent, list, quote};
 use crate::commands::train::RESUME;
 
 /// Where the ranks of several pods meet.
@@ -19,7 +19,7 @@ pub(super) struct Ssh {
 
 /// A script as the command of a container.
 pub(super) fn argument(script: &str) -> String {
-    format!("command: [\"sh\", \"-euc\"]\nargs:\n- |\n{}\n", indent(script, 2))
+    format!("command: [\"sh\", \"-euc\"]\nargs:\n- |\n{}\n", indent(&as_it_is(script), 2))
 }
 
 impl Pods<'_> {
@@ -53,6 +53,7 @@ impl Pods<'_> {
             words.extend(self.mpirun());
         }
         words.extend(train);
+        let words: Vec<String> = words.iter().map(|word| as_it_is(word)).collect();
         format!("command: {}\n", list(&words))
     }
 
@@ -60,10 +61,13 @@ impl Pods<'_> {
     /// takes its place: sshd alone would end with 0, as if the pod's work were done.
     pub(super) fn other(&self, ssh: &Ssh) -> String {
         let program = self.program();
-        let name = program.rsplit('/').next().unwrap_or(&program);
+        let name = quote(program.rsplit('/').next().unwrap_or(&program));
+        let evicted = quote(&format!(
+            "kill -USR1 $(pidof {name}) || true; while pidof {name} >/dev/null; do sleep 1; done; exit {RESUME}"
+        ));
         format!(
             r#"# Evicted: the ranks here ask all to save and stop, and a new pod takes its place.
-trap 'kill -USR1 $(pidof {name}) || true; while pidof {name} >/dev/null; do sleep 1; done; exit {RESUME}' TERM
+trap {evicted} TERM
 mkdir -p /run/sshd
 {} &
 wait $!

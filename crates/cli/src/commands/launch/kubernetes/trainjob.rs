@@ -3,7 +3,7 @@
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
 use crate::commands::launch::Spread;
-use crate::commands::launch::text::{indent, quote};
+use crate::commands::launch::text::{indent, scalar};
 
 impl Pods<'_> {
     /// The TrainJob with what it needs. Kubeflow makes the keys.
@@ -51,8 +51,8 @@ spec:
         let job = format!(
             "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\n{}\nspec:\n  runtimeRef:\n    apiGroup: trainer.kubeflow.org\n    kind: TrainingRuntime\n    name: {}\n  trainer:\n    image: {}\n    numNodes: {nodes}\n",
             self.metadata(name),
-            quote(name),
-            self.args.image,
+            scalar(name),
+            scalar(&self.args.image),
         );
         self.recipe().into_iter().chain([runtime, job]).collect()
     }

@@ -1,0 +1,42 @@
+//! Gives the binary the commit that it is built from. Only this crate is built anew when that changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=FATHOM_COMMIT");
+    let given = std::env::var("FATHOM_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if let Some(commit) = given.or_else(|| commit(&root.join(".git"))) {
+        println!("cargo::rustc-env=FATHOM_COMMIT={}", commit.trim().chars().take(12).collect::<String>());
+    }
+}
+
+/// The commit that is checked out; none without a repository, as in a package of the sources.
+fn commit(git: &Path) -> Option<String> {
+    // In a worktree `.git` is a file that names its folder, and that folder names the one with the branches.
+    let folder = match fs::read_to_string(git) {
+        Ok(text) => git.parent()?.join(text.strip_prefix("gitdir:")?.trim()),
+        Err(_) => git.to_path_buf(),
+    };
+    let common =
+        fs::read_to_string(folder.join("commondir")).map_or(folder.clone(), |it| folder.join(it.trim()));
+    let head = watched(folder.join("HEAD"))?;
+    let Some(branch) = head.trim().strip_prefix("ref: ") else { return Some(head) };
+    watched(common.join(branch)).or_else(|| packed(&common, branch))
+}
+
+/// A branch that git has put away with others.
+fn packed(common: &Path, branch: &str) -> Option<String> {
+    let all = watched(common.join("packed-refs"))?;
+    let line = all.lines().find(|line| line.ends_with(&format!(" {branch}")))?;
+    Some(line.split(' ').next()?.to_string())
+}
+
+/// A file whose change is another build. One that is absent is not watched: cargo would build every time.
+fn watched(path: PathBuf) -> Option<String> {
+    let text = fs::read_to_string(&path).ok()?;
+    println!("cargo::rerun-if-changed={}", path.display());
+    Some(text)
+}
