@@ -1,13 +1,17 @@
 //! Families: how a `config.json` becomes a [`Spec`] and back, and what each family calls its weights. Data only; the
 //! one block that all of them run is in `block.rs`.
 
+mod cohere2;
 mod common;
 mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -19,6 +23,7 @@ mod moe;
 mod names;
 mod nemotron;
 mod olmo2;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
@@ -52,12 +57,16 @@ pub struct Family {
 }
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 21] = [
+pub static FAMILIES: [&Family; 26] = [
+    &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
     &deepseek_v3::FAMILY,
+    &falcon::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &glm::FAMILY,
+    &glm4::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
     &gpt_oss::FAMILY,
@@ -67,6 +76,7 @@ pub static FAMILIES: [&Family; 21] = [
     &mixtral::FAMILY,
     &nemotron::FAMILY,
     &olmo2::FAMILY,
+    &phi::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen2_moe::FAMILY,
