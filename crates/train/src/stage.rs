@@ -337,11 +337,11 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
 }
 
 /// Which rotary settings a stage changes: not those that only layers with windows use beside others that see everything
-/// (Gemma 3), as their distances stay within the window.
+/// (Gemma 3, Cohere 2), as their distances stay within the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
     let sees_all =
         |table: usize| spec.layers.iter().any(|layer| layer.rope == Some(table) && layer.window.is_none());
-    let some = (0..spec.ropes.len()).any(sees_all);
+    let some = spec.layers.iter().any(|layer| layer.window.is_none());
     (0..spec.ropes.len()).map(|table| !some || sees_all(table)).collect()
 }
 
@@ -468,6 +468,11 @@ mod tests {
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
+        // Nor where those that see everything do not rotate.
+        spec.layers[0].rope = None;
+        let kept = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
+        assert!(kept.ropes.iter().all(|rope| rope.scaling == RopeScaling::Default));
+        spec.layers[0].rope = Some(0);
         // A model whose layers all have windows has but one setting, which is stretched.
         spec.layers[0].window = Some(64);
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
