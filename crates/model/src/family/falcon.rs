@@ -53,7 +53,9 @@ fn read(c: &Config<'_>) -> Result<Spec> {
     let max_positions = c.size_or("max_position_embeddings", Some(2048))?;
     let rope = read_rope(c, &ROPE, RopeSizes { head_dim, max_positions, original: None })?;
     let ffn = c.size_or("ffn_hidden_size", Some(4 * hidden))?;
-    if let Some(factor) = c.nullable::<usize>("ff_factor", None)?.filter(|factor| factor * hidden != ffn) {
+    // Said again by the files of 11B.
+    let factor = c.nullable::<usize>("ff_factor", None)?;
+    if let Some(factor) = factor.filter(|factor| factor.checked_mul(hidden) != Some(ffn)) {
         return Err(c.refuse("ff_factor", format!("is {factor}, but ffn_hidden_size says {ffn}")));
     }
     let (bias, eps): (bool, f64) = (c.or("bias", false)?, c.or("layer_norm_epsilon", 1e-5)?);

@@ -31,6 +31,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 mod starcoder2;
+mod wrapper;
 
 use std::path::Path;
 
@@ -43,6 +44,7 @@ use crate::moe::Moe;
 use crate::spec::Spec;
 
 pub use names::{Experts, LatentNames, MoeNames, Names, Qkv, Up};
+pub use wrapper::Wrapper;
 
 /// One family of models.
 pub struct Family {
@@ -108,6 +110,9 @@ impl Family {
     /// # Errors
     /// Names the key that is missing, unknown, or has a value that is not supported.
     pub fn read(file: &Path, map: &Map<String, Value>) -> Result<Spec> {
+        if let Some(wrapper) = Wrapper::of(map) {
+            return wrapper.read(file, map);
+        }
         let config = Config::new(file, map);
         if EncoderSpec::claims(map) {
             let what = "is an encoder's: it sorts texts in the stage `classify` of a curation, and neither continues nor trains";
@@ -117,7 +122,10 @@ impl Family {
             .nullable("model_type", None)?
             .ok_or_else(|| config.refuse("model_type", "is missing; is this a config.json?"))?;
         let Some(family) = Family::find(&model_type) else {
-            let known = FAMILIES.map(|family| family.model_type).join(", ");
+            let mut known = FAMILIES.map(|family| family.model_type).to_vec();
+            known.extend(wrapper::WRAPPERS.map(|wrapper| wrapper.model_type));
+            known.sort_unstable();
+            let known = known.join(", ");
             return Err(config.refuse("model_type", format!("is \"{model_type}\"; supported: {known}")));
         };
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
