@@ -8,6 +8,7 @@
 
 mod fast;
 mod folder;
+mod missing;
 mod pieces;
 mod roles;
 mod stream;
@@ -277,6 +278,9 @@ impl Tokenizer {
 }
 
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer> {
+    if let Some(advice) = missing::advice(path) {
+        return Err(Error::NoTokenizer { path: path.to_owned(), advice });
+    }
     let bytes = std::fs::read(path).or_io("read", path)?;
     parse(&bytes, path)
 }
