@@ -82,6 +82,23 @@ def cases():
     yield "gpt_neox", tf.GPTNeoXConfig(**neox, rope_parameters=rope(partial_rotary_factor=0.25)), v4
     yield "gpt_neox_sequential", tf.GPTNeoXConfig(
         **neox, use_parallel_residual=False, rope_parameters=rope(partial_rotary_factor=0.5)), {}
+    # The layouts of 7B (one key head, one norm), 40B (groups, two norms), 11B (groups, one norm) and the first 1B (in sequence).
+    falcon = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=48,
+                  max_position_embeddings=128, rope_parameters=rope(), pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    grouped = dict(new_decoder_architecture=True, num_kv_heads=2)
+    yield "falcon_7b", tf.FalconConfig(**falcon), v4
+    yield "falcon_40b", tf.FalconConfig(**falcon | grouped), v4
+    yield "falcon_11b", tf.FalconConfig(
+        **falcon | grouped, num_ln_in_parallel_attn=1, tie_word_embeddings=False), {}
+    yield "falcon_rw", tf.FalconConfig(**falcon, multi_query=False, parallel_attn=False, bias=True), {}
+    # The head has a bias; 4 of 8 dims rotate.
+    yield "phi", tf.PhiConfig(**SMALL, rope_parameters=rope(partial_rotary_factor=0.5)), v4
+    # The first layer slides and rotates, the second does neither.
+    yield "cohere2", tf.Cohere2Config(**SMALL, sliding_window=WINDOW, logit_scale=0.25, rope_parameters=rope(theta=5e4),
+                                      layer_types=["sliding_attention", "full_attention"]), v4
+    yield "glm", tf.GlmConfig(**SMALL, head_dim=16, rope_parameters=rope(partial_rotary_factor=0.5)), v4
+    yield "glm4", tf.Glm4Config(
+        **SMALL, head_dim=16, attention_bias=False, rope_parameters=rope(partial_rotary_factor=0.5)), v4
     yield "smollm3", tf.SmolLM3Config(
         **SMALL, no_rope_layers=[1, 0], rope_parameters=rope(theta=5e6)), v4
     yield "olmo2", tf.Olmo2Config(**SMALL, rope_parameters=rope(theta=5e5)), v4
@@ -131,6 +148,9 @@ def old_spelling(config):
         old.pop("layer_types", None)
     elif rules:
         rope_into(old, rules, kind)
+    if kind == "cohere2":
+        old.pop("layer_types")
+        old["sliding_window_pattern"] = 2
     if kind in ("qwen2", "qwen3", "gemma2", "smollm3", "qwen2_moe"):
         old.pop("layer_types", None)
     if kind == "llama" and config["head_dim"] * config["num_attention_heads"] == config["hidden_size"]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+import transformers as tf
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -194,6 +195,35 @@ def write_sharded(name, source, shard_size="32KB"):
     print(name, sorted(f.name for f in folder.iterdir()))
 
 
+def write_multimodal(name, source, as_in_memory=False):
+    """The same text model inside one that sees pictures, with tensors called as in published files or as in Transformers 5's
+    memory; golden.json names its source."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    text = AutoModelForCausalLM.from_pretrained(OUT / source, attn_implementation="eager", dtype=torch.float32).eval()
+    vision = tf.SiglipVisionConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+                                   image_size=4, patch_size=2)
+    text_config = {k: v for k, v in text.config.to_dict().items() if k not in ("_name_or_path", "architectures")}
+    config = tf.Gemma3Config(text_config=text_config, vision_config=vision.to_dict(), mm_tokens_per_image=1)
+    torch.manual_seed(zlib.crc32(name.encode()))
+    model = tf.Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    model.tie_weights()
+    golden = json.loads((OUT / source / "golden.json").read_text())["single"]
+    ids = torch.tensor(golden["input_ids"])
+    with torch.no_grad():
+        same = torch.equal(logits_of(model, ids, [0, len(ids)]), logits_of(text, ids, [0, len(ids)]))
+    if not same:
+        raise SystemExit(f"{name}: the text part's logits are not those of {source}")
+    model.save_pretrained(folder)
+    if as_in_memory:
+        tensors = {n: t.clone() for n, t in model.state_dict().items() if n != "lm_head.weight"}
+        save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "golden.json", dict(case=name, same_as=source))
+    print(name, sorted({".".join(n.split(".")[:2]) for n in load_file(folder / "model.safetensors")}))
+
+
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n")
 
@@ -266,6 +296,9 @@ def main():
             write_case(name, config, options)
     if not wanted or "llama2_sharded" in wanted:
         write_sharded("llama2_sharded", "llama2")
+    for name, as_in_memory in (("gemma3_multimodal", False), ("gemma3_multimodal_v5", True)):
+        if not wanted or name in wanted:
+            write_multimodal(name, "gemma3", as_in_memory)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ pub struct Labels {
 pub struct Head {
     /// [vocab, d].
     pub weight: ParamId,
+    /// [1, vocab]: joins the logits before anything else happens to them.
+    pub bias: Option<ParamId>,
     /// What follows.
     pub how: HeadUse,
     /// The token whose row is the first of the weight: above 0 where the vocabulary is spread over ranks.
@@ -115,9 +117,14 @@ impl Head {
         (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
     }
 
-    /// The projection's weight, in memory until the result is dropped.
-    fn weight<'a>(&self, scope: &Scope<'a>) -> Weights<'a> {
-        let weights = scope.params.fetch(scope.device, [self.weight]);
+    /// The projection's weight, and its bias if there is one.
+    fn ids(&self) -> impl Iterator<Item = ParamId> {
+        [self.weight].into_iter().chain(self.bias)
+    }
+
+    /// The projection's weights, in memory until the result is dropped.
+    fn weights<'a>(&self, scope: &Scope<'a>) -> Weights<'a> {
+        let weights = scope.params.fetch(scope.device, self.ids());
         weights.wait();
         weights
     }
@@ -125,7 +132,7 @@ impl Head {
     /// f32 logits [t, vocab] of x [t, d], after scale and cap. For generation and inspection.
     pub fn logits(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let vocab = scope.params.shape(self.weight)[0];
-        let _weights = self.weight(scope);
+        let _weights = self.weights(scope);
         let logits = self.project(scope, x);
         let HeadUse { scale, softcap, .. } = self.how;
         if scale != 1.0 || softcap != 0.0 {
@@ -139,7 +146,7 @@ impl Head {
         logits
     }
 
-    /// Raw f32 logits of a tile.
+    /// Raw f32 logits of a tile, with the bias.
     fn project(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let device = scope.device;
         device.pool.enter("head", -1);
@@ -149,6 +156,9 @@ impl Head {
             scope,
             MatMul { a: x, a_trans: false, b: weight, b_trans: true, c: &logits, accumulate: false },
         );
+        if let Some(bias) = self.bias {
+            device.machine.add_bias(&logits, &scope.params.tensor(bias));
+        }
         let flops = 2 * (x.len() * weight.rows()) as u64;
         scope.counters.add(flops, flops);
         logits
@@ -179,7 +189,7 @@ impl Head {
     pub fn losses(&self, scope: &Scope<'_>, x: &Tensor, labels: &Labels, losses: &Tensor) {
         let vocab = scope.params.shape(self.weight)[0];
         let share = scope.spread().share();
-        let _weights = self.weight(scope);
+        let _weights = self.weights(scope);
         let inner = Head::tile_rows(scope.device.machine.as_ref(), vocab);
         // Where rows are shared the order of tokens is that of the gradients' tiles.
         let outer = if share > 1 {
@@ -208,16 +218,17 @@ impl Head {
         grads: &mut Grads,
     ) -> Tensor {
         let device = scope.device;
-        let _weights = self.weight(scope);
+        let _weights = self.weights(scope);
         let weight = &scope.params.tensor(self.weight);
         // The segment before the head leaves its gradient with its own.
-        grads.enter(device, &[self.weight]);
+        grads.enter(device, &self.ids().collect::<Vec<_>>());
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
         let share = scope.spread().share();
         let rows =
             (Head::gradient_rows(scope.device.machine.as_ref(), weight.rows(), x.dtype()) / share).max(1);
         let mut received = grads.receive(device, self.weight, true);
+        let of_bias = self.bias.and_then(|bias| grads.receive(device, bias, false));
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
             let x = self.collect(scope, &x.view_rows(rows.clone()));
@@ -232,6 +243,9 @@ impl Head {
                     MatMul { a: &dlogits, a_trans: true, b: &x, b_trans: false, c, accumulate },
                 );
                 scope.counters.add(flops, flops);
+            }
+            if let Some((dbias, _)) = &of_bias {
+                device.machine.bias_backward(&dlogits, dbias);
             }
         });
         dx

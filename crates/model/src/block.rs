@@ -70,7 +70,7 @@ pub struct BlockParams {
     pub attn_out: LinearParams,
     /// After attention.
     pub attn_post_norm: Option<NormParams>,
-    /// Before the MLP.
+    /// Before the MLP, if it does not read what attention reads.
     pub mlp_norm: Option<NormParams>,
     /// The MLP, or experts.
     pub ffn: FfnParams,
@@ -80,9 +80,9 @@ pub struct BlockParams {
 
 /// One block: `x_td` to the next block's `x_td`.
 pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_td: Val) -> Val {
-    let [q_te, k_tk, v_tk] = cx.rows(|cx| {
+    let ([q_te, k_tk, v_tk], h_td) = cx.rows(|cx| {
         let h_td = norm(cx, s, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
-        heads(cx, s, layer, p, h_td)
+        (heads(cx, s, layer, p, h_td), h_td)
     });
     let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), p.sinks);
     cx.rows(|cx| {
@@ -91,7 +91,11 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
         let a_td = norm(cx, s, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
         let a_td = cx.scale("attn.scaled", a_td, s.residual_scale);
         let y_td = cx.add("block.mid", x_td, a_td);
-        let m_td = if s.residual == Residual::Parallel { x_td } else { y_td };
+        let m_td = match s.residual {
+            Residual::SharedNorm => h_td,
+            Residual::Parallel => x_td,
+            Residual::Pre | Residual::Post | Residual::Sandwich => y_td,
+        };
         let m_td = norm(cx, s, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
         let m_td = ffn(cx, s, &p.ffn, m_td);
         let m_td = norm(cx, s, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);

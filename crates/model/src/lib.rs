@@ -31,10 +31,10 @@ pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, Q
 pub use config::Config;
 pub use encoder::{Encoder, EncoderSpec, Pool, Positions, Relative, Task};
 pub use error::{Error, Result};
-pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up};
+pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up, Wrapper};
 pub use files::{
     Area, Coded, Export, FileWriter, FolderOptions, FolderWriter, GenerationConfig, Header, HfFolder, Hurry,
-    INDEX, SINGLE, SafeTensors, SaveOptions, Slot, Source, Stored, Stream, TensorInfo, Wholes,
+    INDEX, LeftOut, SINGLE, SafeTensors, SaveOptions, Slot, Source, Stored, Stream, TensorInfo, Wholes,
     export_tensors, fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header,
     rank_file, read_f32, save, save_hf, write_file, write_private,
 };

@@ -49,6 +49,8 @@ pub struct LastParams {
     pub norm: NormParams,
     /// [vocab, d]; the embedding if tied.
     pub head: ParamId,
+    /// [1, vocab].
+    pub head_bias: Option<ParamId>,
 }
 
 /// Declares weights in their fixed order: embedding, blocks, final norm, head. What the portion does not have is counted
@@ -174,9 +176,10 @@ impl Declare<'_> {
             QkNorm::Full => [q, kv],
             _ => [s.head_dim; 2],
         };
-        let (before, after, qk) = (s.residual.before(), s.residual.after(), s.qk_norm != QkNorm::None);
+        let (after, qk) = (s.residual.after(), s.qk_norm != QkNorm::None);
+        let [before_attention, before_mlp] = [s.residual.before_attention(), s.residual.before_mlp()];
         BlockParams {
-            attn_norm: before.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias, false)),
+            attn_norm: before_attention.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias, false)),
             qkv: match &s.latent {
                 Some(latent) => QkvParams::Latent(self.latent(s, latent, index)),
                 None => QkvParams::Fused(self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv)),
@@ -186,7 +189,7 @@ impl Declare<'_> {
             sinks: s.sinks.then(|| self.wide(at("sinks"), s.heads, Cut::Rows(&[s.heads]), true)),
             attn_out: self.row_parallel(&at("attn_out"), hidden, s.attention_cols(), s.bias.attn_out),
             attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias, false)),
-            mlp_norm: before.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
+            mlp_norm: before_mlp.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
             ffn: match s.experts_of(index) {
                 Some(moe) => FfnParams::Experts(self.experts(s, moe, index)),
                 None => FfnParams::Dense(self.mlp(s, &format!("blocks.{index}"), s.ffn)),
@@ -362,9 +365,13 @@ impl Model {
                 declare.push("head.weight".into(), shape, Cut::Rows(&cut), false)
             }
         };
-        let last = portion.last.then_some(LastParams { norm, head });
+        let vocab = [spec.vocab];
+        let bias = spec
+            .head_bias
+            .then(|| declare.push("head.bias".into(), [1, spec.vocab], Cut::Rows(&vocab), false));
+        let last = portion.last.then_some(LastParams { norm, head, head_bias: bias });
         if let (Some(last), Some(run)) = (last, walk.last_mut()) {
-            run.extend([norm_ids, vec![last.head]]);
+            run.extend([norm_ids, [last.head].into_iter().chain(last.head_bias).collect()]);
         }
         declare.params.set_walk(walk, embed.filter(|_| spec.tied).map(|embed| embed.tokens));
         let holdings = &declare.holdings;
@@ -465,11 +472,11 @@ impl Model {
     /// If this rank does not have the last layers.
     #[track_caller]
     pub fn head(&self, z_loss: f32) -> Head {
-        let Some(LastParams { head, .. }) = self.last else {
+        let Some(LastParams { head, head_bias: bias, .. }) = self.last else {
             panic!("head: this rank does not hold the last layers")
         };
         let how = HeadUse { scale: self.spec.logit_scale, softcap: self.spec.logit_softcap, z_loss };
         let first = self.holdings[head.index()].shard.rows[0].start;
-        Head { weight: head, how, first }
+        Head { weight: head, bias, how, first }
     }
 }

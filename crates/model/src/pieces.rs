@@ -152,17 +152,16 @@ impl Collect<'_> {
         }
     }
 
-    /// q, k and v interleaved per head: rows `(head 3 + part) d` of the tensor are rows `(part heads + head) d`.
-    fn per_head(&mut self, params: LinearParams, name: &str, [heads, head_dim, inner]: [usize; 3]) {
-        let name = format!("{}{name}", self.at);
-        let out = 3 * heads * head_dim;
-        for block in 0..3 * heads {
-            let (head, part) = (block / 3, block % 3);
-            let rows = block * head_dim..(block + 1) * head_dim;
-            let param_row = (part * heads + head) * head_dim;
-            self.push(params.weight, (format!("{name}.weight"), vec![out, inner]), rows.clone(), param_row);
-            if let Some(bias) = params.bias {
-                self.push(bias, (format!("{name}.bias"), vec![out]), rows, param_row);
+    /// Each key head's queries, its key and its value together; the weight has all queries, all keys, all values.
+    fn grouped(&mut self, s: &Spec, params: LinearParams, name: &str) {
+        let (all, queries) = (s.q_cols() + 2 * s.kv_cols(), s.q_cols() / s.kv_heads);
+        let group = queries + 2 * s.head_dim;
+        for kv_head in 0..s.kv_heads {
+            let (start, key) = (kv_head * group, s.q_cols() + kv_head * s.head_dim);
+            let cuts = [start, start + queries, start + queries + s.head_dim, start + group];
+            let param_rows = [kv_head * queries, key, s.kv_cols() + key];
+            for (cut, param_row) in cuts.windows(2).zip(param_rows) {
+                self.rows(params, name, [all, s.hidden], (cut[0]..cut[1], param_row));
             }
         }
     }
@@ -170,7 +169,8 @@ impl Collect<'_> {
     fn block(&mut self, model: &Model, p: &BlockParams) {
         let (s, names) = (&model.spec, self.names);
         let (q, kv) = (s.q_cols(), s.kv_cols());
-        self.block_norm(p.attn_norm, names.attn_norm, s.hidden);
+        let [attn_norm, mlp_norm] = names.norms(s.residual);
+        self.block_norm(p.attn_norm, attn_norm, s.hidden);
         match (names.qkv, &p.qkv, &s.latent) {
             (Qkv::Separate([q_name, k_name, v_name]), QkvParams::Fused(qkv), _) => {
                 self.linear(*qkv, &[(q_name, q), (k_name, kv), (v_name, kv)], s.hidden)
@@ -178,9 +178,7 @@ impl Collect<'_> {
             (Qkv::Fused(name), QkvParams::Fused(qkv), _) => {
                 self.linear(*qkv, &[(name, q + 2 * kv)], s.hidden)
             }
-            (Qkv::PerHead(name), QkvParams::Fused(qkv), _) => {
-                self.per_head(*qkv, name, [s.heads, s.head_dim, s.hidden])
-            }
+            (Qkv::Grouped(name), QkvParams::Fused(qkv), _) => self.grouped(s, *qkv, name),
             (Qkv::Latent(names), QkvParams::Latent(p), Some(latent)) => self.latent(s, latent, p, &names),
             _ => panic!("{}: weights of q, k and v without names", s.family),
         }
@@ -192,7 +190,7 @@ impl Collect<'_> {
         }
         self.linear(p.attn_out, &[(names.attn_out, s.hidden)], s.attention_cols());
         self.block_norm(p.attn_post_norm, names.attn_post_norm, s.hidden);
-        self.block_norm(p.mlp_norm, names.mlp_norm, s.hidden);
+        self.block_norm(p.mlp_norm, mlp_norm, s.hidden);
         match (&p.ffn, &s.moe, &names.moe) {
             (FfnParams::Dense(mlp), ..) => self.mlp(s, mlp, s.ffn),
             (FfnParams::Experts(p), Some(moe), Some(names)) => self.experts(s, moe, p, names),
@@ -322,10 +320,13 @@ impl Model {
             collect.at = format!("{base}{}.{index}.", names.layers);
             collect.block(self, block);
         }
-        if let Some(LastParams { norm, head }) = self.last {
+        if let Some(LastParams { norm, head, head_bias }) = self.last {
             collect.norm(Some(norm), base, names.final_norm, s.hidden);
             if !s.tied {
                 collect.whole(head, format!("{}.weight", names.head), vec![s.vocab, s.hidden]);
+            }
+            if let Some(bias) = head_bias {
+                collect.whole(bias, format!("{}.bias", names.head), vec![s.vocab]);
             }
         }
         collect.list

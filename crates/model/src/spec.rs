@@ -61,6 +61,8 @@ pub struct Spec {
     pub logit_softcap: f32,
     /// The head is the embedding.
     pub tied: bool,
+    /// The head has a bias.
+    pub head_bias: bool,
     /// Longest sequence the configuration names.
     pub max_positions: usize,
 }
@@ -85,12 +87,19 @@ pub enum Residual {
     Sandwich,
     /// Before each; both read the block's input (GPT-NeoX).
     Parallel,
+    /// Once, for both, which read the block's input (Phi-2, Cohere 2).
+    SharedNorm,
 }
 
 impl Residual {
-    /// Norms before the sub-layers.
-    pub fn before(self) -> bool {
+    /// A norm before attention.
+    pub fn before_attention(self) -> bool {
         self != Residual::Post
+    }
+
+    /// A norm before the MLP.
+    pub fn before_mlp(self) -> bool {
+        !matches!(self, Residual::Post | Residual::SharedNorm)
     }
 
     /// Norms after the sub-layers.
@@ -264,6 +273,7 @@ impl Spec {
             logit_scale: 1.0,
             logit_softcap: 0.0,
             tied,
+            head_bias: false,
             max_positions,
         }
     }

@@ -18,6 +18,14 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// There is no tokenizer of the kind that can be read.
+    #[error("{} is missing; {advice}", path.display())]
+    NoTokenizer {
+        /// The file that would be it.
+        path: PathBuf,
+        /// What to do.
+        advice: String,
+    },
     /// A tokenizer file that cannot be used.
     #[error("{} is not a usable tokenizer: {reason}", path.display())]
     Tokenizer {

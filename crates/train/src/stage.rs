@@ -336,13 +336,12 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     Ok(spec)
 }
 
-/// Which rotary settings a stage changes: the first, which is the model's, and others that layers without windows use. One of its
-/// own for layers with windows (Gemma 3) stays as it is, whether other layers see everything or none does: distances stay within
-/// the window.
+/// Which rotary settings a stage changes: those of layers that see everything, or the first, which is the model's, where all layers have windows. One of
+/// its own for layers with windows (Gemma 3, Cohere 2) stays as it is: distances stay within the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
     let sees_all =
         |table: usize| spec.layers.iter().any(|layer| layer.rope == Some(table) && layer.window.is_none());
-    let some = (0..spec.ropes.len()).any(sees_all);
+    let some = spec.layers.iter().any(|layer| layer.window.is_none());
     (0..spec.ropes.len()).map(|table| sees_all(table) || (table == 0 && !some)).collect()
 }
 
@@ -469,6 +468,11 @@ mod tests {
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
+        // Nor where those that see everything do not rotate.
+        spec.layers[0].rope = None;
+        let kept = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
+        assert!(kept.ropes.iter().all(|rope| rope.scaling == RopeScaling::Default));
+        spec.layers[0].rope = Some(0);
         // In a model whose layers all have windows the first setting is stretched, and that of its own for windows is not.
         spec.layers[0].window = Some(64);
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();

@@ -1,4 +1,4 @@
-//! The fused loss against its definition: `f = softcap(scale x W^T)`, `lse = log sum exp f`, and a token's loss
+//! The fused loss against its definition: `f = softcap(scale (x W^T + b))`, `lse = log sum exp f`, and a token's loss
 //! `lse - f[label] + z lse^2` (z-loss: Chowdhery et al., 2022, section 5; cap: Gemma 2, 2024, section 2).
 
 use std::sync::Arc;
@@ -18,12 +18,15 @@ struct Case {
     vocab: usize,
     how: HeadUse,
     weighted: bool,
+    bias: bool,
 }
 
 /// Inputs rounded to the type under test.
 struct Numbers {
     x: Matrix,
     weight: Matrix,
+    /// Zeros without.
+    bias: Matrix,
     labels: Vec<i32>,
     weights: Option<Matrix>,
 }
@@ -32,6 +35,8 @@ struct Results {
     losses: Matrix,
     dx: Matrix,
     dw: Matrix,
+    /// Zeros without a bias.
+    db: Matrix,
 }
 
 impl Case {
@@ -47,6 +52,11 @@ impl Case {
         Numbers {
             x: Matrix::random(tokens, hidden, 1).rounded(dtype),
             weight: Matrix::random(vocab, hidden, 2).times(1.5 / (hidden as f64).sqrt()).rounded(dtype),
+            bias: if self.bias {
+                Matrix::random(1, vocab, 3).times(0.5).rounded(dtype)
+            } else {
+                Matrix::zeros(1, vocab)
+            },
             labels: (0..tokens).map(label).collect(),
             weights: self.weighted.then(|| weights.rounded(DType::F32)),
         }
@@ -79,28 +89,29 @@ fn token(how: HeadUse, logits: &[f64], label: usize) -> (f64, Vec<f64>) {
 /// Losses, and gradients of their weighted sum: by logits through central differences, then through the product.
 fn reference(case: &Case, numbers: &Numbers) -> Results {
     let Case { tokens, hidden, vocab, .. } = *case;
-    let Numbers { x, weight, labels, weights } = numbers;
-    let (mut losses, mut dx, mut dw) =
-        (Matrix::zeros(1, tokens), Matrix::zeros(tokens, hidden), Matrix::zeros(vocab, hidden));
+    let Numbers { x, weight, bias, labels, weights } = numbers;
+    let (mut losses, mut db) = (Matrix::zeros(1, tokens), Matrix::zeros(1, vocab));
+    let (mut dx, mut dw) = (Matrix::zeros(tokens, hidden), Matrix::zeros(vocab, hidden));
     for t in (0..tokens).filter(|t| labels[*t] >= 0) {
-        let logits: Vec<f64> =
-            (0..vocab).map(|v| (0..hidden).map(|c| x[(t, c)] * weight[(v, c)]).sum()).collect();
+        let dot = |v: usize| (0..hidden).map(|c| x[(t, c)] * weight[(v, c)]).sum::<f64>();
+        let logits: Vec<f64> = (0..vocab).map(|v| dot(v) + bias[(0, v)]).collect();
         let (loss, slopes) = token(case.how, &logits, labels[t] as usize);
         losses[(0, t)] = loss;
         for (v, slope) in slopes.iter().enumerate() {
             let slope = slope * weights.as_ref().map_or(1.0, |weights| weights[(0, t)]);
+            db[(0, v)] += if case.bias { slope } else { 0.0 };
             for c in 0..hidden {
                 dx[(t, c)] += slope * weight[(v, c)];
                 dw[(v, c)] += slope * x[(t, c)];
             }
         }
     }
-    Results { losses, dx, dw }
+    Results { losses, dx, dw, db }
 }
 
 fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counted) {
     let device = &Device::new(machine, 1 << 30);
-    let (params, ids) = weights(device, std::slice::from_ref(&numbers.weight), dtype);
+    let (params, ids) = weights(device, &[numbers.weight.clone(), numbers.bias.clone()], dtype);
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
     let mut grads = Grads::zeros(device, &params);
     let counters = Counters::default();
@@ -111,12 +122,13 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
         weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
     };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
-    let head = Head { weight: ids[0], how: case.how, first: 0 };
+    let head = Head { weight: ids[0], bias: case.bias.then_some(ids[1]), how: case.how, first: 0 };
     let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
     let found = Results {
         losses: download(device, &losses),
         dx: download(device, &dx),
         dw: download(device, grads.get(ids[0]).unwrap()),
+        db: download(device, grads.get(ids[1]).unwrap()),
     };
     let counted = counters.get();
 
@@ -128,6 +140,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let again = head.weighted_backward(scope, &x, &labels, &mut grads);
     assert_eq!(download(device, &again), found.dx);
     assert_eq!(download(device, grads.get(ids[0]).unwrap()), found.dw);
+    assert_eq!(download(device, grads.get(ids[1]).unwrap()), found.db);
     drop((dx, again));
     let usage = device.pool.usage();
     assert_eq!(usage.by_category[Category::Activations], 0, "{case:?}: activations are left");
@@ -148,6 +161,7 @@ fn check(case: &Case) {
                 ("losses", &found.losses, &expected.losses),
                 ("gradient of x", &found.dx, &expected.dx),
                 ("gradient of the weight", &found.dw, &expected.dw),
+                ("gradient of the bias", &found.db, &expected.db),
             ] {
                 assert_close(&at, what, &found.data, &expected.data, tolerance, 0.0);
             }
@@ -163,12 +177,14 @@ const PLAIN: Case = Case {
     vocab: 61,
     how: HeadUse { scale: 1.0, softcap: 0.0, z_loss: 0.0 },
     weighted: false,
+    bias: false,
 };
 
 #[test]
 fn sizes() {
     for (tokens, hidden, vocab) in [(1, 8, 3), (130, 17, 33), (7, 48, 129), (300, 5, 7)] {
         check(&Case { tokens, hidden, vocab, ..PLAIN });
+        check(&Case { tokens, hidden, vocab, bias: true, ..PLAIN });
     }
 }
 
@@ -178,7 +194,8 @@ fn every_transform() {
         for softcap in [0.0, 2.5] {
             for z_loss in [0.0, 0.01] {
                 for weighted in [false, true] {
-                    check(&Case { how: HeadUse { scale, softcap, z_loss }, weighted, ..PLAIN });
+                    let how = HeadUse { scale, softcap, z_loss };
+                    [false, true].map(|bias| check(&Case { how, weighted, bias, ..PLAIN }));
                 }
             }
         }
@@ -187,18 +204,19 @@ fn every_transform() {
 
 #[test]
 fn inspected_logits_are_those_of_the_loss() {
-    let case = Case { how: HeadUse { scale: 0.5, softcap: 3.0, z_loss: 0.0 }, ..PLAIN };
+    let case = Case { how: HeadUse { scale: 0.5, softcap: 3.0, z_loss: 0.0 }, bias: true, ..PLAIN };
     let numbers = case.numbers(DType::F32);
     let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
-    let (params, ids) = weights(device, std::slice::from_ref(&numbers.weight), DType::F32);
+    let (params, ids) = weights(device, &[numbers.weight.clone(), numbers.bias.clone()], DType::F32);
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
     let counters = Counters::default();
     let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
-    let logits = download(device, &Head { weight: ids[0], how: case.how, first: 0 }.logits(scope, &x));
+    let head = Head { weight: ids[0], bias: Some(ids[1]), how: case.how, first: 0 };
+    let logits = download(device, &head.logits(scope, &x));
     let expected = Matrix::new(case.tokens, case.vocab, |t, v| {
         let dot: f64 = (0..case.hidden).map(|c| numbers.x[(t, c)] * numbers.weight[(v, c)]).sum();
-        3.0 * (0.5 * dot / 3.0).tanh()
+        3.0 * (0.5 * (dot + numbers.bias[(0, v)]) / 3.0).tanh()
     });
     assert_close("logits", "logits", &logits.data, &expected.data, 1e-5, 0.0);
 }
@@ -214,6 +232,7 @@ fn tiles_change_nothing() {
     let half = |range: Range<usize>| Numbers {
         x: Matrix::new(range.len(), case.hidden, |t, c| numbers.x[(range.start + t, c)]),
         weight: numbers.weight.clone(),
+        bias: numbers.bias.clone(),
         labels: numbers.labels[range].to_vec(),
         weights: None,
     };

@@ -33,6 +33,8 @@ enum Residual {
     Post,
     Sandwich,
     Parallel,
+    /// Parallel, with one norm for both.
+    SharedNorm,
     /// Pre, and every head of q and k.
     QkNorm,
 }
@@ -149,28 +151,32 @@ impl Algebra for Composed<'_> {
     }
 }
 
-/// What comes before attention.
-fn heads<A: Algebra>(a: &mut A, residual: Residual, x: &A::V) -> [A::V; 3] {
+/// What comes before attention: q, k and v, and the input that was normalised for them.
+fn heads<A: Algebra>(a: &mut A, residual: Residual, x: &A::V) -> ([A::V; 3], A::V) {
     let h = if residual == Residual::Post { x.clone() } else { a.norm(x, HIDDEN) };
     let qkv = a.linear(&h, WIDTHS.iter().sum(), true);
     if residual != Residual::QkNorm {
-        return a.split(&qkv, Some(ROPE));
+        return (a.split(&qkv, Some(ROPE)), h);
     }
     let [q, k, v] = a.split(&qkv, None);
     let [q, k] = [q, k].map(|part| a.norm(&part, HEAD_DIM));
-    [a.rope(&q), a.rope(&k), v]
+    ([a.rope(&q), a.rope(&k), v], h)
 }
 
 /// What comes after attention.
-fn rest<A: Algebra>(a: &mut A, residual: Residual, x: &A::V, attended: &A::V) -> A::V {
+fn rest<A: Algebra>(a: &mut A, residual: Residual, [x, h]: [&A::V; 2], attended: &A::V) -> A::V {
     let after = matches!(residual, Residual::Post | Residual::Sandwich);
     let mut part = a.linear(attended, HIDDEN, true);
     if after {
         part = a.norm(&part, HIDDEN);
     }
     let y = a.add(x, &part);
-    let into = if residual == Residual::Parallel { x } else { &y };
-    let h = if residual == Residual::Post { into.clone() } else { a.norm(into, HIDDEN) };
+    let h = match residual {
+        Residual::Post => y.clone(),
+        Residual::SharedNorm => h.clone(),
+        Residual::Parallel => a.norm(x, HIDDEN),
+        _ => a.norm(&y, HIDDEN),
+    };
     let up = a.linear(&h, 2 * FFN, false);
     let act = a.gate(&up);
     let mut part = a.linear(&act, HIDDEN, false);
@@ -184,9 +190,9 @@ fn rest<A: Algebra>(a: &mut A, residual: Residual, x: &A::V, attended: &A::V) ->
 fn record(cx: &mut Ctx<'_>, residual: Residual, mut x: Val, ids: &[ParamId]) -> Val {
     let next = &Cell::new(0);
     for _ in 0..2 {
-        let [q, k, v] = cx.rows(|cx| heads(&mut Recorder { cx, ids, next }, residual, &x));
+        let ([q, k, v], h) = cx.rows(|cx| heads(&mut Recorder { cx, ids, next }, residual, &x));
         let attended = cx.attention(q, k, v, ATTENTION, None);
-        x = cx.rows(|cx| rest(&mut Recorder { cx, ids, next }, residual, &x, &attended));
+        x = cx.rows(|cx| rest(&mut Recorder { cx, ids, next }, residual, [&x, &h], &attended));
     }
     x
 }
@@ -194,9 +200,9 @@ fn record(cx: &mut Ctx<'_>, residual: Residual, mut x: Val, ids: &[ParamId]) -> 
 fn compose(weights: &RefCell<Vec<Matrix>>, residual: Residual, mut x: Matrix, stream: &Stream) -> Matrix {
     let mut composed = Composed { weights, next: 0, stream };
     for _ in 0..2 {
-        let [q, k, v] = heads(&mut composed, residual, &x);
+        let ([q, k, v], h) = heads(&mut composed, residual, &x);
         let attended = attention::attention([&q, &k, &v], stream, ATTENTION, None);
-        x = rest(&mut composed, residual, &x, &attended);
+        x = rest(&mut composed, residual, [&x, &h], &attended);
     }
     x
 }
@@ -205,8 +211,14 @@ fn compose(weights: &RefCell<Vec<Matrix>>, residual: Residual, mut x: Matrix, st
 fn blocks_of_every_arrangement() {
     let mut stream = Stream::documents(&[9, 4], None, 1);
     stream.rotation = Some(Rotation::standard(HEAD_DIM, 1.0));
-    for residual in [Residual::Pre, Residual::Post, Residual::Sandwich, Residual::Parallel, Residual::QkNorm]
-    {
+    for residual in [
+        Residual::Pre,
+        Residual::Post,
+        Residual::Sandwich,
+        Residual::Parallel,
+        Residual::SharedNorm,
+        Residual::QkNorm,
+    ] {
         let weights = RefCell::new(Vec::new());
         compose(&weights, residual, Matrix::random(13, HIDDEN, 1), &stream);
         let case = Case {

@@ -380,8 +380,12 @@ impl Stack {
         let scope = Scope { device, params: &self.params, batch: (&batch).into(), counters: &self.counters };
         let mut tape = Tape::new(scope, &self.places).with_offload(Some(&self.offload));
         let hidden = self.model.forward(&mut tape);
-        let head =
-            Head { weight: self.model.head, how: HeadUse { z_loss: 1e-3, ..HeadUse::default() }, first: 0 };
+        let head = Head {
+            weight: self.model.head,
+            bias: None,
+            how: HeadUse { z_loss: 1e-3, ..HeadUse::default() },
+            first: 0,
+        };
         let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
         drop(hidden);
         device.machine.sum(&losses, &self.loss);

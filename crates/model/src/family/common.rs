@@ -134,6 +134,7 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         logit_scale: 1.0,
         logit_softcap: 0.0,
         tied: c.or("tie_word_embeddings", d.tied)?,
+        head_bias: false,
         max_positions,
     })
 }

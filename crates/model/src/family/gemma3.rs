@@ -1,10 +1,11 @@
 //! Gemma 3 (text): like Gemma 2 without caps; q and k are normalised; most layers slide and rotate with a base of
-//! their own.
+//! their own. Folders of the models that see pictures too hold it as a part.
 
 use serde_json::{Map, Value, json};
 
 use super::common::{Dialect, KvHeads};
 use super::gemma2::{sandwich, write_sandwich};
+use super::wrapper::Wrapper;
 use super::{Family, common, gemma, names};
 use crate::config::Config;
 use crate::config_rope::{Outside, RopeKeys, RopeSizes, parameters, read_parameters};
@@ -62,6 +63,42 @@ pub(super) static FAMILY: Family = Family {
         }
     },
     names: names::SANDWICH,
+};
+
+/// The models of 4B, 12B and 27B. Transformers 4 and 5 name their tensors differently.
+pub(super) const WRAPPER: Wrapper = Wrapper {
+    model_type: "gemma3",
+    architecture: "Gemma3ForConditionalGeneration",
+    text: "gemma3_text",
+    defaults: &[
+        ("vocab_size", 262_208),
+        ("hidden_size", 2304),
+        ("intermediate_size", 9216),
+        ("num_hidden_layers", 26),
+        ("num_attention_heads", 8),
+        ("max_position_embeddings", 131_072),
+    ],
+    beside: &[
+        "vision_config",
+        "mm_tokens_per_image",
+        "boi_token_index",
+        "boi_token_id",
+        "eoi_token_index",
+        "eoi_token_id",
+        "image_token_index",
+        "image_token_id",
+    ],
+    prefixes: &[
+        ("language_model.model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+        ("model.language_model.", "model."),
+    ],
+    others: &[
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ],
 };
 
 /// The setting of layers that slide: `rope_parameters.sliding_attention`, or the base `rope_local_base_freq` alone.

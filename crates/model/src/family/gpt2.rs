@@ -26,6 +26,7 @@ pub(super) static FAMILY: Family = Family {
         attn_post_norm: "",
         mlp_norm: "ln_2",
         mlp_post_norm: "",
+        parallel_norms: None,
         q_norm: "",
         k_norm: "",
         qkv: Qkv::Fused("attn.c_attn"),
@@ -77,6 +78,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         logit_scale: 1.0,
         logit_softcap: 0.0,
         tied: c.or("tie_word_embeddings", true)?,
+        head_bias: false,
         max_positions: positions,
     })
 }

@@ -47,7 +47,7 @@ pub(super) static FAMILY: Family = Family {
         embed: "embed_in",
         final_norm: "final_layer_norm",
         head: "embed_out",
-        qkv: Qkv::PerHead("attention.query_key_value"),
+        qkv: Qkv::Grouped("attention.query_key_value"),
         attn_out: "attention.dense",
         up: Up::One("mlp.dense_h_to_4h"),
         down: "mlp.dense_4h_to_h",

@@ -1,13 +1,17 @@
 //! Families: how a `config.json` becomes a [`Spec`] and back, and what each family calls its weights. Data only; the
 //! one block that all of them run is in `block.rs`.
 
+mod cohere2;
 mod common;
 mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -19,6 +23,7 @@ mod moe;
 mod names;
 mod nemotron;
 mod olmo2;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
@@ -26,6 +31,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 mod starcoder2;
+mod wrapper;
 
 use std::path::Path;
 
@@ -38,6 +44,7 @@ use crate::moe::Moe;
 use crate::spec::Spec;
 
 pub use names::{Experts, LatentNames, MoeNames, Names, Qkv, Up};
+pub use wrapper::Wrapper;
 
 /// One family of models.
 pub struct Family {
@@ -52,12 +59,16 @@ pub struct Family {
 }
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 21] = [
+pub static FAMILIES: [&Family; 26] = [
+    &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
     &deepseek_v3::FAMILY,
+    &falcon::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &glm::FAMILY,
+    &glm4::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
     &gpt_oss::FAMILY,
@@ -67,6 +78,7 @@ pub static FAMILIES: [&Family; 21] = [
     &mixtral::FAMILY,
     &nemotron::FAMILY,
     &olmo2::FAMILY,
+    &phi::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,
     &qwen2_moe::FAMILY,
@@ -98,6 +110,9 @@ impl Family {
     /// # Errors
     /// Names the key that is missing, unknown, or has a value that is not supported.
     pub fn read(file: &Path, map: &Map<String, Value>) -> Result<Spec> {
+        if let Some(wrapper) = Wrapper::of(map) {
+            return wrapper.read(file, map);
+        }
         let config = Config::new(file, map);
         if EncoderSpec::claims(map) {
             let what = "is an encoder's: it sorts texts in the stage `classify` of a curation, and neither continues nor trains";
@@ -107,7 +122,10 @@ impl Family {
             .nullable("model_type", None)?
             .ok_or_else(|| config.refuse("model_type", "is missing; is this a config.json?"))?;
         let Some(family) = Family::find(&model_type) else {
-            let known = FAMILIES.map(|family| family.model_type).join(", ");
+            let mut known = FAMILIES.map(|family| family.model_type).to_vec();
+            known.extend(wrapper::WRAPPERS.map(|wrapper| wrapper.model_type));
+            known.sort_unstable();
+            let known = known.join(", ");
             return Err(config.refuse("model_type", format!("is \"{model_type}\"; supported: {known}")));
         };
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;

@@ -1,5 +1,7 @@
 //! What families call their weights in Hugging Face folders.
 
+use crate::spec::Residual;
+
 /// Names of a family's weights, without `.weight` and `.bias`. Block names follow `{base}{layers}.{index}.`.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
@@ -23,6 +25,8 @@ pub struct Names {
     pub mlp_norm: &'static str,
     /// After the MLP.
     pub mlp_post_norm: &'static str,
+    /// Before attention and before the MLP where both read the block's input, if they are called otherwise then.
+    pub parallel_norms: Option<[&'static str; 2]>,
     /// Of q.
     pub q_norm: &'static str,
     /// Of k.
@@ -45,6 +49,14 @@ pub struct Names {
     pub ignored: &'static [&'static str],
     /// A tensor that only blocks behind the last have, which predict further tokens and are not read.
     pub further: Option<&'static str>,
+}
+
+impl Names {
+    /// The norms before attention and before the MLP.
+    pub(crate) fn norms(&self, residual: Residual) -> [&'static str; 2] {
+        let parallel = self.parallel_norms.filter(|_| residual == Residual::Parallel);
+        parallel.unwrap_or([self.attn_norm, self.mlp_norm])
+    }
 }
 
 /// What experts are called.
@@ -78,8 +90,8 @@ pub enum Qkv {
     Separate([&'static str; 3]),
     /// One, q then k then v.
     Fused(&'static str),
-    /// One; each head has its q, k and v together: [heads, 3, head size].
-    PerHead(&'static str),
+    /// One; each key head has its queries, key and value together: [key heads, queries + 2, head size].
+    Grouped(&'static str),
     /// Through latents.
     Latent(LatentNames),
 }
@@ -116,6 +128,7 @@ pub(super) const LLAMA: Names = Names {
     attn_post_norm: "",
     mlp_norm: "post_attention_layernorm",
     mlp_post_norm: "",
+    parallel_norms: None,
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
     qkv: Qkv::Separate(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),

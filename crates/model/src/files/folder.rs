@@ -1,5 +1,6 @@
 //! Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files beside them.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
@@ -11,7 +12,7 @@ use super::save::{SaveOptions, save};
 use super::source::SafeTensors;
 use super::writer::write_file;
 use crate::error::{Error, Result};
-use crate::family::Family;
+use crate::family::{Family, Wrapper};
 use crate::model::Model;
 use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
@@ -32,6 +33,19 @@ pub struct GenerationConfig {
     pub positions: Option<usize>,
 }
 
+impl GenerationConfig {
+    /// With what another says of special tokens where this one is silent.
+    fn or(self, other: GenerationConfig) -> GenerationConfig {
+        GenerationConfig {
+            bos: self.bos.or(other.bos),
+            eos: if self.eos.is_empty() { other.eos } else { self.eos },
+            pad: self.pad.or(other.pad),
+            others: self.others,
+            positions: self.positions.or(other.positions),
+        }
+    }
+}
+
 /// An opened folder.
 pub struct HfFolder {
     /// The architecture.
@@ -40,6 +54,29 @@ pub struct HfFolder {
     pub generation: GenerationConfig,
     /// The weights.
     pub source: SafeTensors,
+    /// What the folder has besides, if it is of a model around this one.
+    pub left_out: Option<LeftOut>,
+}
+
+/// The parts of a model that are not read: those for pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// `model_type` of the whole.
+    pub model_type: &'static str,
+    /// `model_type` of the part that is read.
+    pub text: &'static str,
+    /// Tensors of the others.
+    pub tensors: usize,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftOut { model_type, text, tensors } = self;
+        write!(
+            f,
+            "the text part ({text}) of a {model_type} model; {tensors} tensors of its vision part are not read"
+        )
+    }
 }
 
 /// Opens a Hugging Face folder: reads the configuration and checks the headers of the weight files.
@@ -48,7 +85,15 @@ pub struct HfFolder {
 /// Names the file and the key or tensor that is missing, malformed or not supported.
 pub fn open(folder: &Path) -> Result<HfFolder> {
     let (spec, generation) = open_config(folder)?;
-    Ok(HfFolder { spec, generation, source: SafeTensors::open_folder(folder)? })
+    let mut source = SafeTensors::open_folder(folder)?;
+    let left_out = match Wrapper::of(&read_object(&folder.join("config.json"))?) {
+        Some(wrapper) => {
+            let tensors = source.rename(&|name| wrapper.name(name))?;
+            Some(LeftOut { model_type: wrapper.model_type, text: wrapper.text, tensors })
+        }
+        None => None,
+    };
+    Ok(HfFolder { spec, generation, source, left_out })
 }
 
 /// The architecture and what a folder says of generation, without its weights.
@@ -60,7 +105,11 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let config = read_object(&file)?;
     let spec = Family::read(&file, &config)?;
     let positions = Some(context(&spec));
-    let outer = GenerationConfig { positions, ..special_ids(&file, &config)? };
+    let mut outer = special_ids(&file, &config)?;
+    if let Some(wrapper) = Wrapper::of(&config) {
+        outer = outer.or(special_ids(&file, &wrapper.text_config(&file, &config)?)?);
+    }
+    outer.positions = positions;
     let file = folder.join(GENERATION);
     if !file.is_file() {
         return Ok((spec, outer));
@@ -68,14 +117,7 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let mut map = read_object(&file)?;
     let inner = special_ids(&file, &map)?;
     map.retain(|key, _| !SPECIAL.contains(&key.as_str()));
-    let generation = GenerationConfig {
-        bos: inner.bos.or(outer.bos),
-        eos: if inner.eos.is_empty() { outer.eos } else { inner.eos },
-        pad: inner.pad.or(outer.pad),
-        others: map,
-        positions,
-    };
-    Ok((spec, generation))
+    Ok((spec, GenerationConfig { others: map, ..inner.or(outer) }))
 }
 
 /// Defaults of generation beside a configuration.

@@ -18,7 +18,7 @@ mod writer;
 
 pub use area::Area;
 pub(crate) use convert::convert_into;
-pub use folder::{FolderOptions, GenerationConfig, HfFolder, open, open_config, save_hf};
+pub use folder::{FolderOptions, GenerationConfig, HfFolder, LeftOut, open, open_config, save_hf};
 pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
 pub use load::{Coded, Slot, load, load_slots};
 pub use save::{Export, SaveOptions, export_tensors, save};

@@ -198,6 +198,26 @@ impl SafeTensors {
         Ok(())
     }
 
+    /// Gives tensors other names, and drops those that get none; how many were dropped.
+    ///
+    /// # Errors
+    /// If two tensors would have the same name.
+    pub(crate) fn rename(&mut self, name: &dyn Fn(&str) -> Option<String>) -> Result<usize> {
+        let mut dropped = 0;
+        for (old, held) in std::mem::take(&mut self.tensors) {
+            let Some(new) = name(&old) else {
+                dropped += 1;
+                continue;
+            };
+            if self.tensors.insert(new.clone(), held).is_some() {
+                let what = format!("is the same weight as another, `{new}`; remove one of them");
+                return Err(Error::tensor(&self.path, &old, what));
+            }
+        }
+        self.find_packed();
+        Ok(dropped)
+    }
+
     fn check_index(&self, index: &Path, map: &BTreeMap<String, String>) -> Result<()> {
         for (name, shard) in map {
             let found = self.tensors.get(name).map(|held| &self.files[held.parts.first().file].0);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_model::{FAMILIES, Family, RopeScaling, Spec};
+use fathom_model::{FAMILIES, Family, Residual, RopeScaling, Spec};
 use serde_json::{Map, Value, json};
 
 use crate::golden_files::{cases, name, object, root};
@@ -126,6 +126,34 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     check_refused("gpt2", json!({ "n_head": 8 }), &["`head_dim`", "4", "multiple of 8"]);
     check_refused("gemma3", json!({ "attn_logit_softcapping": 5.0 }), &["`attn_logit_softcapping`"]);
     check_refused("deepseek_v2", json!({ "rope_interleave": false }), &["`rope_interleave`"]);
+    check_refused("falcon_7b", json!({ "alibi": true }), &["`alibi`", "ALiBi", "rotary"]);
+    check_refused("falcon_7b", json!({ "num_ln_in_parallel_attn": 2 }), &["`num_ln_in_parallel_attn`"]);
+    check_refused("falcon_7b", json!({ "multi_query": false, "num_kv_heads": 2 }), &["`num_kv_heads`", "4"]);
+    check_refused("falcon_40b", json!({ "num_ln_in_parallel_attn": 3 }), &["`num_ln_in_parallel_attn`", "3"]);
+    check_refused("falcon_40b", json!({ "parallel_attn": false }), &["`parallel_attn`"]);
+    check_refused("falcon_40b", json!({ "num_kv_heads": 3 }), &["`num_kv_heads`", "3"]);
+    check_refused("falcon_40b", json!({ "ff_factor": 4 }), &["`ff_factor`", "48"]);
+    check_refused("phi", json!({ "qk_layernorm": true }), &["`qk_layernorm`"]);
+    check_refused("cohere2", json!({ "use_parallel_block": false }), &["`use_parallel_block`"]);
+    check_refused("cohere2", json!({ "position_embedding_type": "alibi" }), &["`position_embedding_type`"]);
+    check_refused("cohere2", json!({ "head_dim": 16 }), &["`head_dim`", "16"]);
+    check_refused("cohere2", json!({ "logit_scale": 0 }), &["`logit_scale`"]);
+    check_refused("glm4", json!({ "attention_out_bias": true }), &["`attention_out_bias`"]);
+    // Of models around a text model.
+    let multimodal = "gemma3_multimodal";
+    check_refused(multimodal, json!({ "text_config": null }), &["`text_config`"]);
+    check_refused(
+        multimodal,
+        json!({ "text_config": { "model_type": "llama" } }),
+        &["`text_config.model_type`"],
+    );
+    check_refused(multimodal, json!({ "text_config": { "hidden_act2": 1 } }), &["`text_config.hidden_act2`"]);
+    check_refused(multimodal, json!({ "audio_config": {} }), &["`audio_config`", "gemma3"]);
+    check_refused(
+        multimodal,
+        json!({ "architectures": ["Gemma3Model"] }),
+        &["`architectures`", "Gemma3Model"],
+    );
 }
 
 #[test]
@@ -264,6 +292,46 @@ fn published_files_are_read() {
         json!({ "n_ctx": 1024, "task_specific_params": { "text-generation": {} }, "_num_labels": 1 }),
     );
     same("gpt_neox", json!({ "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0 }));
+    // Falcon's first files leave out what has defaults; those of 11B say a size twice.
+    same("falcon_7b", json!({ "apply_residual_connection_post_layernorm": false, "num_kv_heads": 71 }));
+    same("falcon_11b", json!({ "activation": "gelu", "multi_query": true, "max_position_embeddings": 128 }));
+    same(
+        "phi",
+        json!({ "qk_layernorm": false, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "rope_scaling": null }),
+    );
+    let cohere = json!({ "layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "rotary_pct": 1.0,
+        "position_embedding_type": "rope_gptj", "use_embedding_sharing": true, "use_gated_activation": true,
+        "use_parallel_block": true, "use_parallel_embedding": true, "cache_implementation": "hybrid" });
+    same("cohere2", cohere);
     let stack = json!({ "mlp_type": "default", "norm_type": "layer_norm", "layer_norm_epsilon": 1e-5 });
     assert_eq!(case("starcoder2", stack), case("starcoder2", json!({})));
+}
+
+/// Files of large models as they were published, with the sizes that they leave to Transformers.
+#[test]
+fn published_files_leave_sizes_out() {
+    let gemma = json!({
+        "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255_999, "eoi_token_index": 256_000,
+        "eos_token_id": [1, 106], "image_token_index": 262_144, "initializer_range": 0.02, "mm_tokens_per_image": 256,
+        "model_type": "gemma3", "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10_240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "rope_scaling": { "factor": 8.0, "rope_type": "linear" }, "sliding_window": 1024
+        },
+        "vision_config": { "hidden_size": 1152, "model_type": "siglip_vision_model" }
+    });
+    let spec = read(gemma.as_object().unwrap()).unwrap();
+    assert_eq!((spec.family, spec.hidden, spec.layers.len(), spec.vocab), ("gemma3_text", 2560, 34, 262_208));
+    assert_eq!((spec.heads, spec.kv_heads, spec.head_dim, spec.max_positions), (8, 4, 256, 131_072));
+    assert!(spec.tied && spec.layers[5].window.is_none() && spec.layers[4].window == Some(1024));
+    let falcon = json!({
+        "alibi": false, "apply_residual_connection_post_layernorm": false, "architectures": ["FalconForCausalLM"],
+        "attention_dropout": 0.0, "bias": false, "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0,
+        "hidden_size": 4544, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "model_type": "falcon",
+        "multi_query": true, "new_decoder_architecture": false, "num_attention_heads": 71, "num_hidden_layers": 32,
+        "parallel_attn": true, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 65_024
+    });
+    let spec = read(falcon.as_object().unwrap()).unwrap();
+    assert_eq!((spec.kv_heads, spec.head_dim, spec.ffn, spec.max_positions), (1, 64, 18_176, 2048));
+    assert!(spec.tied && spec.residual == Residual::SharedNorm);
 }

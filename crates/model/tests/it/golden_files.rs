@@ -15,7 +15,7 @@ pub fn cases() -> Vec<PathBuf> {
     let mut cases: Vec<PathBuf> =
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
     cases.sort();
-    assert!(cases.len() >= 34, "only {} golden cases", cases.len());
+    assert!(cases.len() >= 44, "only {} golden cases", cases.len());
     cases
 }
 

@@ -8,6 +8,7 @@ mod encoders;
 mod golden;
 mod golden_files;
 mod moe;
+mod multimodal;
 mod mxfp4;
 mod parts;
 mod pieces;

@@ -1,6 +1,7 @@
 //! The `tokenizers` crate behind a guard. Its files come from anywhere: what it panics on is refused, and so is a file whose parts
 //! could make a text so long that no memory holds it.
 
+use super::missing;
 use crate::error::{Error, OrIo, Result};
 use fathom_base::guard::guarded;
 use serde::Deserialize;
@@ -48,6 +49,9 @@ pub(super) struct Parsed {
 /// # Errors
 /// As [`parse`], and where the file cannot be read.
 pub(super) fn read(path: &Path) -> Result<Parsed> {
+    if let Some(advice) = missing::advice(path) {
+        return Err(Error::NoTokenizer { path: path.to_owned(), advice });
+    }
     let bytes = std::fs::read(path).or_io("read", path)?;
     parse(&bytes, path)
 }

@@ -9,6 +9,7 @@
 mod fast;
 mod folder;
 mod foreign;
+mod missing;
 mod pieces;
 mod roles;
 mod stream;

@@ -210,6 +210,33 @@ fn an_added_token_is_named_as_its_file_spells_it() {
     assert_eq!(Tokenizer::from_dir(dir.path()).unwrap().eos(), Some(2));
 }
 
+/// A folder with another form of tokenizer says how to convert it, and a name of the hub how to fetch it.
+#[test]
+fn a_tokenizer_of_another_form_is_told_how_to_convert() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("tokenizer.model"), "pieces").unwrap();
+    let file = dir.path().join("tokenizer.json");
+    for error in [Tokenizer::from_dir(dir.path()), Tokenizer::from_file(&file)] {
+        let error = error.unwrap_err().to_string();
+        let folder = dir.path().display();
+        assert!(
+            error.starts_with(&format!("{folder}/tokenizer.json is missing; tokenizer.model is")),
+            "{error}"
+        );
+        let lines = format!(
+            "    from transformers import AutoTokenizer\n    \
+             AutoTokenizer.from_pretrained(\"{folder}\").save_pretrained(\"{folder}\")\n"
+        );
+        assert!(error.contains(&lines), "{error}");
+    }
+    for error in [Tokenizer::from_dir("no-such/model"), Tokenizer::from_file("no-such/model")] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("hf download no-such/model --local-dir no-such/model"), "{error}");
+    }
+    let error = Tokenizer::from_file("no-such/model.json").unwrap_err().to_string();
+    assert!(!error.contains("hf download"), "{error}");
+}
+
 fn streamed(ids: &[u32]) -> String {
     let mut stream = tokenizer().stream();
     let mut text = String::new();

@@ -8,6 +8,7 @@ mod draft;
 mod experts;
 mod mesh;
 mod mesh_experts;
+mod mesh_families;
 mod mesh_optimizers;
 mod mesh_plan;
 mod narrow;

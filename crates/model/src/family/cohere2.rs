@@ -1,0 +1,76 @@
+//! Cohere 2 (Command R7B, Command A): one LayerNorm without bias for attention and the MLP, which both read the block's input;
+//! layers with a sliding window rotate neighbouring columns, the others do not rotate; logits have a factor.
+
+use serde_json::json;
+
+use super::common::{self, Dialect};
+use super::{Family, names};
+use crate::config::{Config, short};
+use crate::error::Result;
+use crate::spec::{Residual, Spec};
+
+const DIALECT: Dialect = Dialect {
+    model_type: "cohere2",
+    eps: ("layer_norm_eps", 1e-5),
+    tied: true,
+    norm: common::LAYER,
+    ..common::LLAMA
+};
+
+/// Keys that the published files carry from the training code, with the only values that mean this model.
+const ONLY: [(&str, &str); 7] = [
+    ("order_of_interleaved_layers", "\"local_attn_first\""),
+    ("position_embedding_type", "\"rope_gptj\""),
+    ("rotary_pct", "1.0"),
+    ("use_embedding_sharing", "true"),
+    ("use_gated_activation", "true"),
+    ("use_parallel_block", "true"),
+    ("use_qk_norm", "false"),
+];
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "cohere2",
+    architecture: "Cohere2ForCausalLM",
+    read: |c| {
+        ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
+        // How the training code cut the embedding over devices.
+        let _: Option<bool> = c.nullable("use_parallel_embedding", None)?;
+        let mut spec = Spec {
+            bias: common::read_biases(c, false)?,
+            norm_bias: false,
+            residual: Residual::SharedNorm,
+            logit_scale: logit_scale(c)?,
+            ..common::read(c, &DIALECT)?
+        };
+        if spec.head_dim * spec.heads != spec.hidden {
+            let what = format!("is {}; this family's heads have hidden size over heads", spec.head_dim);
+            return Err(c.refuse("head_dim", what));
+        }
+        spec.ropes[0].interleaved = true;
+        // Every so many layers the last is a full one; the training code calls the number by another name.
+        let switch: usize = c.or("layer_switch", 4)?;
+        let pattern: usize = c.or("sliding_window_pattern", switch)?;
+        let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;
+        let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);
+        let sliding = common::read_layer_types(c, &mut spec, Some(4096), slides)?;
+        for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
+            layer.rope = slides.then_some(0);
+        }
+        Ok(spec)
+    },
+    write: |s, map| {
+        common::write(s, &DIALECT, map);
+        common::write_biases(s, false, map);
+        common::write_layer_types(s, map);
+        map.insert("logit_scale".into(), json!(short(s.logit_scale)));
+    },
+    names: names::LLAMA,
+};
+
+fn logit_scale(c: &Config<'_>) -> Result<f32> {
+    let scale: f64 = c.or("logit_scale", 0.0625)?;
+    if scale > 0.0 && scale.is_finite() {
+        return Ok(scale as f32);
+    }
+    Err(c.refuse("logit_scale", format!("is {scale}; a positive number is needed")))
+}

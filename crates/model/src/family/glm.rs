@@ -1,0 +1,51 @@
+//! GLM-4 of 2024 (`glm`): Llama with a fused gate and up, biases on q, k and v, and neighbouring columns rotating in half of
+//! each head.
+
+use serde_json::{Map, Value, json};
+
+use super::common::{Dialect, HeadDim, KvHeads};
+use super::names::{Names, Up};
+use super::{Family, common, names};
+use crate::config::Config;
+use crate::config_rope::RopeKeys;
+use crate::error::Result;
+use crate::spec::{Biases, Spec};
+
+/// The spelling of both GLMs.
+pub(super) const DIALECT: Dialect = Dialect {
+    model_type: "glm",
+    eps: ("rms_norm_eps", 1.5625e-7),
+    kv_heads: KvHeads::Fixed(2),
+    head_dim: HeadDim::Fixed(128),
+    rope: RopeKeys {
+        theta: ("rope_theta", 10_000.0),
+        partial: Some(("partial_rotary_factor", 0.5)),
+        nested: None,
+    },
+    ..common::LLAMA
+};
+
+/// What both GLMs call their weights, but for norms.
+pub(super) const NAMES: Names = Names { up: Up::One("mlp.gate_up_proj"), ..names::LLAMA };
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "glm",
+    architecture: "GlmForCausalLM",
+    read: |c| read(c, &DIALECT),
+    write: |s, map| write(s, &DIALECT, map),
+    names: NAMES,
+};
+
+/// What both GLMs share. `attention_bias` says nothing of attention's output, which has none.
+pub(super) fn read(c: &Config<'_>, dialect: &Dialect) -> Result<Spec> {
+    let bias = Biases { qkv: c.or("attention_bias", true)?, attn_out: false, mlp: false };
+    let mut spec = Spec { bias, ..common::read(c, dialect)? };
+    spec.ropes[0].interleaved = true;
+    Ok(spec)
+}
+
+/// The keys that [`read`] reads.
+pub(super) fn write(s: &Spec, dialect: &Dialect, map: &mut Map<String, Value>) {
+    common::write(s, dialect, map);
+    map.insert("attention_bias".into(), json!(s.bias.qkv));
+}

@@ -1,0 +1,43 @@
+//! Phi-1, 1.5 and 2: one LayerNorm for attention and the MLP, which both read the block's input; biases everywhere, the head
+//! included; a share of each head rotates.
+
+use super::common::{self, Dialect, HeadDim};
+use super::names::{Names, Qkv, Up};
+use super::{Family, names};
+use crate::config_rope::RopeKeys;
+use crate::spec::{Biases, Residual, Spec};
+
+const DIALECT: Dialect = Dialect {
+    model_type: "phi",
+    activation: ("hidden_act", "gelu_new"),
+    eps: ("layer_norm_eps", 1e-5),
+    head_dim: HeadDim::NoKey,
+    rope: RopeKeys {
+        theta: ("rope_theta", 10_000.0),
+        partial: Some(("partial_rotary_factor", 0.5)),
+        nested: None,
+    },
+    gated: false,
+    norm: common::LAYER,
+    ..common::LLAMA
+};
+
+pub(super) static FAMILY: Family = Family {
+    model_type: "phi",
+    architecture: "PhiForCausalLM",
+    read: |c| {
+        // Norms of q and k with biases, which no published model has.
+        c.only("qk_layernorm", "false")?;
+        let bias = Biases { qkv: true, attn_out: true, mlp: true };
+        Ok(Spec { residual: Residual::SharedNorm, bias, head_bias: true, ..common::read(c, &DIALECT)? })
+    },
+    write: |s, map| common::write(s, &DIALECT, map),
+    names: Names {
+        final_norm: "final_layernorm",
+        qkv: Qkv::Separate(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+        attn_out: "self_attn.dense",
+        up: Up::One("mlp.fc1"),
+        down: "mlp.fc2",
+        ..names::LLAMA
+    },
+};

@@ -1,0 +1,96 @@
+//! Models around a family's: they see pictures too. Of their folders the part that reads and writes text is read, as a model of
+//! its family, and written as one.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::{Family, gemma3};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// A model around a text model.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrapper {
+    /// Hugging Face `model_type`.
+    pub model_type: &'static str,
+    /// Transformers' class.
+    pub architecture: &'static str,
+    /// `model_type` of the text part.
+    pub text: &'static str,
+    /// Sizes that published files leave out, as Transformers takes them.
+    pub defaults: &'static [(&'static str, usize)],
+    /// Keys beside the text part's that change nothing of it.
+    pub beside: &'static [&'static str],
+    /// What names of the text part's tensors begin with, and what stands there in its own folders.
+    pub prefixes: &'static [(&'static str, &'static str)],
+    /// What names of the other parts' tensors begin with.
+    pub others: &'static [&'static str],
+}
+
+/// All of them.
+pub(super) static WRAPPERS: [&Wrapper; 1] = [&gemma3::WRAPPER];
+
+/// Where the text part's configuration stands.
+const TEXT: &str = "text_config";
+
+impl Wrapper {
+    /// The wrapper that a configuration is of, if any.
+    pub(crate) fn of(map: &Map<String, Value>) -> Option<&'static Wrapper> {
+        let model_type = map.get("model_type")?;
+        WRAPPERS.into_iter().find(|wrapper| *model_type == wrapper.model_type)
+    }
+
+    /// The configuration of the text part, as in a folder of its own.
+    ///
+    /// # Errors
+    /// If there is none, it is of another family, or a key beside it is unknown.
+    pub(crate) fn text_config(&self, file: &Path, map: &Map<String, Value>) -> Result<Map<String, Value>> {
+        let config = Config::new(file, map);
+        let architectures: Vec<String> = config.or("architectures", Vec::new())?;
+        if let Some(other) = architectures.iter().find(|name| *name != self.architecture) {
+            let what = format!("is {other}; supported for {}: {}", self.model_type, self.architecture);
+            return Err(config.refuse("architectures", what));
+        }
+        let Some(text) = config.raw(TEXT) else { return Err(config.refuse(TEXT, "is missing")) };
+        let mut text: Map<String, Value> = config.parse(TEXT, text)?;
+        if text.entry("model_type").or_insert(json!(self.text)) != self.text {
+            let what = format!("is {}; supported: \"{}\"", text["model_type"], self.text);
+            return Err(config.refuse(format!("{TEXT}.model_type"), what));
+        }
+        // Written there by some versions; they name no class with a head.
+        text.remove("architectures");
+        // The key beside the text part's decides.
+        text.insert("tie_word_embeddings".into(), json!(config.or("tie_word_embeddings", true)?));
+        for (key, size) in self.defaults {
+            text.entry(*key).or_insert(json!(size));
+        }
+        for key in self.beside {
+            config.raw(key);
+        }
+        config.finish(self.model_type)?;
+        Ok(text)
+    }
+
+    /// The text part.
+    ///
+    /// # Errors
+    /// As [`Family::read`]; keys inside the text part's configuration are named with where they stand.
+    pub(super) fn read(&self, file: &Path, map: &Map<String, Value>) -> Result<crate::spec::Spec> {
+        let text = self.text_config(file, map)?;
+        Family::read(file, &text).map_err(|error| match error {
+            Error::Config { file, key, what } => Error::Config { file, key: format!("{TEXT}.{key}"), what },
+            other => other,
+        })
+    }
+
+    /// A tensor's name in a folder of the text part alone; `None` if it is another part's.
+    pub(crate) fn name(&self, stored: &str) -> Option<String> {
+        let replaced = self
+            .prefixes
+            .iter()
+            .find_map(|(prefix, own)| stored.strip_prefix(prefix).map(|rest| format!("{own}{rest}")));
+        let other = || self.others.iter().any(|prefix| stored.starts_with(prefix));
+        replaced.or_else(|| (!other()).then(|| stored.to_string()))
+    }
+}

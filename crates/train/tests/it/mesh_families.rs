@@ -1,0 +1,93 @@
+//! What single families have of their own, over ranks against one rank, as in `mesh.rs`.
+
+use fathom_model::{Biases, LayerSpec, Mlp, Residual, Spec};
+use fathom_tensor::mesh::Grid;
+use fathom_tensor::{Activation, DType, NormKind};
+use fathom_train::compare_checkpoints;
+use fathom_train::parallel::Sharding;
+use fathom_train::parallel::stages::Order;
+
+use crate::mesh::{Case, ONE, check, every_rank, resume, save_again, spec};
+
+const GRID: Grid = ONE.grid;
+const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 1e-5 };
+
+/// Phi-2's: one norm for attention and the MLP, biases everywhere, the head included.
+fn phi(tied: bool) -> Spec {
+    Spec {
+        family: "phi",
+        norm: LAYER,
+        norm_bias: true,
+        residual: Residual::SharedNorm,
+        bias: Biases { qkv: true, attn_out: true, mlp: true },
+        mlp: Mlp { activation: Activation::GeluTanh, gated: false },
+        head_bias: true,
+        ..spec(tied)
+    }
+}
+
+/// Cohere 2's: one norm without bias, windows that rotate neighbouring columns beside layers that see everything and do not.
+fn cohere2(tied: bool) -> Spec {
+    let mut spec = Spec {
+        family: "cohere2",
+        norm: LAYER,
+        norm_bias: false,
+        residual: Residual::SharedNorm,
+        logit_scale: 0.5,
+        ..spec(tied)
+    };
+    spec.ropes[0].interleaved = true;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        *layer = match index % 2 {
+            0 => LayerSpec { window: Some(32), rope: Some(0) },
+            _ => LayerSpec { window: None, rope: None },
+        };
+    }
+    spec
+}
+
+/// Falcon 40B's: two norms, both of the block's input.
+fn falcon(tied: bool) -> Spec {
+    Spec { family: "falcon", residual: Residual::Parallel, head_bias: false, ..phi(tied) }
+}
+
+#[test]
+fn tensor_parallel_ranks_share_a_norm_and_part_the_head_s_bias() {
+    for sequence_parallel in [false, true] {
+        let grid = Grid { tp: 2, sequence_parallel, ..GRID };
+        for spec in [phi as fn(bool) -> Spec, cohere2, falcon] {
+            check(Case { grid, spec, tile_rows: Some(128), ..ONE }, false);
+        }
+        check(Case { grid, spec: phi, tied: true, dtype: DType::Bf16, ..ONE }, false);
+    }
+}
+
+#[test]
+fn other_axes_keep_the_head_s_bias_too() {
+    let case = Case { spec: phi, ..ONE };
+    for tied in [false, true] {
+        check(Case { grid: Grid { pp: 2, ..GRID }, tied, ..case }, !tied);
+    }
+    check(Case { grid: Grid { pp: 2, ..GRID }, order: Order::ZeroBubble, ..case }, true);
+    for sharding in [Sharding::OptimGrads, Sharding::OptimGradsParams] {
+        check(Case { grid: Grid { dp: 2, ..GRID }, sharding, ..case }, false);
+    }
+    check(Case { grid: Grid { dp: 2, ..GRID }, on_disk: true, dtype: DType::Bf16, ..case }, false);
+    check(Case { grid: Grid { cp: 2, ..GRID }, ..case }, false);
+    check(Case { grid: Grid { cp: 2, ..GRID }, spec: cohere2, ..ONE }, false);
+}
+
+/// Without a step in between not a bit changes, from any mesh to any other.
+#[test]
+fn a_head_s_bias_is_the_same_from_mesh_to_mesh() {
+    let case = Case { spec: phi, ..ONE };
+    let grids = [GRID, Grid { tp: 2, sequence_parallel: true, ..GRID }, Grid { pp: 2, dp: 2, ..GRID }, GRID];
+    let folders = grids.map(|_| tempfile::tempdir().unwrap());
+    every_rank(case, &|device| resume(device, &case, folders[0].path(), 1));
+    for (index, grid) in grids.into_iter().enumerate().skip(1) {
+        let (from, to) = (folders[index - 1].path(), folders[index].path());
+        save_again(Case { grid, ..case }, from, to);
+        let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
+        assert!(diff.differing == 0 && diff.tensors > 100, "{grid}: {diff:?}");
+    }
+}
