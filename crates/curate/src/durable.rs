@@ -32,7 +32,7 @@ pub(crate) fn create(temporary: &Path) -> Result<File, Error> {
 /// A link that lies there goes, and is not followed.
 fn create_new(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::options().write(true).create_new(true).open(path),
     }
 }

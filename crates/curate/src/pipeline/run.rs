@@ -180,9 +180,9 @@ impl Pipeline {
         for (index, key, _) in work {
             let path = part_path(&rows.folder, index);
             // What others have made is looked at by whoever reads it.
-            let is_whole = |path: &Path, facts: &FileFacts| match env.options.rank.owns(index) {
-                true => env.is_whole(path, facts),
-                false => manifest::has_size(path, facts),
+            let mine = env.options.rank.owns(index);
+            let is_whole = |path: &Path, facts: &FileFacts| {
+                if mine { env.is_whole(path, facts) } else { manifest::has_size(path, facts) }
             };
             if let Some(manifest) = manifest::finished(&path, &key, &is_whole) {
                 let part = Part { path, facts: manifest.facts.clone() };
