@@ -102,7 +102,9 @@ fn before_the_first_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
-    let run = args(&at("text"), &at("run"));
+    let mut run = args(&at("text"), &at("run"));
+    // Larger than the report.
+    run.push("model.ffn=1024".into());
     good(&run);
     let model = at("run/model/model.safetensors");
     let kib = fs::metadata(&model).unwrap().len() / 1024 * 3 / 2;

@@ -120,7 +120,7 @@ fn links_in_a_runs_folder_are_not_followed() {
         [("metrics.jsonl", false), (".lock", false), ("machine.json", false), ("recipe.toml.tmp", true)]
     {
         // Written anew each time.
-        let _ = fs::remove_file(out.join("recipe.toml"));
+        let _ = (fs::remove_file(out.join("recipe.toml")), fs::remove_file(out.join(name)));
         symlink(&precious, out.join(name)).unwrap();
         if followed {
             good(&train);

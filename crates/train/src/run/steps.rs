@@ -124,8 +124,7 @@ impl Run<'_> {
         progress.tokens += tokens;
         progress.time_s += step_s;
         progress.stage_time_s += step_s;
-        progress.cursor = Some(running.source.cursor().clone());
-        progress.ended = None;
+        (progress.cursor, progress.ended) = (Some(running.source.cursor().clone()), None);
         let event = events::Step {
             step: progress.step,
             stage: running.index as u64,
