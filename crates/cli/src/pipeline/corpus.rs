@@ -11,8 +11,8 @@ use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Outcome, Progress, Recipe as CurationRecipe, RunOptions};
 use fathom_curate::{
-    CorpusSpec, Curation, Error, Input, Reason, TokenizerFrom, altered, build, built, curation, default_roots,
-    made_otherwise, store_prefix, tokenizer_dir,
+    CorpusSpec, Curation, Error, Input, Reason, TokenizerFrom, altered, build, built, curation,
+    default_roots, made_otherwise, store_prefix, tokenizer_dir,
 };
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;

@@ -67,7 +67,9 @@ fn sources(data: &Data, total: u64) -> String {
     let rest = sources.split_off(sources.len().min(12));
     let mut rows: Vec<Vec<String>> = sources.iter().map(|s| row(&s.name, s.documents, s.bytes)).collect();
     if !rest.is_empty() {
-        let (documents, bytes) = rest.iter().fold((0u64, 0u64), |(d, b), s| (d.saturating_add(s.documents), b.saturating_add(s.bytes)));
+        let (documents, bytes) = rest
+            .iter()
+            .fold((0u64, 0u64), |(d, b), s| (d.saturating_add(s.documents), b.saturating_add(s.bytes)));
         rows.push(row(&format!("{} more", rest.len()), documents, bytes));
     }
     format!("<div><h3>Sources</h3>{}</div>", table(&["source", "documents", "bytes", "share"], &rows))
