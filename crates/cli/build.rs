@@ -22,6 +22,8 @@ fn commit(git: &Path) -> Option<String> {
     };
     let common =
         fs::read_to_string(folder.join("commondir")).map_or(folder.clone(), |it| folder.join(it.trim()));
+    // Every commit and checkout is a line of it, also when a branch that was packed gets a file of its own.
+    let _ = watched(folder.join("logs/HEAD"));
     let head = watched(folder.join("HEAD"))?;
     let Some(branch) = head.trim().strip_prefix("ref: ") else { return Some(head) };
     watched(common.join(branch)).or_else(|| packed(&common, branch))

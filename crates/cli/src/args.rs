@@ -100,6 +100,8 @@ pub enum Verb {
         #[command(subcommand)]
         on: Launch,
     },
+    /// Runs a job and restarts it from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
+    Supervise(Supervise),
     /// Prints completions for a shell: fathom completions bash > /etc/bash_completion.d/fathom.
     Completions {
         /// The shell.
@@ -113,8 +115,6 @@ pub enum Verb {
         #[arg(long, value_name = "DIR", conflicts_with = "verb")]
         out: Option<PathBuf>,
     },
-    /// Runs a job and restarts it from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
-    Supervise(Supervise),
 }
 
 /// `fathom quickstart`.

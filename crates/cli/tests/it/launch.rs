@@ -169,6 +169,38 @@ fn relative_data_of_a_job_is_warned_of() {
     }
 }
 
+/// The images have what the manifests call, and the compiler that the crates ask for.
+#[test]
+fn the_images_have_what_manifests_call() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let file = fs::read_to_string(root.join("Dockerfile")).unwrap();
+    let stages: Vec<&str> = file.split("\nFROM ").collect();
+    let stage = |name: &str| {
+        let head = format!(" AS {name}");
+        let found = stages.iter().find(|stage| stage.lines().next().unwrap_or_default().ends_with(&head));
+        found.copied().unwrap_or_else(|| panic!("no stage {name}"))
+    };
+    let asked = concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-");
+    assert!(stage("sources").contains(asked), "{asked}");
+    for (name, words) in [
+        ("fathom", &["--from=build ", "/usr/local/bin/fathom", "USER 65532"][..]),
+        (
+            "cluster",
+            &[
+                "--from=build-mpi ",
+                "/usr/local/bin/fathom",
+                "openmpi-bin",
+                "openssh-client",
+                "openssh-server",
+            ],
+        ),
+        ("build-mpi", &["--locked", "--features mpi", "libopenmpi-dev", "libclang-dev"]),
+        ("build", &["--locked"]),
+    ] {
+        words.iter().for_each(|word| assert!(stage(name).contains(word), "{name}: {word}"));
+    }
+}
+
 /// A pod that is evicted while ranks run on it asks them to save, and does not end as if its work were done.
 #[test]
 fn an_evicted_pod_lets_its_ranks_save() {
