@@ -60,5 +60,6 @@ fn with_engine(
 }
 
 fn refused(folder: &Path, error: &anyhow::Error) -> Error {
-    Error::Model { folder: folder.to_owned(), detail: format!("{error:#}") }
+    let detail = format!("{error:#}{}", device::or_on_the_hub(folder));
+    Error::Model { folder: folder.to_owned(), detail }
 }

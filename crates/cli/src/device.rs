@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, bail};
-use fathom_base::human;
 use fathom_base::memory::Memory;
+use fathom_base::{hub, human};
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{Params, StateDisk};
-use fathom_model::{Model, Portion, SafeTensors, Source, Spec};
+use fathom_model::{HfFolder, Model, Portion, SafeTensors, Source, Spec};
 use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -144,10 +144,16 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
         .find(|folder| folder.join("config.json").is_file())
         .with_context(|| {
             format!(
-                "{}: neither a Hugging Face folder (config.json) nor a run with a `model` folder",
-                path.display()
+                "{}: neither a Hugging Face folder (config.json) nor a run with a `model` folder{}",
+                path.display(),
+                or_on_the_hub(path)
             )
         })
+}
+
+/// The end of a message about a path without a model: what to do if it is a name of the Hugging Face hub.
+pub fn or_on_the_hub(path: &Path) -> String {
+    hub::advice(path).map(|advice| format!("; {advice}")).unwrap_or_default()
 }
 
 /// A model with its weights.
@@ -176,12 +182,23 @@ pub fn load_on(
 ) -> Result<Loaded> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
+    if device.mesh.rank() == 0 {
+        say_left_out(folder, &opened);
+    }
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let disk = disk(&opened.spec, dtype)?;
     let portion = portion(device, &opened.spec, ranks)?;
     let (model, mut params) = Model::declare_part(device, &opened.spec, dtype, disk, portion);
     fathom_model::load(device, &model, &mut params, &opened.source)?;
     Ok(Loaded { model, params })
+}
+
+/// Says once what of a folder is not read.
+pub fn say_left_out(folder: &Path, opened: &HfFolder) {
+    static SAID: Once = Once::new();
+    if let Some(left_out) = opened.left_out {
+        SAID.call_once(|| eprintln!("{}: {left_out}", folder.display()));
+    }
 }
 
 /// A rank's part of a model.

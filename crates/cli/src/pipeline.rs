@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::recipe::Recipe as Loaded;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use fathom_base::human;
 use fathom_base::recipe::Layers;
 use fathom_model::{
-    FolderOptions, GenerationConfig, Model, SafeTensors, SaveOptions, Source, Spec, load, open_config,
+    FolderOptions, GenerationConfig, HfFolder, Model, SafeTensors, SaveOptions, Source, Spec, load, open,
     save_hf,
 };
 use fathom_tensor::{DType, Device, Meta};
@@ -32,6 +32,7 @@ struct Found {
 pub fn export(args: &Convert) -> Result<()> {
     let found = match device::model_folder(&args.from) {
         Ok(folder) => hugging_face(&folder)?,
+        Err(error) if !args.from.exists() => return Err(error),
         Err(_) => checkpoint(&args.from)?,
     };
     convert(args, found)
@@ -40,20 +41,21 @@ pub fn export(args: &Convert) -> Result<()> {
 /// Runs `fathom import`.
 pub fn import(args: &Convert) -> Result<()> {
     if !args.from.join("config.json").is_file() {
-        bail!("{}: no config.json; a Hugging Face folder is needed", args.from.display());
+        bail!(
+            "{}: no config.json; a Hugging Face folder is needed{}",
+            args.from.display(),
+            device::or_on_the_hub(&args.from)
+        );
     }
     convert(args, hugging_face(&args.from)?)
 }
 
 fn hugging_face(folder: &Path) -> Result<Found> {
     exported::verify(folder)?;
-    let (spec, generation) = open_config(folder)?;
-    Ok(Found {
-        spec,
-        generation,
-        weights: SafeTensors::open_folder(folder)?,
-        tokenizer: folder.to_path_buf(),
-    })
+    let opened = open(folder)?;
+    device::say_left_out(folder, &opened);
+    let HfFolder { spec, generation, source: weights, .. } = opened;
+    Ok(Found { spec, generation, weights, tokenizer: folder.to_path_buf() })
 }
 
 /// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the

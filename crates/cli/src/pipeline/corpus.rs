@@ -136,9 +136,8 @@ impl Job<'_> {
     /// The tokenizer that the recipe gives: its own, or the model's.
     pub(super) fn given_tokenizer(&self) -> Result<Tokenizer> {
         match (&self.recipe.data.tokenizer, &self.recipe.model.from) {
-            (Some(path), _) if path.is_file() => Ok(Tokenizer::from_file(path)?),
-            (Some(path), _) => Ok(Tokenizer::from_dir(path)?),
-            (None, Some(folder)) => Ok(Tokenizer::from_dir(device::model_folder(folder)?)?),
+            (Some(path), _) => open_tokenizer(path),
+            (None, Some(folder)) => open_tokenizer(&device::model_folder(folder)?),
             (None, None) => {
                 bail!(
                     "data.blend names token stores alone; data.tokenizer must say which tokenizer made them"
@@ -274,4 +273,9 @@ impl Job<'_> {
 fn cargo_home() -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home)
+}
+
+/// A `tokenizer.json`, or that of a folder.
+fn open_tokenizer(path: &Path) -> Result<Tokenizer> {
+    Ok(if path.is_file() { Tokenizer::from_file(path)? } else { Tokenizer::from_dir(path)? })
 }

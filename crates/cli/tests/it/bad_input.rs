@@ -103,6 +103,39 @@ fn missing_files() {
     refused(["quickstart", "--data", "no/such/text", "--out", arg(folder.path())], &["no/such/text"]);
 }
 
+/// Fathom fetches nothing: a name of the hub is answered by what fetches it.
+#[test]
+fn names_of_the_hub_are_answered_by_its_own_client() {
+    let (name, command) = ("no-such/model-7b", "hf download no-such/model-7b --local-dir no-such/model-7b");
+    refused(["inspect", "logits", name, "--ids", "1"], &[command]);
+    refused(["generate", name, "hello"], &[command]);
+    refused(["eval", name], &[command]);
+    refused(["export", name, "out"], &[command]);
+    refused(["import", name, "out"], &[command]);
+    let folder = tempfile::tempdir().unwrap();
+    let out = format!("run.out={}", arg(folder.path()));
+    refused(["train", "extend", &format!("model.from={name}"), &out], &[command]);
+    let text = folder.path().join("text");
+    fs::write(&text, "a little text\n".repeat(2000)).unwrap();
+    let paths = format!("data.paths=[\"{}\"]", arg(&text));
+    let out = format!("run.out={}", arg(&folder.path().join("out")));
+    let train = ["train", "quickstart", "stage.0.steps=1", &out, &paths];
+    refused(train.into_iter().chain([format!("data.tokenizer={name}").as_str()]), &[command]);
+}
+
+/// A folder with SentencePiece's file alone is answered by what converts it, before any text is read.
+#[test]
+fn a_model_without_a_tokenizer_json_is_told_how_to_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    fs::write(folder.path().join("tokenizer.model"), "pieces").unwrap();
+    let wanted = ["tokenizer.model", "from transformers import AutoTokenizer", arg(folder.path())];
+    refused(["generate", arg(folder.path()), "hello"], &wanted);
+    let (from, out) =
+        (format!("model.from={}", arg(folder.path())), format!("run.out={}/out", arg(folder.path())));
+    refused(["train", "extend", &from, &out, "data.paths=[\"Cargo.toml\"]"], &wanted);
+}
+
 #[test]
 fn damaged_weights() {
     let folder = tempfile::tempdir().unwrap();

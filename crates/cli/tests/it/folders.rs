@@ -1,6 +1,7 @@
 //! Models from one Hugging Face folder to another, and the self test.
 
 use std::fs;
+use std::path::Path;
 
 use crate::run::{TINY, write_text};
 use crate::{arg, fathom, golden, good, refused, text};
@@ -22,6 +23,20 @@ fn import_and_export_keep_the_model() {
         assert_eq!(a, b, "{case}");
         assert_eq!(a, c, "{case}");
     }
+}
+
+#[test]
+fn the_text_part_of_a_multimodal_model_is_read_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("text");
+    let said = text(&fathom(["import", arg(&golden("gemma3_multimodal")), arg(&out)]).stderr);
+    assert!(
+        said.contains("text part (gemma3_text) of a gemma3 model") && said.contains("not read"),
+        "{said}"
+    );
+    let logits = |model: &Path| good(["inspect", "logits", arg(model), "--ids", "5,17,3,9"]);
+    assert_eq!(logits(&out), logits(&golden("gemma3")));
+    assert_eq!(logits(&golden("gemma3_multimodal_v5")), logits(&golden("gemma3")));
 }
 
 #[test]

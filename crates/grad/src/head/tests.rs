@@ -195,7 +195,9 @@ fn every_transform() {
             for z_loss in [0.0, 0.01] {
                 for weighted in [false, true] {
                     let how = HeadUse { scale, softcap, z_loss };
-                    [false, true].map(|bias| check(&Case { how, weighted, bias, ..PLAIN }));
+                    for bias in [false, true] {
+                        check(&Case { how, weighted, bias, ..PLAIN });
+                    }
                 }
             }
         }

@@ -98,7 +98,7 @@ fn read_layout(c: &Config<'_>, heads: usize) -> Result<(usize, Residual)> {
     let (parallel, norms) = (c.or("parallel_attn", true)?, c.nullable("num_ln_in_parallel_attn", None)?);
     if new {
         c.only("parallel_attn", "true")?;
-        if heads % named != 0 {
+        if !heads.is_multiple_of(named) {
             let what = format!("is {named}, which does not divide the {heads} attention heads");
             return Err(c.refuse("num_kv_heads", what));
         }
