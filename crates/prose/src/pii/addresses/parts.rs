@@ -172,7 +172,7 @@ fn unit(tokens: &[Token]) -> Option<usize> {
     let number = second.text.trim_start_matches('#');
     let named = number.len() == 1 || number.contains(|c: char| c.is_ascii_digit()) && number.len() <= 6;
     let behind = first.is_ordinal() && matches!(second.text, "Floor" | "Fl");
-    (words::is_unit(first.text) && named || first.text == "#" && named || behind).then_some(2)
+    ((first.text == "#" || words::is_unit(first.text)) && named || behind).then_some(2)
 }
 
 /// How many tokens are a town's name, three at most and no state.
