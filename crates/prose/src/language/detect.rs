@@ -1,10 +1,10 @@
 //! The language of a text.
 
 use super::codes::{JAPANESE, iso_15924, script_of, two_letters};
-use super::{known, model};
+use super::known;
+use super::model::Model;
 use crate::Error;
 use crate::filter::{Refusal, strip};
-use fasttext::FastText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl Language {
 /// Finds languages; shared by threads.
 pub struct LanguageDetector {
     options: LanguageOptions,
-    model: Option<FastText>,
+    model: Option<Model>,
 }
 
 impl LanguageDetector {
@@ -79,23 +79,22 @@ impl LanguageDetector {
                 advice: "give a number from 0 to 1".to_string(),
             });
         }
-        let model = options.model.as_deref().map(model::open).transpose()?;
+        let model = options.model.as_deref().map(Model::open).transpose()?;
         match &model {
             None => known::check(&options.languages, &known::built_in(), "the built-in detector")?,
-            Some(model) => {
-                known::check(&options.languages, &known::of_labels(&model.get_labels().0), "the model")?
-            }
+            Some(model) => known::check(&options.languages, &known::of_labels(&model.labels()), "the model")?,
         }
         Ok(LanguageDetector { options: options.clone(), model })
     }
 
-    /// The language of `text`; none when there is no letter to judge by.
+    /// The language of `text`; none when there is no letter to judge by, for the built-in detector. A model judges any
+    /// text: one of unknown words, or without any, by the end of its line.
     pub fn detect(&self, text: &str) -> Option<Language> {
         match &self.model {
             None => built_in(text, self.options.max_bytes),
             Some(model) => {
                 let text = strip(head(text, self.options.max_bytes));
-                let best = model.predict(&text.replace('\n', " "), 1, 0.0).into_iter().next()?;
+                let best = model.best(text)?;
                 let (code, script) = known::parts_of(&best.label);
                 let script = script.unwrap_or_else(|| script_of(text)).to_string();
                 Some(Language { code: code.to_string(), script, score: best.prob })

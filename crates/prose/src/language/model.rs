@@ -1,29 +1,69 @@
-//! Reading fastText's `.bin` files, with their header checked before anything is allocated.
+//! fastText's `.bin` files, read with their header checked before anything is allocated, and what such a model says of a
+//! text: the same as the library's own `predict`.
 
 use crate::Error;
-use fasttext::FastText;
+use fasttext::{FastText, Prediction};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 const MAGIC: i32 = 793_712_314;
 const HEADER_BYTES: usize = 8 + 56 + 28;
 
-/// Opens the model at `path`.
-///
-/// # Errors
-/// [`Error::Read`] when the file cannot be read, [`Error::BadFile`] when it is quantised (`.ftz`), damaged, or no
-/// fastText model.
-pub(super) fn open(path: &Path) -> Result<FastText, Error> {
-    let bad = |detail: String| Error::BadFile { path: path.to_path_buf(), kind: "fastText model", detail };
-    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("ftz")) {
-        return Err(bad(QUANTISED.to_string()));
+/// The word that stands for a line's end, in models and in the library's reading of lines.
+const END: &str = "</s>";
+
+/// A model that labels texts; shared by threads.
+pub(super) struct Model(FastText);
+
+impl From<FastText> for Model {
+    fn from(model: FastText) -> Model {
+        Model(model)
     }
-    check_header(path)?;
-    let model = FastText::load_model(path).map_err(|e| bad(e.to_string()))?;
-    if model.is_quant() {
-        return Err(bad(QUANTISED.to_string()));
+}
+
+impl Model {
+    /// Opens the model at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Read`] when the file cannot be read, [`Error::BadFile`] when it is quantised (`.ftz`), damaged, or no
+    /// fastText model.
+    pub(super) fn open(path: &Path) -> Result<Model, Error> {
+        let bad =
+            |detail: String| Error::BadFile { path: path.to_path_buf(), kind: "fastText model", detail };
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("ftz")) {
+            return Err(bad(QUANTISED.to_string()));
+        }
+        check_header(path)?;
+        let model = FastText::load_model(path).map_err(|e| bad(e.to_string()))?;
+        if model.is_quant() {
+            return Err(bad(QUANTISED.to_string()));
+        }
+        Ok(Model(model))
     }
-    Ok(model)
+
+    /// The model's labels.
+    pub(super) fn labels(&self) -> Vec<String> {
+        self.0.get_labels().0
+    }
+
+    /// The likeliest label of `text`, read as one line; none where the model has neither its words nor a line's end.
+    pub(super) fn best(&self, text: &str) -> Option<Prediction> {
+        self.predict(text, 1).into_iter().next()
+    }
+
+    /// At most `count` labels of `text`, the likeliest first.
+    ///
+    /// The library reads a line's end as a word like others, with its place in n-grams. The crate's `predict` adds it
+    /// behind the n-grams and says nothing of a line that has no other known word, so it is written out here.
+    fn predict(&self, text: &str, count: usize) -> Vec<Prediction> {
+        // What the library takes for spaces and the crate does not, and ends of lines inside.
+        let mut line = text.replace(['\n', '\x0b', '\0'], " ");
+        line.push(' ');
+        line.push_str(END);
+        let (mut words, mut labels) = (Vec::new(), Vec::new());
+        self.0.dict().get_line_from_str(&line, &mut words, &mut labels);
+        self.0.predict_on_words(&words, count, 0.0)
+    }
 }
 
 const QUANTISED: &str = "quantised models (.ftz) are not read, their predictions differ from fastText's; give the .bin of the same model";
@@ -75,4 +115,36 @@ fn is_quantised(file: std::fs::File, entries: u64) -> std::io::Result<bool> {
     let mut mark = [0];
     file.read_exact(&mut mark)?;
     Ok(mark[0] == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// Every label of every text has the probability that the library gives it (`oracle/fasttext_models.py`).
+    #[test]
+    fn scores_are_the_librarys() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fasttext");
+        let golden = std::fs::read_to_string(folder.join("golden.json")).unwrap();
+        let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+        let texts: Vec<&str> =
+            golden["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+        let mut wrong = Vec::new();
+        for (name, wanted) in golden["models"].as_object().unwrap() {
+            let model = Model::open(&folder.join(format!("{name}.bin"))).unwrap();
+            for (text, wanted) in texts.iter().zip(wanted.as_array().unwrap()) {
+                let wanted = wanted.as_array().unwrap();
+                let found = model.predict(text, wanted.len().max(1));
+                let same = |pair: &serde_json::Value| {
+                    let near = |p: &&Prediction| (f64::from(p.prob) - pair[1].as_f64().unwrap()).abs() < 1e-4;
+                    found.iter().filter(near).any(|p| p.label == pair[0])
+                };
+                if found.len() != wanted.len() || !wanted.iter().all(same) {
+                    wrong.push(format!("{name}, {text:?}: {found:?}, not {wanted:?}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{} differ: {:#?}", wrong.len(), wrong);
+    }
 }

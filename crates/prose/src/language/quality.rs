@@ -1,6 +1,6 @@
 //! Quality by a fastText model: scores, training, and the stochastic rule of keeping.
 
-use super::model;
+use super::model::Model;
 use crate::Error;
 use crate::filter::Refusal;
 use fasttext::FastText;
@@ -84,7 +84,7 @@ impl ParetoKeep {
 /// A model of good text; shared by threads.
 pub struct QualityModel {
     options: QualityOptions,
-    model: FastText,
+    model: Model,
 }
 
 impl QualityModel {
@@ -103,8 +103,8 @@ impl QualityModel {
         if let Some(rule) = options.pareto.filter(|rule| rule.alpha.is_nan() || rule.alpha <= 0.0) {
             return refused("pareto.alpha", rule.alpha.to_string(), "give a number above 0");
         }
-        let model = model::open(&options.model)?;
-        let (labels, _) = model.get_labels();
+        let model = Model::open(&options.model)?;
+        let labels = model.labels();
         if !labels.contains(&options.label) {
             return Err(Error::Option {
                 piece: "quality",
@@ -117,9 +117,10 @@ impl QualityModel {
     }
 
     /// How good `text` is, 0 to 1: the probability of the best label if that is the label of good text, else one minus
-    /// it (as NeMo Curator scores). 0 for text without a known word.
+    /// it (as NeMo Curator scores). Text without a known word is judged by the end of its line, as the library judges it;
+    /// 0 where the model does not know that either.
     pub fn score(&self, text: &str) -> f32 {
-        match self.model.predict(&one_line(text), 1, 0.0).first() {
+        match self.model.best(&one_line(text)) {
             Some(best) if best.label == self.options.label => best.prob,
             Some(best) => 1.0 - best.prob,
             None => 0.0,
@@ -297,10 +298,11 @@ fn learn(
     let partial = out.with_extension("bin.tmp");
     model.save_model(&partial).map_err(|e| Error::write("write", &partial, std::io::Error::other(e)))?;
     std::fs::rename(&partial, out).map_err(|e| Error::write("rename", out, e))?;
+    let model = Model::from(model);
     let right = written
         .held_out
         .iter()
-        .filter(|(label, text)| model.predict(text, 1, 0.0).first().is_some_and(|best| best.label == *label))
+        .filter(|(label, text)| model.best(text).is_some_and(|best| best.label == *label))
         .count();
     let held = written.held_out.len() as u64;
     let examples = written.places.len() as u64;

@@ -6,7 +6,7 @@ use regex::Regex;
 /// The compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Dates {
-    patterns: [Regex; 5],
+    patterns: [Regex; 7],
 }
 
 const MONTHS: &str = "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|\
@@ -28,6 +28,11 @@ impl Dates {
                 compile(&format!(
                     r"{day}(?:st|nd|rd|th)?\s(?:of\s)?{MONTHS}\.?(?:,?\s(?:1[0-9]|20)[0-9]{{2}})?"
                 )),
+                // By hyphens, with a year of four digits: two would be a score or a range.
+                compile(&format!(r"(?:{day}|1[0-2])-(?:{day}|1[0-2])-(?:1[89]|20)[0-9]{{2}}")),
+                compile(&format!(
+                    r"(?:{day}[-/]{MONTHS}|{MONTHS}[-/]{day})[-/](?:(?:1[89]|20)[0-9]{{2}}|[0-9]{{2}})"
+                )),
                 compile(&format!(r"{time}(?:\s?[AaPp]\.?[Mm]\b\.?)?")),
             ],
         }
@@ -40,10 +45,11 @@ impl Dates {
         for pattern in &self.patterns {
             for m in pattern.find_iter(text) {
                 let joined = text[..m.start()].ends_with(['.', ':', '/', '-']);
-                if !joined
-                    && stands_alone(text, m.start(), m.end())
-                    && !text[m.end()..].starts_with(['/', ':'])
-                {
+                // Of `5-20-2021-4` nothing is a date; what follows `2021-05-20-` may be anything.
+                let hyphens = m.as_str().bytes().take(4).any(|b| b == b'-');
+                let after = &text[m.end()..];
+                let goes_on = after.starts_with(['/', ':']) || hyphens && after.starts_with('-');
+                if !joined && !goes_on && stands_alone(text, m.start(), m.end()) {
                     found.push(Found { entity: Entity::DateTime, start: m.start(), end: m.end() });
                 }
             }

@@ -1,4 +1,4 @@
-//! US identity numbers, and postal addresses.
+//! US identity numbers.
 
 use super::digits::{Group, is_single};
 use super::{Entity, Found, compile, has_context, stands_alone};
@@ -8,8 +8,6 @@ use regex::Regex;
 #[derive(Clone, Debug)]
 pub(super) struct Ids {
     ssn: Regex,
-    street: Regex,
-    box_: Regex,
 }
 
 const SSN_WORDS: [&str; 5] = ["ssn", "social security", "social security number", "soc sec", "ss#"];
@@ -26,20 +24,9 @@ const LICENSE_WORDS: [&str; 9] = [
     "license number",
 ];
 
-/// Kinds of streets in full and short.
-const STREETS: &str = "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|\
-Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir|Trail|Alley|Crescent|Close|Gardens|Row";
-
 impl Ids {
     pub(super) fn new() -> Ids {
-        let city = r"(?:,?\s(?:Apt|Apartment|Suite|Ste|Unit|Floor|#)\.?\s?[0-9A-Za-z-]{1,6})?(?:,\s?[A-Z][A-Za-z.'-]+(?:\s[A-Z][A-Za-z.'-]+){0,2})?(?:,?\s[A-Z]{2}\b\.?(?:\s[0-9]{5}(?:-[0-9]{4})?)?)?";
-        Ids {
-            ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"),
-            street: compile(&format!(
-                r"[1-9][0-9]{{0,5}}[A-Za-z]?(?:-[0-9]{{1,4}})?\s(?:[NSEW]\.?\s|North\s|South\s|East\s|West\s)?(?:[A-Z][A-Za-z'.-]*\s|[0-9]{{1,3}}(?:st|nd|rd|th)\s){{1,3}}(?:{STREETS})\b\.?{city}"
-            )),
-            box_: compile(&format!(r"\b(?:P\.?\s?O\.?|Post Office)\s?Box\s[0-9]{{1,6}}{city}")),
-        }
+        Ids { ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}") }
     }
 
     /// `groups` are the digits of `text`.
@@ -62,14 +49,6 @@ impl Ids {
         let (passport, license) = (wanted(Entity::UsPassport), wanted(Entity::UsDriverLicense));
         if passport || license {
             numbers(text, groups, (passport, license), found);
-        }
-        if wanted(Entity::Address) {
-            let entity = Entity::Address;
-            for m in self.street.find_iter(text).chain(self.box_.find_iter(text)) {
-                if !text[..m.start()].ends_with(|c: char| c.is_alphanumeric() || ".,$".contains(c)) {
-                    found.push(Found { entity, start: m.start(), end: m.end() });
-                }
-            }
         }
     }
 }

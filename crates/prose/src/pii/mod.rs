@@ -5,6 +5,7 @@
 //! they are. Where detections overlap the longest stays, then the one of the more certain kind.
 
 mod action;
+mod addresses;
 mod dates;
 mod digits;
 mod gazetteer;
@@ -15,6 +16,7 @@ mod numbers;
 mod options;
 mod phones;
 mod places;
+mod plans;
 
 pub use options::{Action, Entity, PiiOptions};
 
@@ -39,9 +41,11 @@ pub struct Pii {
     net: net::Net,
     numbers: numbers::Numbers,
     ids: ids::Ids,
+    addresses: addresses::Addresses,
     names: names::Names,
     places: places::Places,
     dates: dates::Dates,
+    plans: plans::Plans,
     key: [u8; 32],
 }
 
@@ -50,7 +54,7 @@ impl Pii {
     ///
     /// # Errors
     /// [`Error::Option`] when no entity is asked for, or when values are to be hashed without a salt: hashes of phone
-    /// numbers or names are guessed by trying all. When the salt is [`PiiOptions::HIDDEN_SALT`].
+    /// numbers or names are guessed by trying all. When the salt is [`PiiOptions::HIDDEN_SALT`], or a country is none.
     pub fn new(options: &PiiOptions) -> Result<Pii, Error> {
         let refused = |key: &str, found: &str, advice: &str| Error::Option {
             piece: "pii",
@@ -75,12 +79,21 @@ impl Pii {
                 "give the same text again behind the file, as stage.NAME.salt=...",
             ));
         }
+        let plans = match plans::Plans::new(&options.phone_countries) {
+            Ok(plans) => plans,
+            Err(code) => {
+                let advice = "give two letters of ISO 3166, as [\"FR\", \"JP\"]";
+                return Err(refused("phone_countries", &format!("`{code}`"), advice));
+            }
+        };
         Ok(Pii {
+            plans,
             key: blake3::derive_key("fathom curate pii", options.salt.as_bytes()),
             options: options.clone(),
             net: net::Net::new(),
             numbers: numbers::Numbers::new(),
             ids: ids::Ids::new(),
+            addresses: addresses::Addresses::new(),
             names: names::Names::new(),
             places: places::Places::new(),
             dates: dates::Dates::new(),
@@ -96,10 +109,13 @@ impl Pii {
         if !groups.is_empty() {
             self.numbers.find(text, &groups, &wanted, &mut found);
             if wanted(Entity::Phone) {
-                phones::find(text, &groups, &mut found);
+                phones::find(text, &groups, &self.plans, &mut found);
             }
             self.ids.find(text, &groups, &wanted, &mut found);
             self.dates.find(text, &wanted, &mut found);
+            if wanted(Entity::Address) {
+                self.addresses.find(text, &groups, &mut found);
+            }
         }
         self.names.find(text, &wanted, &mut found);
         self.places.find(text, &wanted, &mut found);

@@ -4,6 +4,7 @@ use super::{Entity, Found, compile, has_context, stands_alone};
 use crate::filter::find_urls;
 use regex::Regex;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use unicode_normalization::char::is_combining_mark;
 
 /// The compiled patterns.
 #[derive(Clone, Debug)]
@@ -45,66 +46,142 @@ impl Net {
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
             let version = has_context(text, start, 12, &["version", "release", "v", "section", "chapter"]);
             if whole && !version && m.as_str().parse::<Ipv4Addr>().is_ok_and(|ip| !ip.is_unspecified()) {
-                found.push(Found { entity, start, end });
+                found.push(Found { entity, start, end: end + prefix_len(&text[end..], 32) });
             }
         }
         if memchr::memchr(b':', text.as_bytes()).is_none() {
             return;
         }
+        let mut done = 0;
         for m in self.v6.find_iter(text) {
-            // A colon before it belongs to the word there, as in `host:2001:db8::1`.
-            let value = m.as_str();
-            let value = match value.strip_prefix(':') {
-                Some(shorter) if !shorter.starts_with(':') => shorter,
-                _ => value,
-            };
-            let start = m.start() + m.len() - value.len();
-            // A colon at the end belongs to the sentence, unless it is the double colon of the address.
-            let value = match value.strip_suffix(':') {
-                Some(shorter) if !shorter.ends_with(':') => shorter,
-                _ => value,
-            };
-            let end = start + value.len();
-            let digits = value.bytes().filter(u8::is_ascii_hexdigit).count();
-            let groups = value.split(':').filter(|g| !g.is_empty()).count();
-            if digits >= 3
-                && groups >= 2
-                && stands_alone(text, start, end)
-                && value.parse::<Ipv6Addr>().is_ok()
+            if m.start() >= done
+                && let Some((start, end)) = v6(text, m.start())
             {
                 found.push(Found { entity, start, end });
+                done = end;
             }
         }
     }
 }
 
-/// Mail addresses around every `@`.
+/// The address of version 4 or 6 at `at`, whole: with an address of version 4 at its end (`::ffff:192.0.2.1`), the zone
+/// and the length of its prefix.
+fn v6(text: &str, at: usize) -> Option<(usize, usize)> {
+    let inner = |b: &u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
+    // The longest address has 45 bytes.
+    let len = text.as_bytes()[at..].iter().take(48).take_while(|b| inner(b)).count();
+    let value = &text[at..at + len];
+    // A colon before it belongs to the word there, as in `host:2001:db8::1`.
+    let value = match value.strip_prefix(':') {
+        Some(shorter) if !shorter.starts_with(':') || shorter.starts_with("::") => shorter,
+        _ => value,
+    };
+    let start = at + len - value.len();
+    let value = value.trim_end_matches('.');
+    // A colon at the end belongs to the sentence, unless it is the double colon of the address.
+    let value = match value.strip_suffix(':') {
+        Some(shorter) if !shorter.ends_with(':') => shorter,
+        _ => value,
+    };
+    let end = start + value.len();
+    let more = zone_len(&text[end..]);
+    let more = more + prefix_len(&text[end + more..], 128);
+    let digits = value.bytes().filter(u8::is_ascii_hexdigit).count();
+    let groups = value.split(':').filter(|g| !g.is_empty()).count();
+    // Names of code are joined by two colons too: `bed::face`.
+    let certain = more > 0 || value.contains(|c: char| c.is_ascii_digit());
+    // The last number of an address of version 4 begins none of version 6.
+    let cut =
+        text[..start].strip_suffix('.').is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit()));
+    let proper = digits >= 3 && groups >= 2 && certain && !cut && stands_alone(text, start, end);
+    (proper && value.parse::<Ipv6Addr>().is_ok()).then_some((start, end + more))
+}
+
+/// How many bytes are the zone of an address, `%eth0`.
+fn zone_len(after: &str) -> usize {
+    let Some(zone) = after.strip_prefix('%') else { return 0 };
+    let inner = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let zone = &zone[..zone.find(|c: char| !inner(c)).unwrap_or(zone.len())];
+    let zone = zone.trim_end_matches(['.', '-', '_']);
+    if zone.is_empty() { 0 } else { 1 + zone.len() }
+}
+
+/// How many bytes are the length of a prefix, `/64`, of `most` at most; a longer path is none.
+fn prefix_len(after: &str, most: u32) -> usize {
+    let Some(rest) = after.strip_prefix('/') else { return 0 };
+    let len = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, rest) = rest.split_at(len);
+    let within = len <= 3 && digits.parse::<u32>().is_ok_and(|bits| bits <= most);
+    let goes_on = rest.starts_with(|c: char| c.is_alphanumeric() || c == '/' || c == '_')
+        || rest.starts_with(['.', '-']) && rest[1..].starts_with(char::is_alphanumeric);
+    if within && !goes_on { 1 + len } else { 0 }
+}
+
+/// Letters that join no words, so that a name may stand directly behind one: scripts without spaces.
+fn is_unspaced(c: char) -> bool {
+    matches!(c, '\u{e00}'..='\u{eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{9fff}'
+        | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}' | '\u{ff66}'..='\u{ff9f}' | '\u{20000}'..='\u{3ffff}')
+}
+
+/// A letter, a digit or what belongs to a letter, in any script.
+fn is_letter(c: char) -> bool {
+    c.is_alphanumeric() || !c.is_ascii() && (is_combining_mark(c) || matches!(c, '\u{200c}' | '\u{200d}'))
+}
+
+/// Mail addresses around every `@`, internationalised ones (RFC 6531) among them.
 fn emails(text: &str, found: &mut Vec<Found>) {
-    let bytes = text.as_bytes();
-    let local = |b: &u8| b.is_ascii_alphanumeric() || b"._%+-'".contains(b);
-    for at in memchr::memchr_iter(b'@', bytes) {
-        // 64 characters of name and 255 of host are the most that mail allows, and bound the work.
-        let mut start = at - bytes[..at].iter().rev().take(64).take_while(|b| local(b)).count();
-        while start < at && !bytes[start].is_ascii_alphanumeric() {
-            start += 1;
-        }
-        let len = bytes[at + 1..]
-            .iter()
-            .take(255)
-            .take_while(|b| b.is_ascii_alphanumeric() || b".-".contains(b))
-            .count();
-        let host = text[at + 1..at + 1 + len].trim_end_matches(['.', '-']);
-        let Some((name, top)) = host.rsplit_once('.') else { continue };
-        let proper = start < at
-            && bytes[at - 1] != b'.'
-            && (2..=24).contains(&top.len())
-            && top.bytes().all(|b| b.is_ascii_alphabetic())
-            && name.split('.').all(|part| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-'));
-        let end = at + 1 + host.len();
-        if proper && !text[end..].starts_with(['@', '_']) && !text[..start].ends_with(char::is_alphanumeric) {
+    for at in memchr::memchr_iter(b'@', text.as_bytes()) {
+        if let Some((start, end)) = email(text, at) {
             found.push(Found { entity: Entity::Email, start, end });
         }
     }
+}
+
+/// The mail address around the `@` at `at`.
+fn email(text: &str, at: usize) -> Option<(usize, usize)> {
+    let (start, end) = (local_start(text, at)?, host_end(text, at + 1)?);
+    // `_jane@example.com_` is set in italics.
+    let italic = text[end..].starts_with('_') && text[start..].starts_with('_');
+    let start = start + usize::from(italic);
+    let goes_on = text[end..].starts_with(['@', '_']) && !italic;
+    let joined = text[..start].chars().next_back().is_some_and(|c| c.is_alphanumeric() && !is_unspaced(c));
+    (start < at && !goes_on && !joined).then_some((start, end))
+}
+
+/// Where the name before the `@` at `at` begins.
+fn local_start(text: &str, at: usize) -> Option<usize> {
+    // 64 characters are the most that mail allows, and bound the work.
+    let mut start = at;
+    let mut after: Option<char> = None;
+    for c in text[..at].chars().rev().take(64) {
+        // A word of a script without spaces may stand directly before a name in ASCII.
+        let parted = is_unspaced(c) && after.is_some_and(|c| c.is_ascii());
+        if parted || !(is_letter(c) || "._%+-'".contains(c)) {
+            break;
+        }
+        (start, after) = (start - c.len_utf8(), Some(c));
+    }
+    start += text[start..at].find(|c: char| c.is_alphanumeric() || c == '_')?;
+    (!text[..at].ends_with('.')).then_some(start)
+}
+
+/// Where the host that begins at `from` ends: labels joined by dots, the last one a top-level domain.
+fn host_end(text: &str, from: usize) -> Option<usize> {
+    let inner = |c: char| is_letter(c) || c == '.' || c == '-';
+    let len = text[from..].chars().take(255).take_while(|c| inner(*c)).map(char::len_utf8).sum::<usize>();
+    let host = text[from..from + len].trim_end_matches(['.', '-']);
+    let (name, top) = host.rsplit_once('.')?;
+    // Behind a domain in ASCII a script without spaces goes on with the sentence.
+    let top = match top.find(is_unspaced) {
+        Some(cut) if top.starts_with(|c: char| c.is_ascii_alphabetic()) => &top[..cut],
+        _ => top,
+    };
+    let coded = top.starts_with("xn--") && top.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let plain = top.chars().all(|c| is_letter(c) && !c.is_numeric());
+    let labels =
+        name.split('.').all(|part| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-'));
+    let proper = coded || plain && (2..=24).contains(&top.chars().count());
+    (proper && labels).then_some(from + name.len() + 1 + top.len())
 }
 
 fn urls(text: &str, bare: &Regex, found: &mut Vec<Found>) {

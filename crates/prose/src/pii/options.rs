@@ -98,6 +98,9 @@ pub struct PiiOptions {
     pub action: Action,
     /// Secret text that decides invented values and hashes: the same salt gives the same values. `hash` needs one.
     pub salt: String,
+    /// Countries (ISO 3166, two letters) whose phones are found as they are written there, by libphonenumber's tables,
+    /// without a word such as "phone" before them: `["FR", "JP"]`. With a word, phones of all countries are found.
+    pub phone_countries: Vec<String>,
 }
 
 impl PiiOptions {
@@ -109,6 +112,6 @@ impl Default for PiiOptions {
     fn default() -> Self {
         let quiet = |e: &Entity| !matches!(e, Entity::Url | Entity::DateTime | Entity::Location);
         let entities = Entity::ALL.into_iter().filter(quiet).collect();
-        PiiOptions { entities, action: Action::Redact, salt: String::new() }
+        PiiOptions { entities, action: Action::Redact, salt: String::new(), phone_countries: Vec::new() }
     }
 }

@@ -1,10 +1,11 @@
 //! Telephone numbers: international ones by their `+` and the length that their country has, North American ones by their
-//! groups, others only with a word before them.
+//! groups, others with a word before them, or in the format of a country that is named before them or by an option.
 
 use super::digits::{Group, Join, join};
+use super::plans::Plans;
 use super::{Entity, Found, has_context};
 
-const PHONE_WORDS: [&str; 16] = [
+const PHONE_WORDS: [&str; 45] = [
     "phone",
     "telephone",
     "tel",
@@ -21,6 +22,35 @@ const PHONE_WORDS: [&str; 16] = [
     "contact",
     "hotline",
     "ph",
+    "telefon",
+    "telefono",
+    "telefone",
+    "telefoon",
+    "telefonnummer",
+    "telefoonnummer",
+    "rufnummer",
+    "mobil",
+    "mobilnummer",
+    "mobiel",
+    "handynummer",
+    "anrufen",
+    "teléfono",
+    "téléphone",
+    "tél.",
+    "tél:",
+    "móvil",
+    "celular",
+    "cellulare",
+    "whats app",
+    "tlf",
+    "puhelin",
+    "тел.",
+    "тел:",
+    "телефон",
+    "電話",
+    "电话",
+    "手机",
+    "전화",
 ];
 
 /// Digits of an international number at most (E.164).
@@ -29,8 +59,8 @@ const MOST_DIGITS: usize = 15;
 const MOST_GROUPS: usize = 8;
 
 /// Finds all telephone numbers; `groups` are those of `text`.
-pub(super) fn find(text: &str, groups: &[Group], found: &mut Vec<Found>) {
-    let line = Line { text, groups };
+pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<Found>) {
+    let line = Line { text, groups, plans };
     let mut at = 0;
     // The groups of the phone before.
     let mut last: Option<(usize, usize)> = None;
@@ -51,6 +81,7 @@ pub(super) fn find(text: &str, groups: &[Group], found: &mut Vec<Found>) {
 struct Line<'a> {
     text: &'a str,
     groups: &'a [Group],
+    plans: &'a Plans,
 }
 
 impl Line<'_> {
@@ -100,7 +131,41 @@ impl Line<'_> {
         let count = nanp.or_else(|| if date == 0 { self.national(at) } else { None });
         // Words are looked for last: they cost the most.
         let context = || led || first && has_context(self.text, start, 28, &PHONE_WORDS);
-        count.filter(|_| context()).map(|count| (self.start(at, start, count), count)).ok_or(date.max(1))
+        let planned = || if date == 0 && first { self.planned(at) } else { None };
+        let count = count.filter(|_| context()).or_else(planned);
+        count.map(|count| (self.start(at, start, count), count)).ok_or(date.max(1))
+    }
+
+    /// The groups of a number in the national format of a country that is named.
+    fn planned(&self, at: usize) -> Option<usize> {
+        // Fractions, ISBNs and rows of digits begin with a single one; so does "8 (495)".
+        let tight = matches!(self.join(at), Join::Tight(mark) if mark != '(');
+        if self.digits(at).len() == 1 && (tight || !matches!(self.digits(at), "0" | "8")) {
+            return None;
+        }
+        let mut ends = [0; MOST_GROUPS];
+        let (mut total, mut count) = (0, 0);
+        for here in at..self.groups.len().min(at + MOST_GROUPS) {
+            total += self.groups[here].len();
+            if total > 13 {
+                break;
+            }
+            if total >= 7 && self.may_end(here) {
+                (ends[count], count) = (here + 1 - at, count + 1);
+            }
+            if self.join(here) == Join::Nothing {
+                break;
+            }
+        }
+        if count == 0 {
+            return None;
+        }
+        let countries = self.plans.countries(self.text, self.groups[at].start)?;
+        let fits = |groups: &usize| {
+            let groups = &self.groups[at..at + groups];
+            self.plans.fits(&countries, groups.iter().map(|group| &self.text[group.start..group.end]))
+        };
+        ends[..count].iter().rev().copied().find(fits)
     }
 
     /// Where the number begins: with a bracket before it that is closed inside.
@@ -274,7 +339,7 @@ mod tests {
 
     fn phones(text: &str) -> Vec<&str> {
         let mut found = Vec::new();
-        find(text, &groups(text), &mut found);
+        find(text, &groups(text), &Plans::new(&[]).unwrap(), &mut found);
         found.iter().map(|f| &text[f.start..f.end]).collect()
     }
 

@@ -7,3 +7,4 @@ mod filters;
 mod hostile_pages;
 mod language;
 mod pii;
+mod pii_addresses;

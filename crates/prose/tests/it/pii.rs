@@ -377,10 +377,139 @@ fn actions() {
     assert!(Pii::new(&PiiOptions { entities: vec![], ..PiiOptions::default() }).is_err());
 }
 
+#[test]
+fn addresses_of_hosts_are_redacted_whole() {
+    let pii = Pii::new(&PiiOptions { entities: vec![Entity::Ip], ..PiiOptions::default() }).unwrap();
+    for address in [
+        "::ffff:192.0.2.1",
+        "::ffff:192.0.2.1/96",
+        "64:ff9b::192.0.2.33",
+        "2001:db8:1:2:3:4:192.0.2.1",
+        "fe80::1%eth0",
+        "fe80::1ff:fe23:4567:890a%en0.100/64",
+        "fe80::dead:beef%25eth0",
+        "2001:db8::/32",
+        "2001:db8::8a2e:370:7334",
+        "2001:0db8:85a3:0000:0000:8a2e:0370:7334",
+        "192.0.2.1",
+        "192.0.2.0/24",
+    ] {
+        for (before, after) in
+            [("", ""), ("from ", "."), ("[", "]:443"), ("host:", ", port 22"), ("at ", ": closed")]
+        {
+            let text = format!("{before}{address}{after}");
+            assert_eq!(pii.apply(&text).0, format!("{before}<IP_ADDRESS>{after}"));
+        }
+    }
+    for text in [
+        "::ffff:192.0.2.1.5 and 192.0.2.1.5",
+        "std::vector, a::b, bed::face and fe:ed",
+        "at 12:30:45, 1:2:3, 00:1a:2b:3c:4d:5e",
+        "::ffff:999.0.2.1",
+        "version 1.2.3.4",
+    ] {
+        assert_eq!(pii.apply(text).0, text);
+    }
+    assert_eq!(pii.apply("192.0.2.1/24/x and 192.0.2.1/33").0, "<IP_ADDRESS>/24/x and <IP_ADDRESS>/33");
+}
+
+#[test]
+fn mail_addresses_of_any_script_are_redacted_whole() {
+    let pii = Pii::new(&PiiOptions { entities: vec![Entity::Email], ..PiiOptions::default() }).unwrap();
+    for (text, wanted) in [
+        ("_jane@example.com", "<EMAIL_ADDRESS>"),
+        ("to _jane.roe_@example.com now", "to <EMAIL_ADDRESS> now"),
+        ("_jane@example.com_", "_<EMAIL_ADDRESS>_"),
+        ("'jane@example.com'", "'<EMAIL_ADDRESS>'"),
+        ("-jane@example.com", "-<EMAIL_ADDRESS>"),
+        ("jörg.müller@bücher.example", "<EMAIL_ADDRESS>"),
+        ("Пишите: иван@почта.рф.", "Пишите: <EMAIL_ADDRESS>."),
+        ("δοκιμή@παράδειγμα.δοκιμή", "<EMAIL_ADDRESS>"),
+        ("अजय@डाटा.भारत, or", "<EMAIL_ADDRESS>, or"),
+        ("(用户@例子.公司)", "(<EMAIL_ADDRESS>)"),
+        ("联系jane@example.com谢谢", "联系<EMAIL_ADDRESS>谢谢"),
+        ("jane@xn--bcher-kva.xn--p1ai", "<EMAIL_ADDRESS>"),
+        ("jane@example.vermögensberater", "<EMAIL_ADDRESS>"),
+        ("@decorator a@b x@y_z.com @@ a@.com .@b.co", "@decorator a@b x@y_z.com @@ a@.com .@b.co"),
+    ] {
+        assert_eq!(pii.apply(text).0, wanted);
+    }
+}
+
+#[test]
+fn cards_accounts_and_dates_of_other_forms() {
+    let entities = vec![Entity::CreditCard, Entity::Iban, Entity::DateTime];
+    let pii = Pii::new(&PiiOptions { entities, ..PiiOptions::default() }).unwrap();
+    for (text, wanted) in [
+        ("Maestro 6759649826438453.", "Maestro <CREDIT_CARD>."),
+        ("6759 6498 2643 8453 12/26", "<CREDIT_CARD> 12/26"),
+        ("UATP 122000000000003", "UATP <CREDIT_CARD>"),
+        ("1220 00000 000003", "<CREDIT_CARD>"),
+        ("122000000000004, 6759649826438454", "122000000000004, 6759649826438454"),
+        ("EG380019000500000000263180002", "<IBAN_CODE>"),
+        ("EG38 0019 0005 0000 0000 2631 8000 2", "<IBAN_CODE>"),
+        ("on 5-20-2021 and 05-20-2021.", "on <DATE_TIME> and <DATE_TIME>."),
+        (
+            "5-May-2021, 20-Dec-21, May-5-2021, 5/May/2021",
+            "<DATE_TIME>, <DATE_TIME>, <DATE_TIME>, <DATE_TIME>",
+        ),
+        (
+            "978-3-16-148410-0, 5-20-2021-4, 3-5-7, 12-34-5678",
+            "978-3-16-148410-0, 5-20-2021-4, 3-5-7, 12-34-5678",
+        ),
+    ] {
+        assert_eq!(pii.apply(text).0, wanted);
+    }
+}
+
+#[test]
+fn phones_of_other_countries() {
+    let make = |countries: &[&str]| {
+        let phone_countries = countries.iter().map(|code| (*code).to_owned()).collect();
+        Pii::new(&PiiOptions { entities: vec![Entity::Phone], phone_countries, ..PiiOptions::default() })
+    };
+    let check = |pii: &Pii, text: &str, wanted: &str| assert_eq!(pii.apply(text).0, wanted);
+    let plain = make(&[]).unwrap();
+    for (text, wanted) in [
+        ("My Israeli number is 09-7625400.", "My Israeli number is <PHONE_NUMBER>."),
+        ("a Kenyan number: 020 8041600", "a Kenyan number: <PHONE_NUMBER>"),
+        ("the French number 01 23 45 67 89 10", "the French number <PHONE_NUMBER> 10"),
+        ("Telefon 030 1234567", "Telefon <PHONE_NUMBER>"),
+        ("电话：010-12345678", "电话：<PHONE_NUMBER>"),
+        ("the French number 99 99 99 99 99", "the French number 99 99 99 99 99"),
+        ("France has 01 23 45 67 89", "France has 01 23 45 67 89"),
+        ("order number 09-7625400", "order number 09-7625400"),
+    ] {
+        check(&plain, text, wanted);
+    }
+    let some = make(&["fr", "DE", "ES", "JP", "RU"]).unwrap();
+    for number in [
+        "06 12 34 56 78",
+        "01.23.45.67.89",
+        "0612345678",
+        "(030) 123456",
+        "612 34 56 78",
+        "03-1234-5678",
+        "8 (495) 123-45-67",
+    ] {
+        check(&some, &format!("{number} bis 18 Uhr"), "<PHONE_NUMBER> bis 18 Uhr");
+        assert!(plain.find(number).is_empty(), "{number}");
+    }
+    for text in [
+        "ISBN 0-306-40615-2, pi 0.3123456789, 01.02.2021, 2021-03-04 10:20:30",
+        "612345678 items, 12 34 56 78, 100 200 300 400",
+        "192.168.100.101, 1914-1918, $0612345678",
+    ] {
+        check(&some, text, text);
+    }
+    let error = make(&["FR", "XX"]).unwrap_err().to_string();
+    assert!(error.contains("`phone_countries`") && error.contains("`XX`"), "{error}");
+}
+
 proptest::proptest! {
     #[test]
     fn any_text_is_searched(text in ".{0,200}", salt in "[a-z]{1,4}") {
-        let options = PiiOptions { entities: Entity::ALL.to_vec(), action: Action::Replace, salt };
+        let options = PiiOptions { entities: Entity::ALL.to_vec(), action: Action::Replace, salt, ..PiiOptions::default() };
         let pii = Pii::new(&options).unwrap();
         let found = pii.find(&text);
         proptest::prop_assert!(found.windows(2).all(|w| w[0].end <= w[1].start));

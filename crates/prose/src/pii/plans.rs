@@ -1,0 +1,78 @@
+//! National numbering plans: whether digits are a number of a country as it is written there, by the tables of
+//! libphonenumber.
+//!
+//! Some country or other has nearly any number of eight to ten digits, so the tables are asked only about countries that
+//! an option names, and about one whose name stands before the number: "my Israeli number is 09-7625400".
+
+use super::has_context;
+use phonenumber::{Mode, country::Id};
+
+/// Countries with the words that name them.
+const NAMES: &str = "AR argentina argentine argentinian|AT austria austrian|AU australia australian|BE belgium belgian|\
+BR brazil brazilian|BG bulgaria bulgarian|CA canada canadian|CH switzerland swiss|CL chile chilean|CN china chinese|\
+CO colombia colombian|CZ czechia czech|DE germany german|DK denmark danish|EG egypt egyptian|ES spain spanish|\
+FI finland finnish|FR france french|GB britain british uk england english|GR greece greek|HK hongkong|HR croatia croatian|\
+HU hungary hungarian|ID indonesia indonesian|IE ireland irish|IL israel israeli|IN india indian|IT italy italian|\
+JP japan japanese|KE kenya kenyan|KR korea korean|MA morocco moroccan|MX mexico mexican|MY malaysia malaysian|\
+NG nigeria nigerian|NL netherlands dutch|NO norway norwegian|NZ zealand|PE peru peruvian|PH philippines philippine|\
+PK pakistan pakistani|PL poland polish|PT portugal portuguese|RO romania romanian|RU russia russian|SA saudi|\
+SE sweden swedish|SG singapore singaporean|SK slovakia slovak|TH thailand thai|TN tunisia tunisian|TR turkey turkish|\
+TW taiwan taiwanese|UA ukraine ukrainian|US american|VN vietnam vietnamese|ZA african";
+
+/// Words that lead to a number of some kind.
+const NUMBER_WORDS: [&str; 4] = ["number", "numbers", "line", "no"];
+/// Bytes before a number in which those words are looked for.
+const REACH: usize = 40;
+
+/// Countries whose numbers need no word before them, and words that name countries.
+#[derive(Clone, Debug)]
+pub(super) struct Plans {
+    always: Vec<Id>,
+    named: Vec<(Id, Vec<&'static str>)>,
+}
+
+impl Plans {
+    /// The plans of these countries (ISO 3166, two letters) are always asked.
+    ///
+    /// # Errors
+    /// The first one that is no country.
+    pub(super) fn new(countries: &[String]) -> Result<Plans, String> {
+        let id = |code: &str| code.to_ascii_uppercase().parse::<Id>().map_err(|_| code.to_owned());
+        let always = countries.iter().map(|code| id(code)).collect::<Result<_, _>>()?;
+        let named = NAMES.split('|').filter_map(|entry| {
+            let (code, names) = entry.split_once(' ')?;
+            Some((id(code).ok()?, names.split(' ').collect()))
+        });
+        Ok(Plans { always, named: named.collect() })
+    }
+
+    /// Countries that a number at `start` may be of; none where no country is named.
+    pub(super) fn countries(&self, text: &str, start: usize) -> Option<Vec<Id>> {
+        let mut countries = self.always.clone();
+        if has_context(text, start, REACH, &NUMBER_WORDS) {
+            let here = self.named.iter().filter(|(_, names)| has_context(text, start, REACH, names));
+            countries.extend(here.map(|(id, _)| *id));
+        }
+        (!countries.is_empty()).then_some(countries)
+    }
+
+    /// Whether these groups of digits are a number of one of the countries. With the prefix of calls inside the country
+    /// (0, or 8 in Russia) in front any groups will do; else they are those of the country, two at least.
+    pub(super) fn fits<'a>(&self, countries: &[Id], groups: impl Iterator<Item = &'a str> + Clone) -> bool {
+        let digits: String = groups.clone().collect();
+        countries.iter().any(|country| {
+            let Ok(number) = phonenumber::parse(Some(*country), &digits) else { return false };
+            if !number.is_valid() {
+                return false;
+            }
+            let (national, prefixed) = (number.national().to_string(), digits.starts_with(['0', '8']));
+            if prefixed && national.len() < digits.len() {
+                return true;
+            }
+            let written = number.format().mode(Mode::National).to_string();
+            let lens =
+                written.split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty()).map(str::len);
+            groups.clone().count() > 1 && lens.eq(groups.clone().map(str::len))
+        })
+    }
+}
