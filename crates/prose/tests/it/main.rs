@@ -6,4 +6,5 @@ mod extraction;
 mod filters;
 mod hostile_pages;
 mod language;
+mod pages;
 mod pii;
