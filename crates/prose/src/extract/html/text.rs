@@ -30,7 +30,7 @@ pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
 
 fn spaced(out: &mut String, text: &str, verbatim: bool) {
     if verbatim {
-        out.extend(text.chars().filter(|c| !matches!(c, '\0' | '\r' | SOFT_HYPHEN)));
+        out.extend(text.chars().filter(|c| !matches!(*c, '\0' | '\r' | SOFT_HYPHEN)));
         return;
     }
     let bytes = text.as_bytes();
