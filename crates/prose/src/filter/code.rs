@@ -33,7 +33,8 @@ pub struct CodeOptions {
     /// Lowest share of characters that are letters (NeMo Curator: 0.25).
     #[schemars(range(max = 1))]
     pub alpha: f64,
-    /// Lowest share of characters of HTML that are visible text (NeMo Curator: 0.2); 0 for no rule.
+    /// Lowest share of characters of HTML that are visible text (NeMo Curator: 0.2); 0 for no rule. A run of white space
+    /// counts as one character, as a browser shows it, except in `pre` and `textarea`.
     #[schemars(range(max = 1))]
     pub html_boilerplate: f64,
     /// With `html_boilerplate`: files of fewer visible characters are refused (NeMo Curator: 100).
@@ -161,20 +162,36 @@ impl CodeFilters {
     }
 }
 
-/// Characters of text in HTML outside scripts and styles.
+/// Characters of text in HTML outside scripts and styles; a run of white space between two tags is one.
+///
+/// NeMo Curator's parser (BeautifulSoup) so shortens text that is nothing but white space, which is how pages are indented;
+/// here the runs inside text are shortened too.
 fn visible_chars(html: &str) -> usize {
-    let mut hidden = 0usize;
+    let (mut hidden, mut verbatim) = (0usize, 0usize);
     let mut visible = 0;
     for token in Tokenizer::new(html) {
         let Ok(token) = token;
         match token {
             Token::StartTag(tag) if is_hidden(&tag.name) && !tag.self_closing => hidden += 1,
             Token::EndTag(tag) if is_hidden(&tag.name) => hidden = hidden.saturating_sub(1),
-            Token::String(text) if hidden == 0 => visible += count_chars(&text),
+            Token::StartTag(tag) if is_verbatim(&tag.name) && !tag.self_closing => verbatim += 1,
+            Token::EndTag(tag) if is_verbatim(&tag.name) => verbatim = verbatim.saturating_sub(1),
+            Token::String(text) if hidden == 0 && verbatim > 0 => visible += count_chars(&text),
+            Token::String(text) if hidden == 0 => visible += shown_chars(&text),
             _ => {}
         }
     }
     visible
+}
+
+/// Characters with every run of ASCII white space as one.
+fn shown_chars(text: &[u8]) -> usize {
+    let inner = text.windows(2).filter(|w| w[0].is_ascii_whitespace() && w[1].is_ascii_whitespace()).count();
+    count_chars(text) - inner
+}
+
+fn is_verbatim(name: &[u8]) -> bool {
+    matches!(name, b"pre" | b"textarea")
 }
 
 fn is_hidden(name: &[u8]) -> bool {

@@ -444,6 +444,32 @@ fn comments_are_counted_as_the_file_is_written() {
 }
 
 #[test]
+fn white_space_of_html_counts_once() {
+    let options = CodeOptions {
+        comments: None,
+        num_lines: (1.0, 1000.0),
+        html_boilerplate: 0.2,
+        html_min_chars: 20,
+        ..Default::default()
+    };
+    let filters = CodeFilters::new(&options).unwrap();
+    let share = |page: &str| {
+        let mut scores = Vec::new();
+        let _ = filters.scores(page, CodeFile::default(), &mut scores);
+        scores.iter().find(|score| score.name == "html_boilerplate").unwrap().value
+    };
+    // Indentation is no text: six runs between tags, 4 + 2 characters of words.
+    let indented = format!("<div>\n{0}<p>word</p>\n{0}<p>\n{0}<b>hi</b>\n{0}</p>\n</div>", " ".repeat(60));
+    assert_eq!(share(&indented), 0.0);
+    let text = format!("<p>{}</p>", "twelve chars".repeat(4));
+    assert_eq!(share(&text), 48.0 / 55.0);
+    assert_eq!(share(&text.replace(' ', "\n \t ")), 48.0 / 67.0);
+    // Where a browser keeps it, it counts.
+    let verbatim = format!("<pre>{}</pre>", "twelve    chars".repeat(4));
+    assert_eq!(share(&verbatim), 60.0 / 71.0);
+}
+
+#[test]
 fn bad_words_may_lie_in_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.txt");

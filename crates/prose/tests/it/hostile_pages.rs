@@ -31,6 +31,10 @@ fn check_all(extractors: &[Html], dense_only: bool) {
         format!("{text}{}", "&amp".repeat(n)),
         format!("{text}{}", "&#xd800;\0".repeat(n)),
         format!("{text}<p {}>", "a=b ".repeat(n)),
+        format!("<p {}>{text}", (0..n).map(|i| format!("a{i}=b ")).collect::<String>()),
+        format!("{text}<p {}>", (0..12 * n).map(|i| format!("a{i}=b ")).collect::<String>()),
+        format!("<p {}>", (0..100).map(|i| format!("a{i}=b ")).collect::<String>()).repeat(n / 10) + text,
+        format!("{text}{}", "<h3>Related articles</h3><p>Related:".repeat(n / 10)),
         format!("{text}{}", "<p class=\"".repeat(n)),
         format!("{text}{}", "<!--".repeat(n)),
         format!("{text}{}", "<script>".repeat(n)),
@@ -56,6 +60,12 @@ fn size_is_a_reason() {
     assert_eq!(Html::default().extract(&page), Err(Refusal::PageTooLarge));
     let page = "<i>a</i>".repeat(1 << 20);
     assert_eq!(Html::default().extract(&page), Err(Refusal::TooManyElements));
+    let attributes: String = (0..120_000).map(|i| format!("a{i}=b ")).collect();
+    let page = format!("<p {attributes}>text");
+    for method in [Method::Trafilatura, Method::Justext] {
+        let html = Html::new(&HtmlOptions { method, ..HtmlOptions::default() }).unwrap();
+        assert_eq!(html.extract(&page), Err(Refusal::TooManyElements), "{method:?}");
+    }
     assert_eq!(Html::default().extract(""), Err(Refusal::NoContent));
 }
 

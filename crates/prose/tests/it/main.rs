@@ -6,5 +6,6 @@ mod extraction;
 mod filters;
 mod hostile_pages;
 mod language;
+mod pages;
 mod pii;
 mod pii_addresses;

@@ -1,16 +1,18 @@
 //! Main content by structure and density: linear in the page, no third-party tree.
 //!
 //! Four steps. (1) What is around the content by its element or its name is pruned, unless that would take most of the
-//! text. (2) The container is chosen: an element named as the body of an article, else `article`, else `main`, else the
-//! page; of several the one with the most good text, if it holds a fair part of the page's. (3) Lists and boxes made of
-//! links are dropped inside it. (4) Single blocks are kept or dropped by length, link density and their neighbours.
+//! text ([`super::prune`]). (2) The container is chosen: an element named as the body of an article, else `article`, else
+//! `main`, else the page; of several the one with the most good text, if it holds a fair part of the page's. (3) Lists and
+//! boxes made of links are dropped inside it. (4) Single blocks are kept or dropped by length, link density and their
+//! neighbours, and what stands in front of the article and behind it goes ([`super::edges`]).
 //! The idea of steps 1 to 3 is that of trafilatura (Barbaresi, ACL 2021), that of step 4 of jusText (Pomikalek, 2011).
 
 use super::blocks::{Block, Blocks, Kind};
 use super::dom::Dom;
 use super::marks::Marks;
+use super::prune::Pruning;
 use super::tag::Tag;
-use super::{phrases, text};
+use super::{edges, phrases};
 use crate::extract::Refusal;
 
 /// Below so many visible characters a container is not believed.
@@ -22,11 +24,16 @@ const ENOUGH: u32 = 200;
 /// [`Refusal::NoContent`] for a page without text.
 pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<String, Refusal> {
     let dom = Dom::parse(page, limit)?;
-    let weights = weigh(&dom);
-    let pruned = prune(&dom, &weights, comments);
-    let all = Blocks::collect(&dom, &pruned);
-    let good = Sums::of(&all);
-    let container = choose(&dom, &all, &pruned, &good);
+    let mut pruning = Pruning::of(&dom, comments);
+    let mut all = Blocks::collect(&dom, &pruning.pruned);
+    let mut good = Sums::of(&all);
+    if pruning.keeps_comments(&dom, good.inside(0..all.blocks.len())) {
+        all = Blocks::collect(&dom, &pruning.pruned);
+        good = Sums::of(&all);
+    }
+    let pruned = &pruning.pruned;
+    let container = choose(&dom, &all, pruned, &good);
+    let container = narrowed(&dom, &all, pruned, &good, container);
     let mut keep = vec![false; all.blocks.len()];
     for index in all.inside(&dom, container) {
         keep[index] = true;
@@ -34,120 +41,14 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
     add_lead(&all, &mut keep);
     drop_link_boxes(&dom, &all, container, &mut keep);
     judge(&all, &mut keep);
+    edges::drop_beside(&all, &mut keep);
+    drop_lonely_headings(&all, &mut keep);
     let kept = sum_kept(&all, &keep);
     if kept < ENOUGH {
         widen(&all, &mut keep);
     }
     let text = write(&dom, &all, &keep);
     if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
-}
-
-/// What text lies below each node.
-struct Weights {
-    /// Visible characters, without what is never shown.
-    chars: Vec<u32>,
-    /// Of those, outside of links and inside paragraphs.
-    prose: Vec<u32>,
-    /// Of those, inside links.
-    links: Vec<u32>,
-}
-
-fn weigh(dom: &Dom<'_>) -> Weights {
-    let mut weights = Weights {
-        chars: vec![0; dom.nodes.len()],
-        prose: vec![0; dom.nodes.len()],
-        links: vec![0; dom.nodes.len()],
-    };
-    for (index, node) in dom.nodes.iter().enumerate().rev() {
-        if node.tag == Tag::Text {
-            weights.chars[index] = text::count(&dom.page[node.start as usize..node.stop as usize]);
-            if node.marks.has(Marks::LINK) {
-                weights.links[index] = weights.chars[index];
-            }
-        } else if matches!(node.tag, Tag::Hidden | Tag::Control) {
-            (weights.chars[index], weights.prose[index], weights.links[index]) = (0, 0, 0);
-        } else if matches!(node.tag, Tag::P | Tag::Pre | Tag::Blockquote) {
-            weights.prose[index] = weights.chars[index] - weights.links[index];
-        }
-        if index > 0 {
-            let parent = node.parent as usize;
-            weights.chars[parent] += weights.chars[index];
-            weights.prose[parent] += weights.prose[index];
-            weights.links[parent] += weights.links[index];
-        }
-    }
-    weights
-}
-
-impl Weights {
-    /// Whether a node holds so much of the page's prose (of all its text where the page has hardly any prose) that it
-    /// cannot be beside the content.
-    fn is_most(&self, node: usize) -> bool {
-        const PROSE: u32 = 400;
-        let (part, all, percent) = if self.prose[0] >= PROSE {
-            (self.prose[node], self.prose[0], 40)
-        } else {
-            (self.chars[node], self.chars[0], 50)
-        };
-        u64::from(part) * 100 > u64::from(all) * percent
-    }
-}
-
-/// Which nodes are left out with all below them.
-fn prune(dom: &Dom<'_>, weights: &Weights, comments: bool) -> Vec<bool> {
-    let mut pruned = vec![false; dom.nodes.len()];
-    let mut inside_article = vec![false; dom.nodes.len()];
-    let holds_body = holders_of_body(dom, weights);
-    for index in 1..dom.nodes.len() {
-        let node = dom.nodes[index];
-        let parent = node.parent as usize;
-        let in_article = inside_article[parent]
-            || node.tag == Tag::Article
-            || node.marks.has(Marks::BODY | Marks::ARTICLE);
-        inside_article[index] = in_article;
-        if node.tag == Tag::Text {
-            continue;
-        }
-        let (chars, links) = (weights.chars[index], weights.links[index]);
-        let beside = match node.tag {
-            Tag::Hidden | Tag::Control => {
-                pruned[index] = true;
-                continue;
-            }
-            Tag::Around | Tag::Noscript => true,
-            // The head of the site has links, that of an article a title and an introduction.
-            Tag::Header if in_article => links * 3 > chars * 2,
-            Tag::Header => links * 3 > chars || chars < 60,
-            Tag::Figure | Tag::Caption => !contains(dom, index, Tag::Table),
-            _ if holds_body[index] || matches!(node.tag, Tag::Body | Tag::Html | Tag::Main) => false,
-            // Embedded posts of social networks are quotes.
-            Tag::Blockquote => false,
-            _ if node.marks.has(Marks::HIDDEN | Marks::BOILERPLATE) => true,
-            _ if node.marks.has(Marks::WIDGET) => !in_article,
-            _ if node.marks.has(Marks::TEASER) => links * 10 > chars || !in_article,
-            _ if node.marks.has(Marks::CAPTION) => chars < 150,
-            _ if node.marks.has(Marks::COMMENTS) => !comments,
-            _ => false,
-        };
-        pruned[index] = beside && !weights.is_most(index);
-    }
-    pruned
-}
-
-/// Which nodes are or hold the body of an article by its name, with some text in it.
-fn holders_of_body(dom: &Dom<'_>, weights: &Weights) -> Vec<bool> {
-    const SOME: u32 = 200;
-    let mut holds = vec![false; dom.nodes.len()];
-    for index in (1..dom.nodes.len()).rev() {
-        let node = dom.nodes[index];
-        holds[index] |= node.marks.has(Marks::BODY) && weights.chars[index] >= SOME;
-        holds[node.parent as usize] |= holds[index];
-    }
-    holds
-}
-
-fn contains(dom: &Dom<'_>, node: usize, tag: Tag) -> bool {
-    dom.nodes[node + 1..dom.nodes[node].end as usize].iter().any(|n| n.tag == tag)
 }
 
 /// Sums of the good text in front of each block: what a container is worth is one subtraction.
@@ -211,6 +112,29 @@ fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
     0
 }
 
+/// The innermost box that holds nearly all good text of `container`: what is beside it there is not the article.
+fn narrowed(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums, container: u32) -> u32 {
+    const SHARE: f32 = 0.97;
+    let value = |node: u32| good.inside(all.inside(dom, node)) as f32;
+    let least = SHARE * value(container);
+    let holds = |node: u32| {
+        let tag = dom.nodes[node as usize].tag;
+        let is_text = matches!(tag, Tag::P | Tag::Heading | Tag::Pre | Tag::Blockquote)
+            || matches!(tag, Tag::Ul | Tag::Li | Tag::Dl)
+            || matches!(tag, Tag::Table | Tag::TablePart | Tag::Row | Tag::Cell);
+        !tag.is_inline() && !is_text && !pruned[node as usize] && value(node) >= least
+    };
+    let (mut narrow, mut node) = (container, container + 1);
+    while least > 0.0 && node < dom.nodes[narrow as usize].end {
+        if holds(node) {
+            (narrow, node) = (node, node + 1);
+        } else {
+            node = dom.nodes[node as usize].end.max(node + 1);
+        }
+    }
+    narrow
+}
+
 /// The outermost nodes that match and hold good text, with its amount.
 fn outermost(
     dom: &Dom<'_>,
@@ -243,16 +167,20 @@ fn common_ancestor(dom: &Dom<'_>, first: u32, last: u32) -> u32 {
     node
 }
 
-/// Takes in the paragraphs between the title and the container: introductions often stand outside of it.
+/// Takes in the paragraphs between the title and the container: introductions often stand outside of it. Shorter ones say
+/// what the article says again.
 fn add_lead(all: &Blocks, keep: &mut [bool]) {
     const NEAR: usize = 12;
+    const INTRODUCTION: usize = 3;
+    const SHORTEST: u32 = 120;
     let Some(first) = keep.iter().position(|&k| k) else { return };
     let before = first.saturating_sub(NEAR)..first;
     let is_title = |i: &usize| matches!(all.blocks[*i].kind, Kind::Heading(1));
     let Some(title) = before.clone().rev().find(is_title) else { return };
     for i in title + 1..first {
         let block = &all.blocks[i];
-        keep[i] = block.chars >= 60 && block.link_density() < 0.2 && !block.meta;
+        let is_near = first - i <= INTRODUCTION;
+        keep[i] = is_near && block.chars >= SHORTEST && block.link_density() < 0.2 && !block.meta;
     }
 }
 
@@ -313,7 +241,8 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
             Kind::Quote | Kind::Pre => block.link_density() < 0.8,
             Kind::Item | Kind::Cell => block.link_density() < 0.7 || block.chars > 80,
             Kind::Bare => {
-                !(block.meta && block.chars < 100)
+                !edges::is_address(text)
+                    && !(block.meta && block.chars < 100)
                     && block.link_density() < 0.5
                     && (is_sure(block) || (block.chars >= 3 && sure_near(i)))
             }
@@ -330,10 +259,10 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
             keep[i] = false;
         }
     }
-    drop_lonely_headings(all, keep);
 }
 
-fn is_sure(block: &Block) -> bool {
+/// Text that is content by itself.
+pub(super) fn is_sure(block: &Block) -> bool {
     block.chars >= 60 && block.link_density() < 0.35 && !matches!(block.kind, Kind::Heading(_))
 }
 
@@ -409,7 +338,7 @@ fn row_of(dom: &Dom<'_>, block: &Block) -> Option<u32> {
 /// [`Refusal::TooManyElements`] beyond `limit` nodes.
 pub(super) fn whole_text(page: &str, limit: usize) -> Result<String, Refusal> {
     let dom = Dom::parse(page, limit)?;
-    let pruned: Vec<bool> = dom.nodes.iter().map(|n| matches!(n.tag, Tag::Hidden | Tag::Control)).collect();
+    let pruned: Vec<bool> = dom.nodes.iter().map(|n| n.tag.is_no_text()).collect();
     let all = Blocks::collect(&dom, &pruned);
     Ok(write(&dom, &all, &vec![true; all.blocks.len()]))
 }

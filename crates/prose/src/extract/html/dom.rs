@@ -7,12 +7,20 @@
 use memchr::memmem;
 
 use super::marks::{Marks, marks_of};
-use super::scan::{Scanner, Token};
+use super::scan::{Scanner, Token, attributes};
 use super::tag::Tag;
+use super::text;
 use crate::extract::Refusal;
 
 /// Deeper elements are flattened. The deepest real pages have about 100 levels; parsers in use cut at 256 to 512.
 pub(super) const MAX_DEPTH: usize = 200;
+
+/// Further attributes of an element count as elements, and parsers of other crates do not see them: they compare each with
+/// all in front of it. Real elements have a few dozen at most.
+pub(super) const MAX_ATTRIBUTES: usize = 128;
+
+/// Where a new block or line begins, in pages that are rebuilt for other crates: a code point that is no character.
+pub(super) const LINE_START: char = '\u{fdd0}';
 
 /// One element or run of text.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +52,8 @@ struct Builder<'a> {
     dom: Dom<'a>,
     open: Vec<Open>,
     link: bool,
+    /// Attributes that count as elements.
+    attributes: usize,
     limit: usize,
 }
 
@@ -51,13 +61,13 @@ impl<'a> Dom<'a> {
     /// Builds the tree; node 0 stands for the page.
     ///
     /// # Errors
-    /// [`Refusal::TooManyElements`] beyond `limit` nodes.
+    /// [`Refusal::TooManyElements`] beyond `limit` nodes and attributes above [`MAX_ATTRIBUTES`] of an element.
     pub(super) fn parse(page: &'a str, limit: usize) -> Result<Dom<'a>, Refusal> {
         let root = Node { tag: Tag::Html, marks: Marks::default(), parent: 0, end: 0, start: 0, stop: 0 };
         let mut nodes = Vec::with_capacity(page.len() / 40 + 16);
         nodes.push(root);
         let dom = Dom { page, nodes };
-        let mut builder = Builder { dom, open: Vec::new(), link: false, limit };
+        let mut builder = Builder { dom, open: Vec::new(), link: false, attributes: 0, limit };
         let mut data = false;
         for token in Scanner::new(page) {
             match token {
@@ -90,27 +100,42 @@ impl<'a> Dom<'a> {
         if node.tag == Tag::Heading { digit.map_or(0, |d| d.saturating_sub(b'0')) } else { 0 }
     }
 
-    /// The page again as HTML that any parser reads the same way: properly nested, of bounded depth, without scripts
-    /// (but with JSON-LD), styles and drawings.
+    /// The page again as HTML that any parser reads the same way: properly nested, of bounded depth and with a bounded
+    /// number of attributes, without scripts (but with JSON-LD), styles, drawings, annotations and soft hyphens.
     pub(super) fn to_html(&self) -> String {
+        self.rebuilt(false)
+    }
+
+    /// The same, with [`LINE_START`] in front of the first text of every block and behind every `<br>`.
+    pub(super) fn to_html_with_lines(&self) -> String {
+        self.rebuilt(true)
+    }
+
+    fn rebuilt(&self, lines: bool) -> String {
         let mut out = String::with_capacity(self.page.len());
         let mut open: Vec<u32> = Vec::new();
         let mut index = 1u32;
+        let mut at_line_start = false;
         while (index as usize) < self.nodes.len() {
             while open.last().is_some_and(|&o| self.nodes[o as usize].end <= index) {
+                at_line_start |= self.parts_lines(open.last().copied());
                 self.write_end(&mut out, open.pop());
             }
             let node = self.nodes[index as usize];
             let raw = &self.page[node.start as usize..node.stop as usize];
-            let dropped = node.tag == Tag::Hidden && node.end == index + 1 && !Tag::is_void(self.name(index));
-            let drawing = matches!(self.name(index), b"svg" | b"SVG");
-            if node.tag != Tag::Text && (dropped || drawing) {
+            if node.tag == Tag::Text {
+                let is_shown = text::count(raw) > 0 && self.nodes[node.parent as usize].tag != Tag::Hidden;
+                let starts = lines && is_shown && std::mem::replace(&mut at_line_start, false);
+                write_text(&mut out, raw, starts);
+            } else if self.is_left_out(index) {
                 index = node.end.max(index + 1);
                 continue;
-            }
-            out.extend(raw.chars().filter(|&c| c != '\0'));
-            if node.tag != Tag::Text && !Tag::is_void(self.name(index)) {
-                open.push(index);
+            } else {
+                at_line_start |= self.parts_lines(Some(index));
+                self.write_start(&mut out, index, raw);
+                if !Tag::is_void(self.name(index)) {
+                    open.push(index);
+                }
             }
             index += 1;
         }
@@ -118,6 +143,38 @@ impl<'a> Dom<'a> {
             self.write_end(&mut out, open.pop());
         }
         out
+    }
+
+    /// Whether text in front of an element's tag and behind it stands on different lines.
+    fn parts_lines(&self, node: Option<u32>) -> bool {
+        node.is_some_and(|n| {
+            matches!(self.nodes[n as usize].tag, Tag::Br) || !self.nodes[n as usize].tag.is_inline()
+        })
+    }
+
+    fn is_left_out(&self, index: u32) -> bool {
+        let node = self.nodes[index as usize];
+        let name = self.name(index);
+        let is_empty = node.tag == Tag::Hidden && node.end == index + 1 && !Tag::is_void(name);
+        is_empty || node.tag == Tag::Annotation || matches!(name, b"svg" | b"SVG")
+    }
+
+    fn write_start(&self, out: &mut String, index: u32, raw: &str) {
+        let behind_name = 1 + self.name(index).len();
+        let mut cut = raw.len();
+        if raw.len() > MAX_ATTRIBUTES {
+            let mut number = 0;
+            attributes(&raw.as_bytes()[behind_name..], |name, _| {
+                number += 1;
+                if number == MAX_ATTRIBUTES + 1 {
+                    cut = name.as_ptr() as usize - raw.as_ptr() as usize;
+                }
+            });
+        }
+        write_text(out, &raw[..cut], false);
+        if cut < raw.len() {
+            out.push('>');
+        }
     }
 
     /// The name of an element as written.
@@ -144,7 +201,7 @@ impl Builder<'_> {
 
     fn push(&mut self, node: Node) -> Result<u32, Refusal> {
         let index = self.dom.nodes.len();
-        if index >= self.limit {
+        if index + self.attributes >= self.limit {
             return Err(Refusal::TooManyElements);
         }
         self.dom.nodes.push(node);
@@ -194,7 +251,11 @@ impl Builder<'_> {
     fn start(&mut self, name: &[u8], attributes: &[u8], place: (usize, usize)) -> Result<(), Refusal> {
         let tag = Tag::of(name);
         self.close_implied(tag);
+        if name.eq_ignore_ascii_case(b"rb") {
+            self.close_nearest(|o| o.tag == Tag::Annotation, |t| !t.is_inline());
+        }
         let (marks, has_href) = marks_of(tag, attributes);
+        self.attributes += count(attributes).saturating_sub(MAX_ATTRIBUTES);
         let parent = self.parent();
         let index = self.dom.nodes.len() as u32;
         if tag == Tag::A {
@@ -230,6 +291,10 @@ impl Builder<'_> {
             Tag::Row => {
                 self.close_nearest(|o| o.tag == Tag::Row, |t| t == Tag::Table);
             }
+            // Annotations seldom have end tags. They end with the next one and with the next word.
+            Tag::Annotation => {
+                self.close_nearest(|o| o.tag == Tag::Annotation, |t| !t.is_inline());
+            }
             Tag::TablePart => {
                 self.close_nearest(|o| o.tag == Tag::TablePart, |t| t == Tag::Table);
             }
@@ -239,6 +304,7 @@ impl Builder<'_> {
             _ => {}
         }
         if !tag.is_inline() && !matches!(tag, Tag::Control | Tag::Hidden | Tag::Noscript | Tag::Other) {
+            self.close_nearest(|o| o.tag == Tag::Annotation, |t| !t.is_inline());
             self.close_nearest(|o| o.tag == Tag::P, |t| !t.is_inline());
             // The head ends with the first element that cannot be in it.
             if tag != Tag::Html {
@@ -271,6 +337,27 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// The number of attributes in the text of a tag behind its name.
+fn count(raw: &[u8]) -> usize {
+    let mut number = 0;
+    // One takes two bytes at least.
+    if raw.len() > 2 * MAX_ATTRIBUTES {
+        attributes(raw, |_, _| number += 1);
+    }
+    number
+}
+
+/// Writes text or a tag without what no parser should see.
+fn write_text(out: &mut String, raw: &str, starts_line: bool) {
+    let text = raw.trim_ascii_start();
+    out.push_str(&raw[..raw.len() - text.len()]);
+    if starts_line {
+        // A word of its own, so that the next one is known by those who count stop words.
+        out.extend([LINE_START, ' ']);
+    }
+    out.extend(text.chars().filter(|c| !matches!(*c, '\0' | text::SOFT_HYPHEN | LINE_START)));
 }
 
 /// The first eight bytes of a name in lower case: enough to tell elements apart.

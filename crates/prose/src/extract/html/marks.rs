@@ -57,10 +57,18 @@ pub(super) fn marks_of(tag: Tag, raw: &[u8]) -> (Marks, bool) {
             b"articleBody" | b"schema:articleBody" | b"content:encoded" | b"text" => {
                 marks.insert(Marks::BODY)
             }
+            b"keywords" if !tag.is_inline() => marks.insert(Marks::HIDDEN),
             b"author" | b"datePublished" | b"dateModified" | b"publisher" | b"keywords" => {
                 marks.insert(Marks::META)
             }
             b"comment" | b"comments" => marks.insert(Marks::COMMENTS),
+            // What programs read of an article; hidden by a style sheet that is not here.
+            b"dateCreated" | b"articleSection" | b"thumbnailUrl" | b"wordCount" | b"width" | b"height"
+            | b"url" | b"inLanguage" | b"image" | b"logo" | b"genre" | b"copyrightYear"
+                if !tag.is_inline() =>
+            {
+                marks.insert(Marks::HIDDEN)
+            }
             _ => {}
         },
         b"role" => match value.to_ascii_lowercase().as_slice() {
@@ -217,6 +225,15 @@ fn whole_name(name: &[u8], marks: &mut Marks) {
         | b"noprint"
         | b"element-invisible"
         | b"screenreader"
+        // Shown on paper alone.
+        | b"print-only"
+        | b"printonly"
+        | b"only-print"
+        | b"visible-print"
+        | b"visible-print-block"
+        | b"print-header"
+        | b"printheader"
+        | b"for-print"
         | b"offscreen" => marks.insert(Marks::HIDDEN),
         b"respond" | b"disqus_thread" | b"reader-comments" | b"livefyre" | b"dsq-content" => {
             marks.insert(Marks::COMMENTS);

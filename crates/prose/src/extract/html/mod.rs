@@ -7,9 +7,11 @@
 mod blocks;
 mod dense;
 mod dom;
+mod edges;
 mod language;
 mod marks;
 mod phrases;
+mod prune;
 mod scan;
 mod tag;
 mod text;
@@ -26,7 +28,7 @@ use crate::language::Language;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Structure and density in one linear pass.
+    /// Structure and density in one linear pass. An article's title is no part of its text.
     #[default]
     Dense,
     /// The crate `trafilatura`, a port of the Python package.
@@ -47,8 +49,8 @@ pub struct HtmlOptions {
     pub fallback: bool,
     /// Pages of more bytes of decoded text are refused as `page_too_large`.
     pub max_page_bytes: usize,
-    /// Pages with more elements and runs of text are refused. `trafilatura` and `justext` are not linear and get a tenth of
-    /// it.
+    /// Pages with more elements and runs of text are refused; attributes beyond the first 128 of an element count too.
+    /// `trafilatura` and `justext` are not linear and get a tenth of it.
     pub max_elements: usize,
     /// Pages whose text has fewer characters are refused as `too_short`; 0 keeps all (NeMo Curator: 250 with `dense` and
     /// `trafilatura`).

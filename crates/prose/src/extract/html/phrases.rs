@@ -71,6 +71,20 @@ const LINES: &[&str] = &[
     "previous",
     "skip to content",
     "loading",
+    "diesen artikel teilen",
+    "artikel teilen",
+    "share this article",
+    "externer inhalt",
+    "bild anzeigen",
+    "kontakt",
+    "contact",
+    "contacto",
+    "ansprechpartner",
+    "ansprechpartnerin",
+    "inhaltsverzeichnis",
+    "inhalt",
+    "table of contents",
+    "contents",
 ];
 
 /// Beginnings of short lines.
@@ -129,7 +143,146 @@ const STARTS: &[&str] = &[
     "photo:",
     "foto:",
     "powered by ",
+    "like this story",
+    "first published",
+    "continue reading",
+    "image 1 of",
+    "anzeige",
 ];
+
+/// Beginnings of headings and of short lines behind which introductions to other articles stand.
+const OTHERS: &[&str] = &[
+    // English.
+    "related",
+    "you may also",
+    "you might also",
+    "you may like",
+    "more from",
+    "more on ",
+    "more stories",
+    "more news",
+    "more articles",
+    "more great",
+    "latest news",
+    "latest stories",
+    "our latest",
+    "latest articles",
+    "recommended",
+    "read more",
+    "read next",
+    "read also",
+    "also read",
+    "trending",
+    "most read",
+    "most popular",
+    "popular posts",
+    "don't miss",
+    "see also",
+    "also on",
+    "also see",
+    "up next",
+    "top stories",
+    "keep reading",
+    "further reading",
+    // German.
+    "mehr zum thema",
+    "mehr zu ",
+    "mehr aus",
+    "das könnte",
+    "ähnliche",
+    "weitere artikel",
+    "weitere beiträge",
+    "weitere themen",
+    "weitere news",
+    "weitere meldungen",
+    "passend dazu",
+    "passend zum",
+    "auch interessant",
+    "lesen sie auch",
+    "lies auch",
+    "empfehlungen",
+    "empfohlen",
+    "zum weiterlesen",
+    "zum thema",
+    "verwandte",
+    "neueste",
+    "aktuelle beiträge",
+    "noch mehr",
+    "meistgelesen",
+    // French, Spanish, Italian, Polish, Dutch, Swedish, Danish, Portuguese, Russian, Chinese, Japanese.
+    "sur le même",
+    "à lire",
+    "lire aussi",
+    "articles liés",
+    "articles similaires",
+    "vous aimerez",
+    "dans la même",
+    "te puede interesar",
+    "le puede interesar",
+    "noticias relacionadas",
+    "notas relacionadas",
+    "artículos relacionados",
+    "más noticias",
+    "lea también",
+    "lee también",
+    "leggi anche",
+    "potrebbe",
+    "articoli correlati",
+    "zobacz",
+    "czytaj",
+    "polecamy",
+    "lees ook",
+    "gerelateerd",
+    "läs också",
+    "les også",
+    "læs også",
+    "leia também",
+    "veja também",
+    "читайте также",
+    "похожие",
+    "相关",
+    "相關",
+    "関連",
+];
+
+/// Beginnings of the last lines of articles that name a source.
+const SOURCES: &[&str] = &[
+    "reporting by",
+    "source:",
+    "sources:",
+    "updated",
+    "this story",
+    "quelle:",
+    "quellen:",
+    "fuente:",
+    "foto",
+];
+
+/// Whether a last paragraph of so many characters names a source or an address for readers.
+pub(super) fn is_contact(line: &str, chars: u32) -> bool {
+    const FOLLOW: [&str; 5] = ["follow him", "follow her", "follow us", "follow them", "follow me"];
+    if chars >= 220 {
+        return false;
+    }
+    let lower = line.to_lowercase();
+    let bare = lower.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let is_address =
+        |word: &str| word.split_once('@').is_some_and(|(_, host)| host.starts_with(char::is_alphanumeric));
+    lower.split_whitespace().any(is_address)
+        || FOLLOW.iter().any(|words| lower.contains(words))
+        || chars < 160 && SOURCES.iter().any(|start| bare.starts_with(start))
+}
+
+/// Whether a heading or a short line says that other articles follow.
+pub(super) fn announces_others(line: &str) -> bool {
+    // Longer ones speak of something.
+    if line.len() > LONGEST || line.chars().filter(|c| !c.is_whitespace()).count() > 50 {
+        return false;
+    }
+    let lower = line.to_lowercase();
+    let bare = lower.trim_start_matches(|c: char| !c.is_alphanumeric());
+    OTHERS.iter().any(|start| bare.starts_with(start))
+}
 
 /// Whether a line is one of the usual ones.
 pub(super) fn is_boilerplate(line: &str) -> bool {
@@ -148,7 +301,21 @@ pub(super) fn is_boilerplate(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_boilerplate;
+    use super::{announces_others, is_boilerplate};
+
+    #[test]
+    fn announcements_are_known() {
+        for line in ["Related articles", "» Das könnte dich auch interessieren", "À lire aussi :", "関連記事"]
+        {
+            assert!(announces_others(line), "{line}");
+        }
+        for line in [
+            "Unrelated events",
+            "The most read author of the century had never sold a book before he turned sixty",
+        ] {
+            assert!(!announces_others(line), "{line}");
+        }
+    }
 
     #[test]
     fn usual_lines_are_known() {

@@ -164,13 +164,19 @@ impl<'a> Iterator for Scanner<'a> {
                     self.at = rest_end;
                     return None;
                 };
-                if is_raw(name) {
+                if is_raw(name) && !is_closed_drawing(name, attributes) {
                     self.raw = Some(name);
                 }
                 Some(Token::Start { name, attributes, start: lt, end })
             }
         }
     }
+}
+
+/// `<title/>` and `<style/>`, which are empty in drawings. Elsewhere they would run to the end of the page, so pages have
+/// them in drawings alone.
+fn is_closed_drawing(name: &[u8], attributes: &[u8]) -> bool {
+    attributes.ends_with(b"/") && (name.eq_ignore_ascii_case(b"title") || name.eq_ignore_ascii_case(b"style"))
 }
 
 /// Elements whose content is not markup.
@@ -251,6 +257,10 @@ mod tests {
         check("1 < 2 <3 </ <", &["1 < 2 <3 </ <"]);
         check("<!--a>b-->c<!-->d<!doctype html><?x?>e", &["!", "c", "!", "d", "!", "!", "e"]);
         check("<SCRIPT>a<b></p></script >x", &["+SCRIPT", "raw a<b></p>", "-script", "x"]);
+        check(
+            "<svg><title/></svg>x<title>a</title>",
+            &["+svg", "+title", "-svg", "x", "+title", "raw a", "-title"],
+        );
         check("<style>p{}", &["+style", "raw p{}"]);
         check("<title>a &lt; b</title>", &["+title", "raw a &lt; b", "-title"]);
         check("x<p", &["x"]);

@@ -12,6 +12,8 @@ pub(super) enum Tag {
     Other,
     A,
     Br,
+    /// `rt`, `rp`: how the word in front is read, and the brackets around it.
+    Annotation,
     Span,
     P,
     Div,
@@ -60,7 +62,8 @@ impl Tag {
             b"b" | b"i" | b"em" | b"strong" | b"u" | b"s" | b"small" | b"big" | b"font" | b"abbr"
             | b"cite" | b"mark" | b"sub" | b"sup" | b"time" | b"var" | b"samp" | b"kbd" | b"tt" | b"q"
             | b"ins" | b"del" | b"strike" | b"bdi" | b"bdo" | b"dfn" | b"acronym" | b"label" | b"wbr"
-            | b"img" | b"picture" | b"source" | b"data" | b"nobr" | b"ruby" | b"rt" | b"rp" => Tag::Inline,
+            | b"img" | b"picture" | b"source" | b"data" | b"nobr" | b"ruby" | b"rb" => Tag::Inline,
+            b"rt" | b"rp" | b"rtc" => Tag::Annotation,
             b"code" => Tag::Code,
             b"br" => Tag::Br,
             b"span" => Tag::Span,
@@ -128,6 +131,11 @@ impl Tag {
 
     /// Elements that flow with the text around them.
     pub(super) fn is_inline(self) -> bool {
-        matches!(self, Tag::Text | Tag::Inline | Tag::A | Tag::Br | Tag::Span | Tag::Code)
+        matches!(self, Tag::Text | Tag::Inline | Tag::A | Tag::Br | Tag::Span | Tag::Code | Tag::Annotation)
+    }
+
+    /// Elements that are never text of the page.
+    pub(super) fn is_no_text(self) -> bool {
+        matches!(self, Tag::Hidden | Tag::Control | Tag::Annotation)
     }
 }

@@ -2,7 +2,10 @@
 
 use markup5ever::data::NAMED_ENTITIES;
 
-/// Appends `raw` to `out` with character references decoded and runs of white space as one space (as they are with
+/// Where a word may be broken. It shows only at the end of a line, and tears the word for whoever reads the text.
+pub(super) const SOFT_HYPHEN: char = '\u{ad}';
+
+/// Appends `raw` to `out` without soft hyphens, with character references decoded and runs of white space as one space (as they are with
 /// `verbatim`). A space is written first if `out` does not end with white space and `raw` starts with it.
 pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
     let mut rest = raw;
@@ -10,6 +13,7 @@ pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
         spaced(out, &rest[..at], verbatim);
         let (decoded, used) = reference(&rest[at..]);
         match decoded {
+            Decoded::One(SOFT_HYPHEN) | Decoded::Two(SOFT_HYPHEN, _) => {}
             Decoded::One(c) if c.is_whitespace() => spaced(out, " ", verbatim),
             Decoded::One(c) => out.push(c),
             Decoded::Two(c, '\0') if c.is_whitespace() => spaced(out, " ", verbatim),
@@ -26,7 +30,7 @@ pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
 
 fn spaced(out: &mut String, text: &str, verbatim: bool) {
     if verbatim {
-        out.extend(text.chars().filter(|c| !matches!(c, '\0' | '\r')));
+        out.extend(text.chars().filter(|c| !matches!(*c, '\0' | '\r' | SOFT_HYPHEN)));
         return;
     }
     let bytes = text.as_bytes();
@@ -40,7 +44,7 @@ fn spaced(out: &mut String, text: &str, verbatim: bool) {
         let Some(c) = text[at..].chars().next() else { return };
         at += c.len_utf8();
         match c {
-            '\0'..='\u{8}' | '\u{e}'..='\u{1f}' => {}
+            '\0'..='\u{8}' | '\u{e}'..='\u{1f}' | SOFT_HYPHEN => {}
             c if c.is_whitespace() => {
                 if !out.is_empty() && !out.ends_with([' ', '\n']) {
                     out.push(' ');
@@ -140,10 +144,12 @@ mod tests {
         check("AT&T &unknown; & &; &#; &#x;", "AT&T &unknown; & &; &#; &#x;");
         check("&ampx &copy2020", "&x ©2020");
         check("&#xd800;&#9999999999;&#0;", "\u{fffd}\u{fffd}\u{fffd}");
-        check("so\u{ad}ft\0", "so\u{ad}ft");
+        check("so\u{ad}ft\0 so&shy;ft so&#173;ft so&#xAD;ft", "soft soft soft soft");
         check("日本 語", "日本 語");
         let mut out = String::new();
         append(&mut out, " a  b\r\n&lt;", true);
         assert_eq!(out, " a  b\n<");
+        append(&mut out, "so\u{ad}ft", true);
+        assert_eq!(out, " a  b\n<soft");
     }
 }

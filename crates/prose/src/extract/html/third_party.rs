@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use fathom_base::guard;
 
-use super::dom::Dom;
+use super::dom::{Dom, LINE_START};
 use super::language::is_certain;
+use super::text::SOFT_HYPHEN;
 use super::{HtmlOptions, Method, all_text};
 use crate::error::Error;
 use crate::extract::Refusal;
@@ -134,13 +135,14 @@ impl Crates {
     }
 
     pub(super) fn trafilatura(&self, page: &str, options: &HtmlOptions) -> Result<String, Refusal> {
-        let html = rebuilt(page, options.max_elements / 10)?;
+        let html = Dom::parse(page, options.max_elements / 10)?.to_html_with_lines();
         let result = guarded(|| trafilatura::extract(&html, &self.trafilatura))?;
         let mut result = result.map_err(|_| Refusal::NoContent)?;
         if options.comments && !result.comments_html.is_empty() {
             result.content_html.push_str(&result.comments_html);
         }
-        all_text(&result.content_html, options.max_elements)
+        // The crate's last resort writes an article's blocks and lines without anything between them.
+        all_text(&result.content_html.replace(LINE_START, "<br>"), options.max_elements)
     }
 
     pub(super) fn justext(
@@ -149,7 +151,7 @@ impl Crates {
         options: &HtmlOptions,
         language: Option<&Language>,
     ) -> Result<String, Refusal> {
-        let html = rebuilt(page, options.max_elements / 10)?;
+        let html = Dom::parse(page, options.max_elements / 10)?.to_html();
         let none = HashSet::new();
         // As Curator does: without words to count every paragraph stays.
         let (words, every) = match self.words(language)? {
@@ -157,8 +159,11 @@ impl Crates {
             Words::Uncountable => (&none, true),
         };
         let paragraphs = guarded(|| justext::justext(&html, words, &self.justext))?;
-        let good: Vec<String> =
-            paragraphs.into_iter().filter(|p| every || !p.is_boilerplate()).map(|p| p.text).collect();
+        let good: Vec<String> = paragraphs
+            .into_iter()
+            .filter(|p| every || !p.is_boilerplate())
+            .map(|p| p.text.replace(SOFT_HYPHEN, ""))
+            .collect();
         Ok(good.join("\n"))
     }
 
@@ -180,11 +185,6 @@ impl Crates {
         };
         Ok(text.lines().filter(dense).collect::<Vec<_>>().join("\n"))
     }
-}
-
-/// The page as the crates may see it.
-fn rebuilt(page: &str, max_elements: usize) -> Result<String, Refusal> {
-    Ok(Dom::parse(page, max_elements)?.to_html())
 }
 
 /// Runs code that is not ours; its panic is a refusal.

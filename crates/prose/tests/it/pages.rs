@@ -1,0 +1,183 @@
+//! Small pages, one for each way in which text was lost, glued or taken from beside the article.
+
+use fathom_prose::extract::{Html, HtmlOptions, Method};
+
+fn by(method: Method, page: &str) -> String {
+    Html::new(&HtmlOptions { method, ..HtmlOptions::default() }).unwrap().extract(page).unwrap_or_default()
+}
+
+#[test]
+fn ruby_annotations_are_no_text() {
+    for ruby in [
+        "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby>",
+        "<ruby>漢<rt>kan</rt>字<rt>ji</rt></ruby>",
+        "<ruby>漢字<rp>(<rt>kanji<rp>)</ruby>",
+        "<ruby><rb>漢<rt>kan<rb>字<rt>ji</ruby>",
+    ] {
+        let page = format!(
+            "<article><p>The word {ruby} is read in two ways, as every dictionary of the language says, and in the north of the country in a third one.</p></article>"
+        );
+        for method in [Method::Dense, Method::Trafilatura, Method::Justext] {
+            let html = Html::new(&HtmlOptions {
+                method,
+                length_low: 10,
+                length_high: 20,
+                stopwords_low: 0.0,
+                stopwords_high: 0.0,
+                ..HtmlOptions::default()
+            });
+            let text = html.unwrap().extract(&page).unwrap();
+            assert_eq!(
+                text,
+                "The word 漢字 is read in two ways, as every dictionary of the language says, and in the north of the country in a third one.",
+                "{method:?} {ruby}"
+            );
+        }
+    }
+    // An annotation that nothing ends takes no further block with it.
+    assert_eq!(by(Method::Dense, "<p>one<rt>two<p>three"), "one\nthree");
+}
+
+#[test]
+fn soft_hyphens_go() {
+    let page = "<article><p>The com\u{ad}mit&shy;tee met in the au&#173;tumn and it was the best of all the days that we had, \
+                as those who were there said to the ones who were not there in the even&#xAD;ing, and what they said was not what had been said by any of them.</p></article>";
+    for method in [Method::Dense, Method::Trafilatura, Method::Justext] {
+        let text = by(method, page);
+        assert!(
+            text.contains("committee met in the autumn") && text.contains("evening"),
+            "{method:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn trafilatura_parts_the_lines_of_short_pages() {
+    let page = "<html><body><article><h2>A list of things</h2><div>One line of the page, short.<br>Another one under it.</div>\
+                <ul><li>A first item</li><li>A second item</li></ul><div>Then a block.</div><div>And a last one.</div>\
+                </article></body></html>";
+    let text = by(Method::Trafilatura, page);
+    for line in ["One line of the page, short.", "Another one under it.", "And a last one."] {
+        assert!(text.lines().any(|l| l == line), "{line}: {text}");
+    }
+    for item in ["A first item", "A second item"] {
+        assert!(text.lines().any(|l| l.trim_start_matches("- ") == item), "{item}: {text}");
+    }
+    assert!(!text.contains('\u{fdd0}'));
+}
+
+/// Paragraphs of an article, each with words of its own.
+fn article() -> String {
+    let subjects = ["committee", "river", "library", "harbour", "teacher", "engine", "village"];
+    let one = |name: &&str| {
+        format!(
+            "<p>The {name} was the first of many that changed in the spring of that year, as all who saw it said.</p>"
+        )
+    };
+    subjects.iter().map(one).collect()
+}
+
+/// What `dense` finds must have every text of `with` and none of `without`.
+#[track_caller]
+fn check(body: &str, with: &[&str], without: &[&str]) {
+    let text =
+        by(Method::Dense, &format!("<html><head><title>Site</title></head><body>{body}</body></html>"));
+    for segment in with {
+        assert!(text.contains(segment), "without {segment:?}: {text}");
+    }
+    for segment in without {
+        assert!(!text.contains(segment), "with {segment:?}: {text}");
+    }
+}
+
+#[test]
+fn drawings_do_not_swallow_a_page() {
+    // An empty title in a drawing, as exported icons have it, in front of articles inside an article.
+    let icon = "<svg viewBox=\"0 0 5 5\"><title/><path d=\"M0 0\"/></svg>";
+    let body = format!(
+        "<a href=/>{icon}</a><div class=container><article class=single><div class=contents>{}</div>\
+         <article><h3><a href=/x>Other</a></h3></article></article></div>",
+        article()
+    );
+    check(&body, &["committee was the first", "village was the first"], &[]);
+}
+
+#[test]
+fn names_that_hold_most_of_a_page_are_not_believed() {
+    let words = ["otter", "heron", "badger", "falcon", "salmon", "marten"];
+    let slides = |open: &str, close: &str| -> String {
+        let slide = |word: &&str| {
+            format!(
+                "{open}The {word} was seen by the lake in the early morning, and it stayed there for as long as it liked.{close}"
+            )
+        };
+        words.iter().map(slide).collect()
+    };
+    let all: Vec<String> = words.iter().map(|word| format!("The {word} was seen")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let lead = "<article class=gallery><p>Six animals of the lake, one after the other.</p>";
+    // A gallery whose text is its captions, one whose slides are hidden, a forum whose posts are comments.
+    let captions = slides("<figure><img src=a.jpg><figcaption><p>", "</p></figcaption></figure>");
+    check(&format!("{lead}{captions}</article>"), &all, &[]);
+    let hidden = slides("<div class=\"slide hidden\"><p>", "</p></div>");
+    check(&format!("{lead}{hidden}</article>"), &all, &[]);
+    let posts = slides("<div class=\"comment\"><div class=\"CommentText\">", "</div></div>");
+    check(&format!("<main id=content><h1>Animals of the lake</h1>{posts}</main>"), &all, &[]);
+    // Below an article the same names mean what they say.
+    let comments =
+        format!("<div id=comments>{}</div>", slides("<div class=comment itemprop=text><p>", "</p></div>"));
+    let article = article() + &article().replace("spring", "autumn") + &article().replace("spring", "summer");
+    check(&format!("<article>{article}</article>{comments}"), &["committee was the first"], &all);
+}
+
+#[test]
+fn other_articles_are_left_out() {
+    let teaser =
+        "<p>What the mayor said about the bridge, and why nobody in the town believed a word of it.</p>";
+    for heading in ["Related articles", "Das könnte dich auch interessieren", "À lire aussi"] {
+        let body = format!("<article>{}<h3>{heading}</h3>{teaser}</article>", article());
+        check(&body, &["village was the first"], &["the mayor", heading]);
+        let body = format!(
+            "<article>{}<div>{heading}:</div><ul><li>The mayor and the bridge</li></ul></article>",
+            article()
+        );
+        check(&body, &["village was the first"], &["The mayor", heading]);
+        // The article goes on behind them.
+        let body = format!(
+            "<article>{}<h3>{heading}</h3>{teaser}<h3>What came then</h3><p>In the summer it was different, since the harbour had been closed.</p></article>",
+            article()
+        );
+        check(&body, &["In the summer"], &["the mayor"]);
+    }
+}
+
+#[test]
+fn what_stands_around_the_text_goes() {
+    let body = format!(
+        "<article><h1>How spring changed it all</h1><span>Updated 10:01 pm, Tuesday, November 19, 2019</span>{}\
+         <p>Have a tip? Write to someone@paper.example.com and follow her.</p></article>",
+        article()
+    );
+    check(
+        &body,
+        &["committee was the first", "village was the first"],
+        &["How spring", "Updated", "Have a tip"],
+    );
+    // The text once more for programs, with what they want to know.
+    let plain = article().replace("<p>", "").replace("</p>", " ");
+    let body = format!(
+        "<div class=content><div><div itemprop=description>{plain}</div><div itemprop=keywords>spring, change, year, river</div>\
+         <div itemprop=width>500</div></div>{}</div>",
+        article()
+    );
+    check(&body, &["village was the first"], &["spring, change", "500"]);
+    let text = by(Method::Dense, &body);
+    assert_eq!(text.matches("village was the first").count(), 1, "{text}");
+    // Notes in boxes between paragraphs.
+    let body = format!(
+        "<article>{}<div>Tap the picture to see more of the harbour and of all the ships that lie there.</div>{}</article>",
+        article(),
+        article().replace("spring", "autumn")
+    );
+    check(&body, &["spring", "autumn"], &["Tap the picture"]);
+}
