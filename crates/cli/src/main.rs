@@ -18,6 +18,7 @@ mod no_mpi;
 mod pipeline;
 mod profiles;
 mod ranks;
+mod working;
 
 use std::process::ExitCode;
 
