@@ -7,13 +7,10 @@ use anyhow::{Context, Result, bail};
 use fathom_cuda::Cuda;
 use fathom_cuda::libs::{Found, Library, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
-use fathom_tensor::{Machine as _, Profile};
+use fathom_tensor::Machine as _;
 use fathom_train::recipe::{Machine, MachineKind};
 
 use crate::device::{self, Place};
-
-/// What of a device's free memory a run may use where nobody has measured what libraries take behind our back.
-const SHARE: [u64; 2] = [95, 100];
 
 /// A device that computes for one rank.
 pub struct Opened {
@@ -39,14 +36,6 @@ fn found(machine: &Machine) -> &'static Probe {
 fn free_at_first(device: usize, now: u64) -> u64 {
     static FREE: Mutex<BTreeMap<usize, u64>> = Mutex::new(BTreeMap::new());
     *FREE.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_insert(now)
-}
-
-/// What a pool may have of so much free memory, for `together` ranks of the device.
-fn budget(free: u64, together: u64, profile: &Profile) -> u64 {
-    match profile.beside_bytes {
-        Some(beside) => (free / together).saturating_sub(beside),
-        None => free / SHARE[1] * SHARE[0] / together,
-    }
 }
 
 /// What there is of CUDA, if it may compute and can.
@@ -89,11 +78,13 @@ pub fn open(machine: &Machine, place: Place) -> Result<Option<Opened>> {
     let device = place.local % found.devices.len().max(1);
     let opened = if place.ranks == 1 { Cuda::open_alone(found, device) } else { Cuda::open(found, device) };
     let cuda = opened.context("the CUDA machine; `--machine cpu` does without it")?;
-    let cuda = cuda.with_graphs(machine.graphs).with_host(device::default_budget() / place.host as u64);
+    let host = machine.host_bytes.unwrap_or_else(device::default_budget) / place.host as u64;
+    let cuda = cuda.with_graphs(machine.graphs).with_host(host);
     let free = free_at_first(device, cuda.driver().memory()?.0);
-    let share = machine.memory_bytes.map(|bytes| bytes / place.host as u64);
-    // Ranks on one device share what is free before the first of them takes any.
-    let budget = share.unwrap_or_else(|| budget(free, place.memory as u64, cuda.profile()));
+    // Ranks on one device share its memory: what is free before the first of them takes any.
+    let together = place.memory as u64;
+    let share = machine.memory_bytes.map(|bytes| bytes / together);
+    let budget = share.unwrap_or_else(|| cuda.profile().pool_bytes(free, together));
     debug_assert!(cuda.has_data());
     Ok(Some(Opened { machine: Arc::new(cuda), budget }))
 }
@@ -126,15 +117,6 @@ pub fn everything() -> Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pool_leaves_what_libraries_take() {
-        let unknown = Profile::portable(1);
-        let known = Profile { beside_bytes: Some(30), ..unknown.clone() };
-        assert_eq!([1, 2].map(|ranks| budget(1000, ranks, &unknown)), [950, 475]);
-        assert_eq!([1, 2].map(|ranks| budget(1000, ranks, &known)), [970, 470]);
-        assert_eq!(budget(10, 1, &known), 0);
-    }
 
     #[test]
     fn ranks_of_a_processor_share_all_of_its_memory() {

@@ -23,6 +23,7 @@ mod profiles;
 mod ranks;
 mod signals;
 mod version;
+mod working;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

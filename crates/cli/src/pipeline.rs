@@ -156,12 +156,10 @@ impl Job<'_> {
         )
         .with_context(|| format!("cannot write {}", path.display()))?;
         let place = crew.place(self.recipe, stage::ranks(self.recipe, 0)?.grid.ranks());
-        let memory = if self.recipe.machine.memory_bytes.is_some() { place.host } else { place.memory };
         let pool = cpu.pool.budget();
-        let sharing = Place { memory, ..place };
-        let mut budgets = commands::plan::budgets(self.recipe, profile, pool, sharing);
-        // A device has more memory than a pool of it may use.
-        budgets.memory = budgets.memory.min(pool / memory as u64);
+        let mut budgets = commands::plan::budgets(self.recipe, profile, pool, place);
+        // Of what a pool may use others may have taken some.
+        budgets.memory = budgets.memory.min(pool / place.memory as u64);
         budgets.host /= place.host as u64;
         let specs = commands::plan::specs(self.recipe)?;
         check_places(self.recipe, &specs, profile)?;

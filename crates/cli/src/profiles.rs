@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use fathom_cpu::isa::Isa;
 use fathom_cpu::profile;
-use fathom_tensor::{Fabric, Hardware, Line, Profile, Rates, Sheet, gpu};
+use fathom_tensor::{Fabric, Hardware, Line, Profile, Rates, Sheet, gpu, host_share};
 use fathom_train::recipe::Machine;
 
 use crate::device;
@@ -35,12 +35,17 @@ pub fn cpu_rates(machine: &Machine, sharers: usize) -> Result<Option<Rates>> {
     Ok(profile.rates.filter(|_| profile.hardware == Hardware::Processor).map(|rates| rates.among(sharers)))
 }
 
-/// What one of `ranks` ranks has: a graphics processor of its own, or as threads of one process its share of the processor.
-pub fn of_rank(profile: Profile, ranks: usize) -> Profile {
-    match profile.hardware {
-        Hardware::Processor => profile.among(ranks),
-        Hardware::Graphics => profile,
+/// What one of `ranks` ranks has of the machine that a recipe plans with: a graphics processor of its own with what a run may use of
+/// the host, or as threads of one process its share of the processor.
+pub fn of_rank(machine: &Machine, ranks: usize) -> Result<Profile> {
+    let profile = of(machine)?;
+    if profile.hardware == Hardware::Processor {
+        return Ok(profile.among(ranks));
     }
+    let node = profile.fabric.map_or(ranks, |fabric| fabric.node_ranks.min(ranks)).max(1);
+    let given = machine.host_bytes.map(|bytes| bytes / node as u64);
+    let host_bytes = given.or(profile.host_bytes.map(host_share));
+    Ok(Profile { host_bytes, ..profile })
 }
 
 fn read(name: &str) -> Result<Profile> {

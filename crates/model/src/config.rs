@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use fathom_tensor::Activation;
@@ -18,7 +19,7 @@ pub struct Config<'a> {
 }
 
 /// Largest size that a configuration may name: products of two still fit.
-const MAX_SIZE: usize = 1 << 28;
+pub(crate) const MAX_SIZE: usize = 1 << 28;
 /// Most layers.
 const MAX_LAYERS: usize = 4096;
 
@@ -165,6 +166,36 @@ impl<'a> Config<'a> {
             return Ok(size);
         }
         Err(self.refuse(key, format!("is {size}; sizes are 1 to {MAX_SIZE}")))
+    }
+
+    /// A count from `range`, or `default` if the key is absent or `null`.
+    pub(crate) fn count(
+        &self,
+        key: &'static str,
+        default: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize> {
+        match self.or(key, default)? {
+            count if range.contains(&count) => Ok(count),
+            count => {
+                let what = format!("is {count}; {} to {} are supported", range.start(), range.end());
+                Err(self.refuse(key, what))
+            }
+        }
+    }
+
+    /// The epsilon of norms.
+    pub(crate) fn eps(&self, key: &'static str, default: f64) -> Result<f32> {
+        match self.or(key, default)? {
+            eps if (0.0..=1.0).contains(&eps) => Ok(eps as f32),
+            eps => Err(self.refuse(key, format!("is {eps}; the epsilon of a norm is from 0 to 1"))),
+        }
+    }
+
+    /// The first of these keys that the file has, else the first.
+    pub(crate) fn present(&self, keys: &[&'static str]) -> &'static str {
+        let has = |key: &&&'static str| self.map.contains_key(**key);
+        keys.iter().find(has).or(keys.first()).copied().unwrap_or_default()
     }
 
     /// The number of layers.

@@ -24,6 +24,7 @@ mod pieces;
 mod portion;
 mod rope;
 mod spec;
+mod spec_check;
 mod stages;
 
 pub use batch::{Caps, Packed, causal_pairs, mask};

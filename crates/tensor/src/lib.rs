@@ -43,6 +43,6 @@ pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
-pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet};
+pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use share::{Pass, Reader, Share};
 pub use tensor::{Device, Tensor};

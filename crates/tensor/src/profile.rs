@@ -227,6 +227,17 @@ impl Profile {
         profile
     }
 
+    /// What a pool may have of so much free memory, for one of `together` ranks that compute in it: all but what libraries take
+    /// behind its back. The only answer to this question, of runs and of plans.
+    pub fn pool_bytes(&self, free: u64, together: u64) -> u64 {
+        match (self.hardware, self.beside_bytes) {
+            (Hardware::Processor, _) => host_share(free) / together,
+            (Hardware::Graphics, Some(beside)) => (free / together).saturating_sub(beside),
+            // Where nobody has measured it.
+            (Hardware::Graphics, None) => free / 100 * 95 / together,
+        }
+    }
+
     /// Scratch bytes an operation needs.
     pub fn workspace(&self, op: &OpDesc) -> u64 {
         (self.workspace)(self, op)
@@ -238,6 +249,11 @@ impl Profile {
         let (name, isa) = (self.name.clone(), self.isa.clone());
         Sheet { name, isa, threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric }
     }
+}
+
+/// What a run may use of so much free memory of a host.
+pub fn host_share(free: u64) -> u64 {
+    free / 10 * 9
 }
 
 /// A profile as a file has it: everything but what it is, its portions and the scratch function, which the name stands for.
@@ -287,5 +303,21 @@ impl Sheet {
             portions: of.portions,
             workspace: of.workspace,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_leaves_what_others_take() {
+        let of = |hardware, beside_bytes| Profile { hardware, beside_bytes, ..Profile::portable(1) };
+        let unknown = of(Hardware::Graphics, None);
+        let known = of(Hardware::Graphics, Some(30));
+        assert_eq!([1, 2].map(|ranks| unknown.pool_bytes(1000, ranks)), [950, 475]);
+        assert_eq!([1, 2].map(|ranks| known.pool_bytes(1000, ranks)), [970, 470]);
+        assert_eq!(known.pool_bytes(10, 1), 0);
+        assert_eq!(of(Hardware::Processor, None).pool_bytes(1000, 2), 450);
     }
 }

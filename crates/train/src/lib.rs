@@ -37,7 +37,8 @@ pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;
 pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
-    MeshPlan, MeshSolution, OfRank, Plan, Resource, Row, Settled, Solution, Why, Workload, distinct, plan,
+    MeshPlan, MeshSolution, MeshState, OfRank, Plan, Resource, Row, Say, Settled, Solution, Why, Workload,
+    distinct, fuzz_config, plan,
 };
 pub use recipe_check::{check, check_training};
 pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder};

@@ -23,9 +23,10 @@ pub struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// What a plan asks for.
+    /// What a plan asks for; weights and optimizer state have room of their own.
     pub fn of(plan: &Plan, folder: &'a Path, chaos: Option<Chaos>) -> Room<'a> {
-        Room { folder, host_bytes: plan.host_peak_bytes, disk_bytes: plan.spill_peak_bytes, chaos }
+        let host_bytes = plan.host_peak_bytes - plan.host_state_bytes;
+        Room { folder, host_bytes, disk_bytes: plan.spill_peak_bytes, chaos }
     }
 
     /// As much as it takes: for plans.

@@ -287,8 +287,11 @@ recipe! {
         /// For tests: injected faults, such as `kill rank 1 at step 3, flip rank 2 at step 5`; `kill`, `hang`, `slow`, `term`,
         /// `nan` or `flip`, once each.
         pub fault: Option<String>,
-        /// Memory budget in bytes; none for what the machine has.
+        /// Memory budget in bytes, shared by the ranks that compute in the same memory (of a GPU, or of the machine); none for what
+        /// there is.
         pub memory_bytes: Option<u64>,
+        /// Host memory in bytes for what GPU runs offload to it, shared by the ranks of one machine; none for most of what there is.
+        pub host_bytes: Option<u64>,
         /// Folders of CUDA's libraries, separated by colons, searched before those of `FATHOM_CUDA_LIBS`.
         pub cuda_libs: Option<String>,
         /// On a GPU: captures each block as a CUDA graph and replays it.

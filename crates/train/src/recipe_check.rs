@@ -56,6 +56,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("machine.chaos", Any),
     ("machine.chaos_faults", Any),
     ("machine.memory_bytes", Whole(1, BYTES)),
+    ("machine.host_bytes", Whole(0, BYTES)),
     ("machine.disk_bytes", Whole(0, BYTES)),
     ("machine.optimizer_stays_percent", Real(0.0, 100.0)),
     ("precision.num_layers_at_start_in_bf16", Whole(0, 4096)),

@@ -1,6 +1,7 @@
 //! Loading: the layers in order, `extends` resolved, the result typed.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use toml::Value;
@@ -236,7 +237,7 @@ impl Loader<'_> {
     }
 
     fn file(&mut self, path: &Path, chain: &mut Vec<String>) -> Result<()> {
-        let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let bytes = read(path).map_err(|error| Error::io("read", path, error))?;
         let shown = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|error| {
             let place = format!("file {shown}, byte {}", error.utf8_error().valid_up_to());
@@ -290,6 +291,26 @@ impl Loader<'_> {
             _ => self.file(Path::new(base), chain),
         }
     }
+}
+
+/// Most bytes of a recipe: some thousand times those of a long one.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// A regular file of no more than [`MOST_BYTES`] bytes. What is none may have no end.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let found = fs::metadata(path)?;
+    if !found.is_file() && !found.is_dir() {
+        let message = "not a regular file; a recipe is read from a file that has an end";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let message = format!("longer than {}, which no recipe is", crate::human::bytes(MOST_BYTES));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(bytes)
 }
 
 fn is_path(name: &str) -> bool {

@@ -294,6 +294,22 @@ fn mistakes_in_settings_name_the_setting() {
     );
 }
 
+/// A device has no end, and a file of a gigabyte is no recipe.
+#[test]
+fn what_is_no_file_of_a_recipe_s_size_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |base: &str, message: &str| {
+        let path = folder.path().join("own.toml");
+        std::fs::write(&path, format!("extends = \"{base}\"\n")).unwrap();
+        let error = Recipe::<Run>::load(layers().file(&path)).unwrap_err().to_string();
+        assert!(error.contains(base) && error.contains(message), "{error}");
+    };
+    refused("/dev/zero", "not a regular file");
+    let long = folder.path().join("long.toml");
+    std::fs::File::create(&long).unwrap().set_len(1 << 30).unwrap();
+    refused(&long.display().to_string(), "longer than 16.0 MiB");
+}
+
 #[test]
 fn any_bytes_are_survived() {
     let seeds: [&[u8]; 8] = [

@@ -5,7 +5,7 @@ use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_model::Spec;
 use fathom_tensor::{Hardware, Label, Profile, Usage};
-use fathom_train::recipe::Recipe;
+use fathom_train::recipe::{Recipe, Stage};
 use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, stage};
 use serde_json::{Value, json};
 
@@ -13,7 +13,11 @@ use super::{plan_mesh, plan_page, plan_ranks, plan_trace};
 use crate::args;
 use crate::device::Place;
 use crate::library::{layers, load, placed};
+use crate::working::Working;
 use crate::{choices, device, output, pipeline, profiles};
+
+/// No plan is of more ranks.
+const MOST_GPUS: usize = 1 << 16;
 
 /// Runs the verb.
 pub fn run(args: &args::Plan) -> Result<()> {
@@ -38,7 +42,10 @@ fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
             "--trace draws what the ranks of a mesh do, and this recipe has one rank; set mesh.pp, mesh.dp, mesh.cp or mesh.tp"
         );
     }
-    let profile = profiles::of_rank(profiles::of(&recipe.machine)?, args.gpus.unwrap_or(own));
+    if let Some(gpus) = args.gpus.filter(|gpus| !(1..=MOST_GPUS).contains(gpus)) {
+        bail!("--gpus {gpus}: give a number of ranks from 1 to {MOST_GPUS}");
+    }
+    let profile = profiles::of_rank(&recipe.machine, args.gpus.unwrap_or(own))?;
     // All of the memory that there is, not what happens to be free: a plan says the same twice.
     let sharing = sharing(recipe, &profile, args.gpus.unwrap_or(own));
     let budgets = budgets(recipe, &profile, device::whole_budget(), sharing);
@@ -48,35 +55,36 @@ fn plan(args: &args::Plan, loaded: &Loaded<Recipe>) -> Result<()> {
     let mut meshes = Vec::new();
     let specs = specs(recipe)?;
     check_places(recipe, &specs, &profile)?;
+    let working = Working::new();
+    let mut known = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
         let draft = Draft { profile: &profile, spec, recipe: recipe.clone(), index, budgets, rank: 0 };
+        let what = format!("stage {} of {}, {}", index + 1, specs.len(), recipe.stage[index].name);
+        working.at(format!("{what}: meshes"));
         if args.solve == Some(args::Question::Mesh) {
             let style = match (args.json, args.markdown) {
                 (true, _) => plan_mesh::Style::Json,
                 (_, true) => plan_mesh::Style::Markdown(&args.recipe),
                 _ => plan_mesh::Style::Text,
             };
-            plan_mesh::run(&draft, args.gpus, style)?;
+            plan_mesh::run(&draft, args.gpus, style, &working)?;
             continue;
         }
-        let settled = draft.settle()?;
-        let mesh = plan_ranks::of(&draft)?;
-        let alone = mesh.is_none();
-        let planned = Planned {
-            growth: alone.then(|| draft.growth(&settled.how)).transpose()?,
-            settled,
-            longest: if alone { draft.longest()? } else { None },
-            of_all: args.solve.map(|_| draft.longest_of_all()).transpose()?,
-            why: args.why.then(|| draft.why()).transpose()?,
-            mesh,
-            draft,
+        let alike = known.iter().position(|(index, _)| is_alike(&draft, &specs, *index));
+        let figures = match alike {
+            Some(at) => at,
+            None => {
+                known.push((index, Figures::of(&draft, args, &|at| working.at(format!("{what}: {at}")))?));
+                known.len() - 1
+            }
         };
+        let planned = Planned { draft, figures: &known[figures].1 };
         if args.json {
             println!("{}", planned.json())
         } else {
             planned.print()?
         }
-        meshes.extend(planned.mesh);
+        meshes.extend(planned.figures.mesh.clone());
     }
     match &args.trace {
         Some(path) => plan_trace::write(path, &meshes),
@@ -115,10 +123,13 @@ pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
     Place { ranks, local: 0, cores: host, host, memory: host, disk }
 }
 
-/// A rank's share of what the recipe allows, else of what the machine of the profile has, else of `memory`.
+/// A rank's share of what the recipe allows, else of what a run may use of the memory that the profile has, else of `memory`.
 pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) -> Budgets {
-    let memory = recipe.machine.memory_bytes.or(profile.memory_bytes).unwrap_or(memory);
-    let memory = memory / sharing.memory as u64;
+    let together = sharing.memory as u64;
+    let memory = match (recipe.machine.memory_bytes, profile.memory_bytes) {
+        (None, Some(all)) => profile.pool_bytes(all, together),
+        (given, _) => given.unwrap_or(memory) / together,
+    };
     let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out, sharing.disk);
     // The free disk of this machine says nothing of another.
     match (profile.hardware, recipe.machine.disk_bytes) {
@@ -127,9 +138,30 @@ pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) 
     }
 }
 
+/// Whether the stage of a draft needs what an earlier one needs: it differs in what a plan does not depend on.
+fn is_alike(draft: &Draft<'_>, specs: &[Spec], earlier: usize) -> bool {
+    let plain = |stage: &Stage| Stage {
+        name: String::new(),
+        steps: None,
+        minutes_share: 0.0,
+        lr_scale: 0.0,
+        warmup_steps: None,
+        blend: Vec::new(),
+        length_weights: Vec::new(),
+        ..stage.clone()
+    };
+    let stages = &draft.recipe.stage;
+    *draft.spec == specs[earlier] && plain(&stages[draft.index]) == plain(&stages[earlier])
+}
+
 /// A stage, planned.
 struct Planned<'a> {
     draft: Draft<'a>,
+    figures: &'a Figures,
+}
+
+/// What is known of a stage.
+struct Figures {
     settled: Settled,
     /// Of one rank alone, as `longest`.
     growth: Option<Growth>,
@@ -142,9 +174,27 @@ struct Planned<'a> {
     mesh: Option<MeshPlan>,
 }
 
+impl Figures {
+    /// All that the flags ask for; `say` hears what is at hand.
+    fn of(draft: &Draft<'_>, args: &args::Plan, say: &dyn Fn(&str)) -> Result<Figures> {
+        say("a step");
+        let settled = draft.settle()?;
+        let mesh = plan_ranks::of(draft)?;
+        let alone = mesh.is_none();
+        let growth = alone.then(|| draft.growth(&settled.how)).transpose()?;
+        say("the longest sequence that fits");
+        let longest = if alone { draft.longest()? } else { None };
+        let of_all = args.solve.map(|_| draft.longest_of_all()).transpose()?;
+        say("changes that lower the peak");
+        let why = args.why.then(|| draft.why()).transpose()?;
+        Ok(Figures { settled, growth, longest, of_all, why, mesh })
+    }
+}
+
 impl Planned<'_> {
     fn json(&self) -> Value {
-        let (plan, draft) = (&self.settled.plan, &self.draft);
+        let (figures, draft) = (self.figures, &self.draft);
+        let plan = &figures.settled.plan;
         let by_category: serde_json::Map<String, Value> = plan
             .usage
             .peak_by_category
@@ -171,21 +221,21 @@ impl Planned<'_> {
             "tokens_per_s": plan.tokens_per_s(),
             "memory_bytes": draft.budgets.memory,
             "fits": draft.budgets.hold(plan),
-            "max_tokens": self.longest,
+            "max_tokens": figures.longest,
         });
-        if let Some(growth) = &self.growth {
+        if let Some(growth) = &figures.growth {
             let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes + 0.0)));
             // A sum with 0 is never -0.
             row["bytes_per_token"] = json!(growth.bytes + 0.0);
             row["bytes_per_token_by_name"] = by_name.collect::<serde_json::Map<_, _>>().into();
         }
-        if let Some(mesh) = &self.mesh {
+        if let Some(mesh) = &figures.mesh {
             row["mesh"] = plan_ranks::json(mesh);
         }
-        if let Some(of_all) = &self.of_all {
+        if let Some(of_all) = &figures.of_all {
             row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
         }
-        if let Some(why) = &self.why {
+        if let Some(why) = &figures.why {
             row["why"] = json!({
                 "largest": why.largest.iter().take(LARGEST).map(|(label, bytes)| json!({
                     "name": label.name,
@@ -203,7 +253,8 @@ impl Planned<'_> {
     }
 
     fn print(&self) -> Result<()> {
-        let (recipe, plan) = (&self.draft.recipe, &self.settled.plan);
+        let (recipe, figures) = (&self.draft.recipe, self.figures);
+        let plan = &figures.settled.plan;
         let table = &recipe.stage[self.draft.index];
         println!(
             "stage {} ({} tokens a sample, {} a step)",
@@ -218,7 +269,7 @@ impl Planned<'_> {
         }
         size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
         // What a token adds is worked out between two lengths of one rank.
-        if let Some(growth) = &self.growth {
+        if let Some(growth) = &figures.growth {
             let note = format!("bytes at the peak: {}", by_name(growth));
             line("per token", &human::number(growth.bytes), &note);
         }
@@ -244,27 +295,27 @@ impl Planned<'_> {
         line("step FLOPs", &human::si(plan.model_flops as f64), &note);
         let tokens =
             |tokens: Option<usize>| tokens.map_or("none".into(), |tokens| human::grouped(tokens as u64));
-        if self.mesh.is_none() {
+        if figures.mesh.is_none() {
             self.print_times();
-            line("longest", &tokens(self.longest), &format!("tokens a sample that fit into {budget}"));
+            line("longest", &tokens(figures.longest), &format!("tokens a sample that fit into {budget}"));
         }
-        if let Some(solution) = &self.settled.solution {
+        if let Some(solution) = &figures.settled.solution {
             println!("{}", choices::table(solution));
         }
-        if let Some(of_all) = &self.of_all {
+        if let Some(of_all) = &figures.of_all {
             let found = of_all.as_ref().map(|(tokens, _)| *tokens);
             line("longest auto", &tokens(found), "tokens a sample with activations.memory=auto");
             if let Some(solution) = of_all.as_ref().and_then(|(_, settled)| settled.solution.as_ref()) {
                 println!("{}", choices::table(solution));
             }
         }
-        self.why.iter().for_each(|why| println!("  {}", sentence(why)));
-        self.mesh.iter().for_each(plan_ranks::print);
+        figures.why.iter().for_each(|why| println!("  {}", sentence(why)));
+        figures.mesh.iter().for_each(plan_ranks::print);
         Ok(())
     }
 
     fn print_times(&self) {
-        let plan = &self.settled.plan;
+        let plan = &self.figures.settled.plan;
         let (Some(times), Some(rate)) = (plan.times, plan.tokens_per_s()) else { return };
         let parts = [
             ("products", times.matmul_s),

@@ -6,10 +6,14 @@ use fathom_tensor::mesh::Grid;
 use fathom_train::{Candidate, Draft, MeshPlan, MeshSolution};
 use serde_json::{Value, json};
 
+use crate::working::Working;
+
 /// A mesh as a row of the table.
 struct Row {
     mesh: String,
     places: String,
+    /// A run with it has other numbers than the recipe's.
+    changes_numbers: bool,
     peak_bytes: u64,
     step_s: f64,
     plan: MeshPlan,
@@ -31,13 +35,13 @@ pub enum Style<'a> {
 ///
 /// # Errors
 /// Without a number of ranks, and those of the solver.
-pub fn run(draft: &Draft<'_>, gpus: Option<usize>, style: Style<'_>) -> Result<()> {
+pub fn run(draft: &Draft<'_>, gpus: Option<usize>, style: Style<'_>, working: &Working) -> Result<()> {
     let own = own(draft)?;
     let ranks = |row: &Row| row.plan.ranks.grid.ranks();
     let given = gpus.or_else(|| own.as_ref().map(ranks).filter(|ranks| *ranks > 1));
     let gpus = given.context("--solve mesh needs the number of ranks: --gpus N")?;
     let own = own.filter(|row| ranks(row) == gpus);
-    let solution = draft.solve_mesh(gpus)?;
+    let solution = draft.solve_mesh(gpus, &|text| working.at(text))?;
     let rows: Vec<Row> = solution.best.iter().filter_map(of).collect();
     match style {
         Style::Json => println!("{}", in_json(draft, gpus, own.as_ref(), &rows, &solution)),
@@ -108,6 +112,7 @@ fn own(draft: &Draft<'_>) -> Result<Option<Row>> {
     Ok(Some(Row {
         mesh: mesh(&plan),
         places: places.to_string(),
+        changes_numbers: false,
         peak_bytes,
         step_s,
         plan,
@@ -117,9 +122,9 @@ fn own(draft: &Draft<'_>) -> Result<Option<Row>> {
 
 fn of(candidate: &Candidate) -> Option<Row> {
     let plan = candidate.plan.clone()?;
-    let places = candidate.places.name.clone();
-    let (peak_bytes, step_s, settings) = (candidate.peak_bytes, candidate.step_s, candidate.settings());
-    Some(Row { mesh: mesh(&plan), places, peak_bytes, step_s, plan, settings })
+    let (places, changes_numbers) = (candidate.words(), candidate.state.changes_numbers);
+    let (peak_bytes, step_s, settings) = (candidate.peak_bytes, candidate.step_s, candidate.settings.clone());
+    Some(Row { mesh: mesh(&plan), places, changes_numbers, peak_bytes, step_s, plan, settings })
 }
 
 impl Row {
@@ -127,6 +132,7 @@ impl Row {
         json!({
             "mesh": self.mesh,
             "places": self.places,
+            "changes_numbers": self.changes_numbers,
             "peak_reserved_bytes": self.peak_bytes,
             "step_s": self.step_s,
             "wait_s": self.wait_s(),
@@ -198,6 +204,11 @@ fn print(draft: &Draft<'_>, gpus: usize, own: Option<&Row>, rows: &[Row], soluti
     let Some(first) = rows.first() else { return };
     println!("  * {}", solution.rule);
     println!("    {}", first.settings.join(" "));
+    if first.changes_numbers {
+        println!(
+            "    no mesh fits with the recipe's own types of optimizer state: these change the numbers of a run"
+        );
+    }
     println!(
         "  {} meshes divide the model and the step; {} of them do not fit into {}, whatever is kept",
         solution.meshes,

@@ -251,3 +251,29 @@ fn a_loss_that_is_not_a_number_ends_the_run() {
     );
     assert!(!said.contains("unharmed"), "{said}");
 }
+
+/// A number of ranks that no mesh has, and a plan that says what it is at.
+#[test]
+fn plans_of_no_ranks_are_refused() {
+    for gpus in ["0", "65537"] {
+        refused(
+            ["plan", "llama3-8b", "--solve", "mesh", "--gpus", gpus],
+            &["--gpus", gpus, "from 1 to 65536"],
+        );
+    }
+}
+
+#[test]
+fn plans_of_many_stages_alike_are_made_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.toml");
+    let stage = |at: usize| format!("[[stage]]\nname = \"s{at}\"\nseq_tokens = 256\nsteps = {}\n", at + 1);
+    let stages: String = (0..2000).map(stage).collect();
+    let sizes = "hidden = 64\nlayers = 2\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 128\nvocab = 512";
+    std::fs::write(&path, format!("[model]\n{sizes}\n{stages}")).unwrap();
+    let begun = std::time::Instant::now();
+    let out = crate::good(["plan", arg(&path), "--json"]);
+    assert_eq!(out.lines().count(), 2000);
+    // Each alone takes hundreds of milliseconds.
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}

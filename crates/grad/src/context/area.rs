@@ -32,7 +32,9 @@ pub(super) fn between(docs: &[Range<usize>], q: &Part, k: &Part, window: Option<
 
 /// Pairs with `key <= query`, and `query - key < window` if given.
 fn rectangle(queries: &Range<usize>, keys: &Range<usize>, window: Option<usize>) -> u64 {
-    if keys.start >= queries.end || window.is_some_and(|window| keys.end + window <= queries.start + 1) {
+    if keys.start >= queries.end
+        || window.is_some_and(|window| keys.end.saturating_add(window) <= queries.start + 1)
+    {
         return 0;
     }
     // Pairs of queries below `q` with keys below `k` that are not after them; a query sees `k` keys at most.
@@ -55,7 +57,7 @@ mod tests {
             [(0, 0, 9, 9), (4, 0, 5, 7), (0, 4, 9, 3), (7, 2, 3, 3), (2, 7, 3, 3), (5, 5, 1, 1)]
         {
             let (queries, keys) = (q0..q0 + q_len, k0..k0 + k_len);
-            for window in [None, Some(1), Some(2), Some(4), Some(30)] {
+            for window in [None, Some(1), Some(2), Some(4), Some(30), Some(usize::MAX)] {
                 let attends = |q: usize, k: usize| k <= q && window.is_none_or(|window| q - k < window);
                 let counted = queries.clone().flat_map(|q| keys.clone().map(move |k| (q, k)));
                 let counted = counted.filter(|(q, k)| attends(*q, *k)).count() as u64;

@@ -6,7 +6,7 @@ use fathom_grad::{Place, Places, Rule};
 use fathom_tensor::DType;
 use proptest::prelude::*;
 
-use crate::stack::{LAYERS, Outcome, Setup, Variant, cpu, levels, whole};
+use crate::stack::{LAYERS, Outcome, Setup, Variant, cpu, described, levels, whole};
 
 /// 300 tokens: the last tile is not full.
 const DOCS: [usize; 3] = [130, 41, 129];
@@ -127,17 +127,28 @@ fn any_number_of_threads() {
     }
 }
 
+/// Of every processor that there is a data sheet of, whatever runs this.
 #[test]
 fn more_recomputed_is_more_work_and_less_memory() {
-    let run = |places| {
-        Setup { places, ..Setup::new(Variant::Pre, DType::Bf16) }.plan().run(&whole(&[4096]), &[4096])
-    };
-    let [none, linear, full] = [Places::none(), Places::linear(), Places::full()].map(run);
-    assert_eq!(none.replayed, 0);
-    assert!(none.flops[1] < linear.flops[1] && linear.flops[1] < full.flops[1]);
-    assert!(none.usage.peak_live > linear.usage.peak_live && linear.usage.peak_live > full.usage.peak_live);
-    let tiled = run(Places::full().with_tiles(Some(128)));
-    assert!(tiled.usage.peak_live < full.usage.peak_live);
+    for isa in Isa::ALL {
+        let run = |places: Places| {
+            let machine = described(2, isa);
+            let setup = Setup { machine, places, ..Setup::new(Variant::Pre, DType::Bf16) };
+            setup.run(&whole(&[4096]), &[4096])
+        };
+        let peak = |outcome: &Outcome| outcome.usage.peak_live;
+        let [none, linear, full] = [Places::none(), Places::linear(), Places::full()].map(run);
+        assert_eq!(none.replayed, 0);
+        assert!(none.flops[1] < linear.flops[1] && linear.flops[1] < full.flops[1]);
+        assert!(peak(&none) > peak(&linear) && peak(&linear) > peak(&full), "{isa:?}");
+        // Tiles are of what works token by token. Attention's scratch, which AMX has most of, they leave as it is: with one key head
+        // at a time the peak is elsewhere.
+        let heads = || Places::full().with_head_groups(4);
+        let [whole, tiled] = [heads(), heads().with_tiles(Some(128))].map(run);
+        assert!(peak(&tiled) < peak(&whole), "{isa:?}: {} {}", tiled.usage.peak_op, whole.usage.peak_op);
+        let tiled = run(Places::full().with_tiles(Some(128)));
+        assert!(peak(&tiled) < peak(&full) || full.usage.peak_op.starts_with("attention"), "{isa:?}");
+    }
 }
 
 /// Names of a block's activations in any variant.

@@ -257,6 +257,11 @@ pub fn cpu(threads: usize, isa: Isa) -> Arc<dyn Machine> {
     ALL.get_or_init(make)[isa as usize * 3 + threads - 1].clone()
 }
 
+/// A processor with this instruction set, without data: what plans are drawn with, whatever processor this one is.
+pub fn described(threads: usize, isa: Isa) -> Arc<dyn Machine> {
+    Arc::new(Meta::new(fathom_cpu::profile(threads, isa)))
+}
+
 /// Instruction sets of this processor.
 pub fn levels() -> Vec<Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()).collect()

@@ -6,7 +6,7 @@ use std::path::Path;
 use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value};
 
-use crate::config::Config;
+use crate::config::{Config, MAX_SIZE};
 use crate::error::{Error, Result};
 use crate::files::json::read_object;
 
@@ -202,7 +202,8 @@ fn common(c: &Config<'_>, family: &'static str) -> Result<EncoderSpec> {
         let what = format!("is {heads}, which does not divide the hidden size {hidden}");
         return Err(c.refuse("num_attention_heads", what));
     }
-    let eps: f64 = c.or("layer_norm_eps", if family == "deberta-v2" { 1e-7 } else { 1e-12 })?;
+    let deberta = family == "deberta-v2";
+    let eps = c.eps("layer_norm_eps", if deberta { 1e-7 } else { 1e-12 })?;
     Ok(EncoderSpec {
         family,
         prefix: "bert.",
@@ -212,8 +213,8 @@ fn common(c: &Config<'_>, family: &'static str) -> Result<EncoderSpec> {
         ffn: c.size("intermediate_size")?,
         vocab: c.size("vocab_size")?,
         positions: Some(Positions { rows: c.size("max_position_embeddings")?, first: 0 }),
-        types: c.or("type_vocab_size", if family == "deberta-v2" { 0 } else { 2 })?,
-        norm: NormKind { centred: true, plus_one: false, round_first: false, eps: eps as f32 },
+        types: c.count("type_vocab_size", if deberta { 0 } else { 2 }, 0..=MAX_SIZE)?,
+        norm: NormKind { centred: true, plus_one: false, round_first: false, eps },
         activation: c.activation("hidden_act", "gelu")?,
         relative: None,
         pool: Pool::Tanh("bert.pooler.dense", "classifier"),
@@ -225,7 +226,7 @@ fn common(c: &Config<'_>, family: &'static str) -> Result<EncoderSpec> {
 fn roberta(c: &Config<'_>, spec: &mut EncoderSpec) -> Result<()> {
     spec.prefix = "roberta.";
     spec.pool = Pool::Tanh("classifier.dense", "classifier.out_proj");
-    let first = 1 + c.or("pad_token_id", 1usize)?;
+    let first = 1 + c.count("pad_token_id", 1, 0..=MAX_SIZE)?;
     let rows = spec.positions.map_or(0, |positions| positions.rows);
     if first >= rows {
         let what = format!("is {}, beyond the {rows} rows of the position table", first - 1);

@@ -105,7 +105,6 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
     let max_positions = c.size("max_position_embeddings")?;
     let original = d.original.map(|(key, default)| c.size_or(key, Some(default))).transpose()?;
     let rope = read_rope(c, &d.rope, RopeSizes { head_dim, max_positions, original })?;
-    let eps: f64 = c.or(d.eps.0, d.eps.1)?;
     let num_layers = c.layers("num_hidden_layers")?;
     Ok(Spec {
         family: d.model_type,
@@ -115,7 +114,7 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         kv_heads,
         head_dim,
         ffn: c.size("intermediate_size")?,
-        norm: NormKind { eps: eps as f32, ..d.norm },
+        norm: NormKind { eps: c.eps(d.eps.0, d.eps.1)?, ..d.norm },
         norm_bias: d.norm.centred,
         residual: Residual::Pre,
         qk_norm: QkNorm::None,

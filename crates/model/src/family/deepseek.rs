@@ -89,7 +89,7 @@ fn read_experts(c: &Config<'_>, version: &Version, num_layers: usize) -> Result<
     let dense: usize = c.or("first_k_dense_replace", dense)?;
     experts.dense_layers = (0..dense.min(num_layers)).collect();
     let shared: usize = c.or("n_shared_experts", shared)?;
-    experts.shared = (shared > 0).then_some(Shared { ffn: shared * experts.ffn, gated: false });
+    experts.shared = (shared > 0).then_some(Shared { ffn: shared.saturating_mul(experts.ffn), gated: false });
     experts.routing.scale = c.or("routed_scaling_factor", version.scale)? as f32;
     c.only("moe_layer_freq", "1")?;
     // Of training alone, and of how the files were made.

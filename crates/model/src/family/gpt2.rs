@@ -50,7 +50,6 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         return Err(c.refuse("n_head", format!("is {heads}, which does not divide the hidden size {hidden}")));
     }
     let head_dim = hidden / heads;
-    let eps: f64 = c.or("layer_norm_epsilon", 1e-5)?;
     Ok(Spec {
         family: FAMILY.model_type,
         hidden,
@@ -59,7 +58,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         kv_heads: heads,
         head_dim,
         ffn: c.size_or("n_inner", Some(4 * hidden))?,
-        norm: NormKind { eps: eps as f32, ..common::LAYER },
+        norm: NormKind { eps: c.eps("layer_norm_epsilon", 1e-5)?, ..common::LAYER },
         norm_bias: true,
         residual: Residual::Pre,
         qk_norm: QkNorm::None,

@@ -142,6 +142,7 @@ impl Family {
             );
             return Err(config.refuse("head_dim", what));
         }
+        spec.check().map_err(|(keys, what)| config.refuse(config.present(keys), what))?;
         Ok(spec)
     }
 

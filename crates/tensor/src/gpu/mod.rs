@@ -34,6 +34,9 @@ pub const GRANULE: u64 = 512;
 /// Scratch that NVIDIA recommends for cuBLASLt on Hopper and later.
 pub const MATMUL_SCRATCH: u64 = 32 << 20;
 
+/// Memory of the host of a single device, where nobody says how much there is (`machine.host_bytes`).
+const HOST_BYTES: u64 = 128 << 30;
+
 /// One device and its share of a host.
 struct Figures {
     isa: &'static str,
@@ -84,7 +87,9 @@ pub fn named(name: &str) -> Option<Profile> {
         _ => return None,
     };
     let profile = figures.profile(name);
-    Some(Profile { fabric: device.map(|_| figures.fabric()), ..profile })
+    // Eight devices of a node share its 2 TB.
+    let host_bytes = if device.is_some() { Some(256 << 30) } else { profile.host_bytes };
+    Some(Profile { fabric: device.map(|_| figures.fabric()), host_bytes, ..profile })
 }
 
 /// DGX H100 with products in FP8, as far as NVIDIA's own runs tell: the rate of products and of the node's lines are such that
@@ -141,7 +146,7 @@ impl Figures {
             threads: self.multiprocessors,
             isa: self.isa.to_string(),
             memory_bytes: Some(self.memory_bytes),
-            host_bytes: Some(128 << 30),
+            host_bytes: Some(HOST_BYTES),
             beside_bytes: None,
             rates: Some(rates),
             fabric: None,

@@ -133,12 +133,12 @@ fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
     Err(Error::Recipe { key: "mesh.sharding".into(), message: message.into() })
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
     /// What its steps do, with the places of the recipe.
     ///
     /// # Errors
     /// Those of [`stage::extend`] and [`stage::in_step`].
-    pub fn workload(&self) -> Result<Workload<'_>> {
+    pub fn workload(&self) -> Result<Workload<'a>> {
         let table = &self.recipe.stage[self.index];
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
         let mut how = stage::in_step(&self.recipe, self.index)?;

@@ -9,37 +9,41 @@ use super::stagewise::Estimate;
 use super::table::{Choices, Table};
 use super::{Budgets, table};
 use crate::place_rules::Known;
+use crate::recipe::{Activations, Granularity, Memory, PlaceName, PlaceRule, Recipe};
 
-/// Places of activations, and how a recipe says so.
-#[derive(Clone, Debug, PartialEq)]
+/// Places of activations, as a recipe says them.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeshPlaces {
     /// In words.
     pub name: String,
-    /// The table.
-    pub places: Places,
-    /// Keys of a recipe that make it, over any recipe.
-    pub settings: Vec<String>,
+    activations: Activations,
+}
+
+/// How a preset cuts what it keeps and recomputes: rows of tiles and groups of heads.
+#[derive(Clone, Copy, Debug)]
+struct Cuts {
+    tile_rows: Option<usize>,
+    head_groups: usize,
 }
 
 impl MeshPlaces {
-    fn preset(name: &'static str, tile_rows: Option<usize>, away: bool) -> MeshPlaces {
-        let places = match name {
-            "none" => Places::none(),
-            "linear" => Places::linear(),
-            _ => Places::full(),
+    fn preset(granularity: Granularity, cuts: Cuts, away: Place) -> MeshPlaces {
+        let Cuts { tile_rows, head_groups } = cuts;
+        let mut words = vec![granularity.to_string()];
+        words.extend(cut(tile_rows, head_groups));
+        let mut activations = Activations {
+            memory: Memory::Manual,
+            recompute_granularity: granularity,
+            tile_rows,
+            head_groups,
+            ..Activations::default()
         };
-        let mut words = vec![name.to_string()];
-        let mut settings = vec![format!("activations.recompute_granularity={name}")];
-        settings.push(tiles(tile_rows));
-        words.extend(tile_rows.map(|rows| format!("tiles of {rows}")));
-        let mut places = places.with_tiles(tile_rows);
-        if away && let Ok(offloaded) = places.clone().offload(&["all".to_string()], Place::Host) {
-            places = offloaded;
-            settings.push("activations.offload_modules=[\"all\"]".into());
-            settings.push("activations.offload_place=host".into());
-            words.push("kept with the host".into());
+        if away.is_away() {
+            activations.offload_modules = vec!["all".into()];
+            activations.offload_place = place_name(away);
+            words.push(if away == Place::Host { "kept with the host" } else { "kept on disk" }.into());
         }
-        MeshPlaces { name: words.join(", "), places, settings }
+        MeshPlaces { name: words.join(", "), activations }
     }
 
     fn of(work: &Workload<'_>, choices: &Choices, table: &Table) -> MeshPlaces {
@@ -48,9 +52,7 @@ impl MeshPlaces {
         let known = Known::of(work.profile, &work.spec, 1);
         let mut rules = choices.rules(table);
         rules.retain(|(name, _)| known.layers(name).next().is_some());
-        let rule = |(name, place): &(&str, Place)| format!("{{name=\"{name}\",place=\"{}\"}}", place.name());
-        let rules: Vec<String> = rules.iter().map(rule).collect();
-        let mut words: Vec<String> = [Place::Recompute, Place::Host]
+        let mut words: Vec<String> = [Place::Recompute, Place::Host, Place::Disk]
             .into_iter()
             .filter_map(|place| {
                 let units: Vec<&str> = (0..table::UNITS.len())
@@ -60,30 +62,89 @@ impl MeshPlaces {
                 (!units.is_empty()).then(|| format!("{} {}", place.name(), units.join(" ")))
             })
             .collect();
-        words.extend(places.tile_rows.map(|rows| format!("tiles of {rows}")));
-        words.extend((places.head_groups > 1).then(|| format!("heads in {} groups", places.head_groups)));
-        let settings = vec![
-            "activations.recompute_granularity=none".to_string(),
-            format!("activations.places=[{}]", rules.join(",")),
-            tiles(places.tile_rows),
-            format!("activations.head_groups={}", places.head_groups),
-        ];
-        MeshPlaces { name: words.join("; "), places, settings }
+        words.extend(cut(places.tile_rows, places.head_groups));
+        let rule = |(name, place): &(&str, Place)| PlaceRule {
+            name: name.to_string(),
+            place: place_name(*place),
+            ..PlaceRule::default()
+        };
+        let activations = Activations {
+            memory: Memory::Manual,
+            places: rules.iter().map(rule).collect(),
+            tile_rows: places.tile_rows,
+            head_groups: places.head_groups,
+            ..Activations::default()
+        };
+        MeshPlaces { name: words.join("; "), activations }
+    }
+
+    /// Changes the recipe, of which this stage is planned.
+    pub(super) fn apply(&self, recipe: &mut Recipe, index: usize) {
+        recipe.activations = self.activations.clone();
+        // What the stage says of its own it says otherwise now: typed after its key, `none` is a granularity as well.
+        let (stage, own) = (&mut recipe.stage[index], &self.activations);
+        stage.recompute_granularity = stage.recompute_granularity.map(|_| own.recompute_granularity);
+        stage.tile_rows = stage.tile_rows.and(own.tile_rows);
+    }
+
+    /// Nothing is recomputed or offloaded, and nothing cut.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.activations == MeshPlaces::preset(Granularity::None, WHOLE, Place::Keep).activations
     }
 }
 
-fn tiles(rows: Option<usize>) -> String {
-    format!("activations.tile_rows={}", rows.map_or("none".to_string(), |rows| rows.to_string()))
+/// Nothing cut.
+const WHOLE: Cuts = Cuts { tile_rows: None, head_groups: 1 };
+
+fn place_name(place: Place) -> PlaceName {
+    match place {
+        Place::Keep => PlaceName::Keep,
+        Place::Recompute => PlaceName::Recompute,
+        Place::Host => PlaceName::Host,
+        Place::Disk => PlaceName::Disk,
+    }
 }
 
-/// Presets for so many tokens of a rank, in the order of what they cost to compute; with values away where there is a host for them.
-pub(super) fn presets(tokens: usize, has_host: bool) -> Vec<MeshPlaces> {
-    let tile = Some(4096).filter(|rows| *rows < tokens);
-    let mut all = vec![MeshPlaces::preset("none", None, false)];
-    all.extend(tile.map(|_| MeshPlaces::preset("none", tile, false)));
-    for name in ["linear", "full"] {
-        all.push(MeshPlaces::preset(name, tile, false));
-        all.extend(has_host.then(|| MeshPlaces::preset(name, tile, true)));
+fn cut(tile_rows: Option<usize>, head_groups: usize) -> impl Iterator<Item = String> {
+    let tiles = tile_rows.map(|rows| format!("tiles of {rows}"));
+    tiles.into_iter().chain((head_groups > 1).then(|| format!("heads in {head_groups} groups")))
+}
+
+/// Where the work of a rank may put activations, the host before disk.
+fn away(work: &Workload<'_>, budgets: &Budgets) -> Vec<Place> {
+    let has_host = budgets.host > 0 && work.profile.host_bytes.is_some();
+    let host = has_host.then_some(Place::Host);
+    host.into_iter().chain((budgets.disk > 0).then_some(Place::Disk)).collect()
+}
+
+/// Presets for a rank of the mesh of this work, in the order of what they cost to compute; the last need least.
+pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces> {
+    let grid = work.how.ranks.grid;
+    let (tokens, kv_heads) = (work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
+    let tiled = |rows: usize| Some(rows).filter(|rows| *rows < tokens);
+    let high = Cuts { tile_rows: tiled(4096), ..WHOLE };
+    let low = Cuts { tile_rows: tiled(1024), head_groups: 1 << kv_heads.trailing_zeros() };
+    let away = away(work, budgets);
+    let mut all = vec![MeshPlaces::preset(Granularity::None, WHOLE, Place::Keep)];
+    all.extend(high.tile_rows.map(|_| MeshPlaces::preset(Granularity::None, high, Place::Keep)));
+    for granularity in [Granularity::Linear, Granularity::Full] {
+        all.push(MeshPlaces::preset(granularity, high, Place::Keep));
+        let host = away.first().filter(|place| **place == Place::Host);
+        all.extend(host.map(|host| MeshPlaces::preset(granularity, high, *host)));
+    }
+    let lowest = if away.is_empty() { vec![Place::Keep] } else { away };
+    for place in lowest {
+        for (cuts, granularity) in [
+            (high, Granularity::Linear),
+            (low, Granularity::Linear),
+            (high, Granularity::Full),
+            (low, Granularity::Full),
+        ] {
+            let preset = MeshPlaces::preset(granularity, cuts, place);
+            if !all.contains(&preset) {
+                all.push(preset);
+            }
+        }
     }
     all
 }
@@ -93,12 +154,11 @@ pub(super) fn solve(
     work: &Workload<'_>,
     budgets: &Budgets,
     of: &dyn Fn(&Places) -> Option<Estimate>,
-) -> Option<(MeshPlaces, Estimate)> {
+) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
-    let mut places = vec![Place::Keep, Place::Recompute];
-    if budgets.host > 0 && work.profile.host_bytes.is_some() {
-        places.push(Place::Host);
-    }
+    // Disk where there is no host: with both the tables would be many more, and hardly a better one among them.
+    let places =
+        [Place::Keep, Place::Recompute].into_iter().chain(away(work, budgets).into_iter().take(1)).collect();
     let choices = Choices::new(places, work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
     let figures = |places: &Places| {
         let most = Estimate { step_s: f64::INFINITY, peak_bytes: u64::MAX, host_bytes: 0, disk_bytes: 0 };
@@ -107,7 +167,5 @@ pub(super) fn solve(
         Figures { memory, host, disk, cost: step_s }
     };
     let table = Search::over(work, *budgets, choices.clone(), &figures).quick()?;
-    let named = MeshPlaces::of(work, &choices, &table);
-    let estimate = of(&named.places)?;
-    Some((named, estimate))
+    Some(MeshPlaces::of(work, &choices, &table))
 }

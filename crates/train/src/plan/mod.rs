@@ -6,12 +6,17 @@
 mod draft;
 mod drift;
 mod edit;
+mod fuzz;
 mod gantt;
 mod growth;
 mod lane;
 mod longest;
 mod mesh;
+mod mesh_grids;
+mod mesh_none;
 mod mesh_places;
+mod mesh_settings;
+mod mesh_states;
 mod solve;
 mod solve_mesh;
 mod stagewise;
@@ -29,6 +34,7 @@ use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, U
 pub use draft::{Budgets, Draft, Resource, Settled};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
+pub use fuzz::fuzz_config;
 pub use gantt::{Bar, Gantt};
 pub(crate) use gantt::{SHOWN, shown};
 pub use growth::Growth;
@@ -38,8 +44,9 @@ pub(crate) use lane::renumbered;
 pub use longest::Longest;
 pub use mesh::{MeshPlan, OfRank, distinct};
 pub use mesh_places::MeshPlaces;
+pub use mesh_states::MeshState;
 pub use solve::{Instead, Row, Solution};
-pub use solve_mesh::{Candidate, MeshSolution};
+pub use solve_mesh::{Candidate, MeshSolution, Say};
 
 use crate::state::planned_trainer;
 use crate::step::{InStep, MicroBatch, Trainer};
@@ -63,6 +70,8 @@ pub struct Plan {
     pub disk_bytes: u64,
     /// Most bytes with the host at once.
     pub host_peak_bytes: u64,
+    /// The part of it that is weights and optimizer state.
+    pub host_state_bytes: u64,
     /// Bytes moved to the host and back, in one step.
     pub host_bytes: u64,
     /// What the rank sends in one step, by axis and collective.
@@ -180,6 +189,7 @@ impl Workload<'_> {
             spill_peak_bytes: spill,
             disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
             host_peak_bytes: host + in_host,
+            host_state_bytes: in_host,
             host_bytes: more(first.host_bytes, second.host_bytes) as u64,
             wires: sent(&first.wires, &second.wires, repeats as u64),
             waits,

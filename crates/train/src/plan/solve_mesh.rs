@@ -1,13 +1,17 @@
-//! Which mesh, pipeline and places of activations for so many ranks: `fathom plan --solve mesh`.
+//! Which mesh, pipeline and places for so many ranks: `fathom plan --solve mesh`.
 //!
-//! Every mesh that divides the model and the step is tried with every preset of places, in the order of what it costs to compute,
-//! and the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::stagewise`]): its first and its
+//! Every mesh that divides the model and the step is tried with presets of places, in the order of what they cost to compute, and
+//! the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::stagewise`]): its first and its
 //! last stage, with one and with two layers in each, which says what any number of layers and of stages on a rank
 //! need and take. For the best of those that cannot keep everything the memory solver then looks for better places. The best of
-//! all are planned in full, and those figures are the ones that are shown.
+//! all are planned in full, through the recipe that they are recommended as, and those figures are the ones that are shown; what
+//! does not fit after all gives way to what needs less.
+//!
+//! Where nothing fits, all is tried again with more and more of weights and optimizer state offloaded, and last with that state in
+//! fewer bytes ([`super::mesh_states`]). Where that is of no use either, [`super::mesh_none`] says what would be.
 //!
 //! Rules: tensor parallel ranks stay within a node, and are no more than hidden / 2048 (narrower products are slower than the plan
-//! knows, and their communication is not hidden); data parallel is kept alive where there are candidates that do so; of
+//! knows, and their communication is not hidden); data parallel is kept alive where meshes fit that do so; of
 //! candidates that are as fast as the fastest, within [`ALIKE`], the one that parts the model least is taken.
 
 use std::cmp::Ordering;
@@ -16,12 +20,16 @@ use fathom_grad::Places;
 use fathom_tensor::mesh::Grid;
 use rayon::prelude::*;
 
-use super::mesh::{MeshPlan, OfRank, distinct};
+use super::mesh::MeshPlan;
+use super::mesh_grids::{meshes, stages, state_bytes};
 use super::mesh_places::{self, MeshPlaces, presets};
+use super::mesh_settings::settings;
+use super::mesh_states::{MeshState, states};
 use super::stagewise::Estimate;
-use super::{Draft, Workload};
+use super::{Budgets, Draft, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
+use crate::recipe::{MeshTable, Recipe};
 
 /// Steps that differ by less are as fast: predictions are not better.
 const ALIKE: f64 = 0.02;
@@ -29,24 +37,40 @@ const ALIKE: f64 = 0.02;
 const FINALISTS: usize = 6;
 /// Candidates for which the memory solver is asked.
 const SOLVED: usize = 4;
-/// Most stages of the pipeline on one rank.
-const MOST_STAGES: usize = 8;
-/// Columns of the residual stream for each tensor parallel rank, at least.
-const COLUMNS: usize = 2048;
+/// How often it is asked for less, where what it found does not fit in full.
+const ASKED: usize = 3;
+/// An estimate of few layers that is over the budget by no more than this share of it may fit all the same.
+const DOUBT: f64 = 0.06;
 
-/// A mesh with the places of its activations, and what it would take.
+/// A mesh with the places of everything, and what it would take.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The mesh and the stages on each rank.
     pub ranks: Ranks,
     /// Where activations are.
     pub places: MeshPlaces,
+    /// Where weights and optimizer state are.
+    pub state: MeshState,
     /// Predicted seconds of a step.
     pub step_s: f64,
     /// Most bytes of any rank, reserved.
     pub peak_bytes: u64,
+    /// Bytes over the budget of what it takes most too much of.
+    pub excess: u64,
+    /// The settings that make it, over the recipe.
+    pub settings: Vec<String>,
     /// In full, for those that are shown.
     pub plan: Option<MeshPlan>,
+    origin: Origin,
+}
+
+/// Which search found a candidate.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// A preset of [`presets`], by number.
+    Preset(usize),
+    /// The memory solver, asked this often and for this much memory.
+    Solver(usize, u64),
 }
 
 /// What was found.
@@ -56,27 +80,31 @@ pub struct MeshSolution {
     pub best: Vec<Candidate>,
     /// Meshes that divide everything.
     pub meshes: usize,
-    /// Of these, those of which no places fit.
+    /// Of these, those of which no places of activations fit.
     pub too_large: usize,
     /// Why the first is the first.
     pub rule: String,
 }
 
+/// What a search says while it goes on.
+pub type Say<'a> = &'a (dyn Fn(&str) + Sync);
+
 impl Candidate {
-    /// The settings that make it, over any recipe.
-    pub fn settings(&self) -> Vec<String> {
+    /// The recipe of which this is the plan.
+    fn recipe(&self, of: &Recipe, index: usize) -> Recipe {
         let Grid { tp, cp, dp, pp, ep, .. } = self.ranks.grid;
-        let axes = [("tp", tp), ("cp", cp), ("dp", dp), ("pp", pp), ("ep", ep)];
-        let mut all: Vec<String> = axes
-            .iter()
-            .filter(|(_, size)| *size > 1)
-            .map(|(axis, size)| format!("mesh.{axis}={size}"))
-            .collect();
-        if self.ranks.virtual_stages > 1 {
-            all.push(format!("mesh.virtual_stages={}", self.ranks.virtual_stages));
-        }
-        all.extend(self.places.settings.iter().cloned());
-        all
+        let virtual_stages = self.ranks.virtual_stages;
+        let mesh = MeshTable { tp, cp, dp, pp, ep, virtual_stages, ..plain(&of.mesh) };
+        let mut recipe = Recipe { mesh, ..of.clone() };
+        self.state.apply(&mut recipe);
+        self.places.apply(&mut recipe, index);
+        recipe
+    }
+
+    /// Places of activations and of the rest, in words.
+    pub fn words(&self) -> String {
+        let both = [&self.places.name, &self.state.name];
+        both.into_iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
     }
 
     /// Ranks that have parts of one replica of the model.
@@ -86,237 +114,290 @@ impl Candidate {
     }
 }
 
-/// What divides `whole`.
-fn sizes(whole: usize) -> impl Iterator<Item = usize> {
-    (1..=whole).filter(move |size| whole.is_multiple_of(*size))
+/// One rank, and of the recipe what says nothing of how ranks are placed.
+fn plain(table: &MeshTable) -> MeshTable {
+    let MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, .. } = *table;
+    MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, ..MeshTable::default() }
 }
 
-impl Draft<'_> {
+/// What came of one state of weights and optimizer.
+pub(super) struct Tried {
+    /// Planned in full and fitting, the fastest first.
+    pub best: Vec<Candidate>,
+    /// Meshes of which nothing fits.
+    too_large: usize,
+    /// What lacks least.
+    pub nearest: Option<Candidate>,
+}
+
+impl<'a> Draft<'a> {
     /// The best meshes of `gpus` ranks for the stage.
     ///
     /// # Errors
     /// A stage that cannot be planned, or that fits on no such mesh.
-    pub fn solve_mesh(&self, gpus: usize) -> Result<MeshSolution> {
-        let refuse = |message: String| Error::Recipe { key: "mesh".into(), message };
+    pub fn solve_mesh(&self, gpus: usize, say: Say<'_>) -> Result<MeshSolution> {
         if self.profile.rates.is_none() {
             let message = format!("{} has no rates to tell meshes apart by", self.profile.name);
             return Err(Error::Recipe { key: "machine.profile".into(), message });
         }
-        let mut own = self.clone();
-        own.recipe.mesh = Default::default();
-        let work = own.workload()?;
-        let meshes = self.meshes(&work, gpus);
-        let mut found: Vec<Candidate> =
-            meshes.par_iter().filter_map(|ranks| self.candidate(&work, *ranks)).collect();
-        let too_large = meshes.len() - found.len();
-        if found.iter().any(|candidate| candidate.ranks.grid.dp > 1) {
-            found.retain(|candidate| candidate.ranks.grid.dp > 1);
+        let work = self.alone()?;
+        let meshes = meshes(&work, gpus);
+        let mut nearest: Option<Candidate> = None;
+        for state in states(&self.recipe, &work, &self.budgets) {
+            if !state.name.is_empty() {
+                say(&format!("no mesh fits so far; now with {}", state.name));
+            }
+            let Tried { mut best, too_large, nearest: near } = self.try_state(&meshes, &state, FINALISTS);
+            if let Some(rule) = decide(&mut best) {
+                return Ok(MeshSolution { best, meshes: meshes.len(), too_large, rule });
+            }
+            keep_nearest(&mut nearest, near);
         }
-        found.sort_by(fastest);
-        let solved: Vec<Option<Candidate>> = found
-            .par_iter()
-            .take(SOLVED)
-            .map(|candidate| self.with_memory_solved(&work, candidate))
-            .collect();
-        found.extend(solved.into_iter().flatten());
-        found.sort_by(fastest);
-        let mut best = self.finalists(&work, found);
+        Err(self.none_fits(gpus, meshes.len(), nearest, say))
+    }
+
+    /// The stage on one rank.
+    pub(super) fn alone(&self) -> Result<Workload<'a>> {
+        let mut own = self.clone();
+        own.recipe.mesh = plain(&self.recipe.mesh);
+        own.workload()
+    }
+
+    /// Meshes with weights and optimizer state like this: at most `most` that fit.
+    pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> Tried {
+        let all: Vec<Vec<Candidate>> = meshes.par_iter().map(|ranks| self.options(*ranks, state)).collect();
+        let (mut open, near): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .filter(|options| !options.is_empty())
+            .partition(|options: &Vec<Candidate>| options[0].excess == 0);
+        let too_large = meshes.len() - open.len();
+        open.sort_by(|left, right| fastest(&left[0], &right[0]));
+        // One that fits is enough where any will do.
+        let solved = if most > 1 { SOLVED } else { 0 };
+        open.par_iter_mut().take(solved).for_each(|options| {
+            if let Some(solved) = self.with_memory_solved(&options[0], self.budgets.memory, 1) {
+                options.insert(0, solved);
+            }
+        });
+        let (data, alone): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|options| options[0].ranks.grid.dp > 1);
+        let mut nearest = None;
+        for options in &near {
+            keep_nearest(&mut nearest, options.first().cloned());
+        }
+        let doubt = |options: &Vec<Candidate>| options[0].excess as f64 <= DOUBT * self.budgets.memory as f64;
+        let near = near.into_iter().filter(doubt).collect();
+        let mut best = Vec::new();
+        for open in [data, alone, near] {
+            best = self.finalists(open, most, &mut nearest);
+            if !best.is_empty() {
+                break;
+            }
+        }
         best.sort_by(fastest);
-        let rule = decide(&mut best).ok_or_else(|| {
-            refuse(format!(
-                "of {} meshes of {gpus} ranks that divide the model and the step none fits into {} a rank; take more ranks, or \
-                 shorter sequences",
-                meshes.len(),
-                fathom_base::human::bytes(self.budgets.memory)
-            ))
-        })?;
-        Ok(MeshSolution { best, meshes: meshes.len(), too_large, rule })
+        Tried { best, too_large, nearest }
     }
 
     /// The first that fit when they are planned in full, one of each mesh.
-    fn finalists(&self, work: &Workload<'_>, mut found: Vec<Candidate>) -> Vec<Candidate> {
+    fn finalists(
+        &self,
+        mut open: Vec<Vec<Candidate>>,
+        most: usize,
+        nearest: &mut Option<Candidate>,
+    ) -> Vec<Candidate> {
         let mut best: Vec<Candidate> = Vec::new();
-        while best.len() < FINALISTS && !found.is_empty() {
-            let (mut next, mut later): (Vec<Candidate>, Vec<Candidate>) = Default::default();
-            for candidate in found {
-                let same = |other: &Candidate| other.ranks.grid == candidate.ranks.grid;
-                if best.iter().any(same) {
-                    continue;
-                }
-                if best.len() + next.len() < FINALISTS && !next.iter().any(same) {
-                    next.push(candidate)
-                } else {
-                    later.push(candidate)
-                }
-            }
-            let planned: Vec<Option<Candidate>> =
-                next.into_par_iter().map(|candidate| self.in_full(work, candidate)).collect();
-            best.extend(planned.into_iter().flatten());
-            found = later;
-        }
-        best
-    }
-
-    /// A candidate that does not keep everything, with the places that the memory solver finds for its mesh.
-    fn with_memory_solved(&self, work: &Workload<'_>, candidate: &Candidate) -> Option<Candidate> {
-        let ranks = candidate.ranks;
-        if candidate.places.places == Places::none() {
-            return None;
-        }
-        let own = Workload { how: crate::InStep { ranks, ..work.how.clone() }, ..work.clone() };
-        let of = |places: &Places| {
-            let mut with = own.clone();
-            with.how.places = places.clone();
-            with.stagewise()?.estimate(&with, &ranks)
-        };
-        let (places, Estimate { step_s, peak_bytes, .. }) = mesh_places::solve(&own, &self.budgets, &of)?;
-        let faster = step_s < candidate.step_s;
-        faster.then_some(Candidate { ranks, places, step_s, peak_bytes, plan: None })
-    }
-
-    /// All meshes that divide the model and the step, with one stage on each rank.
-    fn meshes(&self, work: &Workload<'_>, gpus: usize) -> Vec<Ranks> {
-        let node = self.profile.fabric.map_or(gpus, |fabric| fabric.node_ranks);
-        let most_tp = (work.spec.hidden / COLUMNS).clamp(1, node);
-        let layers = work.spec.layers.len();
-        let mut all = Vec::new();
-        for tp in sizes(gpus).filter(|tp| *tp <= most_tp) {
-            for cp in sizes(gpus / tp) {
-                for pp in sizes(gpus / tp / cp).filter(|pp| *pp <= layers) {
-                    let dp = gpus / tp / cp / pp;
-                    let grid = Grid { tp, cp, dp, pp, sequence_parallel: true, ..Grid::default() };
-                    for ep in experts(work, tp * cp * dp) {
-                        let ranks = Ranks { grid: Grid { ep, ..grid }, virtual_stages: 1, ..work.how.ranks };
-                        if self.divides(work, &ranks) {
-                            all.push(ranks);
-                        }
+        while best.len() < most && !open.is_empty() {
+            open.sort_by(|left, right| fastest(&left[0], &right[0]));
+            let later = open.split_off(open.len().min(most - best.len()));
+            let tried: Vec<(Option<Candidate>, Vec<Candidate>)> =
+                open.into_par_iter().map(|options| self.first_in_full(options)).collect();
+            open = later;
+            for (planned, rest) in tried {
+                match planned {
+                    Some(planned) if planned.excess == 0 => best.push(planned),
+                    planned => {
+                        keep_nearest(nearest, planned);
+                        open.extend(Some(rest).filter(|rest| !rest.is_empty()));
                     }
                 }
             }
         }
-        all
+        best
     }
 
-    fn divides(&self, work: &Workload<'_>, ranks: &Ranks) -> bool {
-        let Grid { tp, cp, dp, pp, .. } = ranks.grid;
-        let micro_batches = work.micro_batches;
-        let whole = micro_batches.is_multiple_of(dp) && work.tokens.is_multiple_of(cp * tp);
-        // A rank with less than a chunk of addition would wait more than compute.
-        let enough = work.tokens / cp / tp >= 128;
-        // A pipeline with fewer micro batches than stages stands still more than half of the time.
-        let filled = pp == 1 || micro_batches / dp >= pp;
-        whole && enough && filled && ranks.grid.check().is_ok() && ranks.check(&work.spec).is_ok()
+    /// The first option in full (`None` if a run would refuse its recipe), and those that are left: if it does not fit, what takes
+    /// its place is among them.
+    fn first_in_full(&self, mut options: Vec<Candidate>) -> (Option<Candidate>, Vec<Candidate>) {
+        let estimate_bytes = options[0].peak_bytes;
+        let planned = self.in_full(options.remove(0));
+        let over = planned.as_ref().filter(|planned| planned.excess > 0);
+        let instead = over.and_then(|over| match over.origin {
+            Origin::Preset(at) => {
+                let Draft { profile, spec, index, .. } = *self;
+                let recipe = over.recipe(&self.recipe, index);
+                let draft = Draft { profile, spec, recipe, index, ..self.clone() };
+                // What few layers do not see, gaps above all, is about the same with other places.
+                let unseen = over.peak_bytes as f64 - estimate_bytes as f64;
+                let most = (1.0 + 2.0 * DOUBT) * self.budgets.memory as f64;
+                let may_fit = |found: &Candidate| found.peak_bytes as f64 + unseen <= most;
+                draft.cheapest(over, at + 1, &may_fit)
+            }
+            Origin::Solver(asked, memory) if asked < ASKED => {
+                self.with_memory_solved(over, memory.saturating_sub(over.excess), asked + 1)
+            }
+            Origin::Solver(..) => None,
+        });
+        options.extend(instead);
+        options.sort_by(fastest);
+        (planned, options)
     }
 
-    /// The cheapest preset with which a mesh fits, and with it the fastest number of stages on each rank; by few layers.
-    fn candidate(&self, work: &Workload<'_>, ranks: Ranks) -> Option<Candidate> {
-        if state_bytes(work, &ranks) > self.budgets.memory {
+    /// A candidate that does not keep everything, with faster places that the memory solver finds for its mesh within `memory`.
+    fn with_memory_solved(&self, candidate: &Candidate, memory: u64, asked: usize) -> Option<Candidate> {
+        if candidate.places.keeps_all() {
             return None;
         }
-        let Grid { pp, dp, .. } = ranks.grid;
-        let mut open = stages(work.spec.layers.len(), pp);
-        if !(work.micro_batches / dp).is_multiple_of(pp) {
-            open.truncate(1);
-        }
-        let mut found: Vec<Candidate> = Vec::new();
-        // Whatever comes later in the list computes more: each number of stages takes the first that fits.
-        let has_host = self.budgets.host > 0 && self.profile.host_bytes.is_some();
-        let presets = presets(work.tokens / ranks.grid.cp, has_host);
-        let with = |places: &Places| {
-            let places = places.clone();
-            Workload { how: crate::InStep { places, ranks, ..work.how.clone() }, ..work.clone() }
+        let of = |candidate: &Candidate| {
+            let recipe = candidate.recipe(&self.recipe, self.index);
+            Draft { recipe, ..self.clone() }
         };
+        let draft = of(candidate);
+        let work = draft.workload().ok()?;
+        let estimate = |places: &Places| {
+            let mut with = work.clone();
+            with.how.places = places.clone();
+            with.stagewise()?.estimate(&with, &candidate.ranks)
+        };
+        let budgets = Budgets { memory, ..self.budgets };
+        let places = mesh_places::solve(&work, &budgets, &estimate)?;
+        let solved = Candidate { places, origin: Origin::Solver(asked, memory), ..candidate.clone() };
+        let solved_draft = of(&solved);
+        let work = solved_draft.workload().ok()?;
+        let Estimate { step_s, peak_bytes, .. } = work.stagewise()?.estimate(&work, &candidate.ranks)?;
+        let faster = step_s < candidate.step_s || asked > 1;
+        faster.then_some(Candidate { step_s, peak_bytes, excess: 0, ..solved })
+    }
+
+    /// What a mesh may be, by few layers, the one to take first: for each number of stages on a rank the cheapest preset that fits;
+    /// if none does, what lacks least.
+    fn options(&self, ranks: Ranks, state: &MeshState) -> Vec<Candidate> {
+        let places = MeshPlaces::default();
+        let (origin, settings) = (Origin::Preset(0), Vec::new());
+        let (step_s, peak_bytes, excess, state) = (f64::INFINITY, 0, u64::MAX, state.clone());
+        let first =
+            Candidate { ranks, places, state, step_s, peak_bytes, excess, settings, plan: None, origin };
+        let draft = Draft { recipe: first.recipe(&self.recipe, self.index), ..self.clone() };
+        let Ok(work) = draft.workload() else { return Vec::new() };
+        let presets = presets(&work, &self.budgets);
+        let last = presets.len().saturating_sub(1);
+        let Some(thrifty) = presets.last().cloned() else { return Vec::new() };
+        let least = state_bytes(&work, &ranks.grid);
+        if least > self.budgets.memory {
+            let (excess, origin) = (least - self.budgets.memory, Origin::Preset(last));
+            return vec![Candidate { places: thrifty, peak_bytes: least, excess, origin, ..first }];
+        }
         // What needs least says whether there is any use in asking further.
-        let least = with(&presets.last()?.places);
-        let few = least.stagewise()?;
-        open.retain(|virtual_stages| {
-            let ranks = Ranks { virtual_stages: *virtual_stages, ..ranks };
-            few.estimate(&least, &ranks).is_some_and(|estimate| self.fits(&estimate))
+        let mut open = Vec::new();
+        let mut near: Option<Candidate> = None;
+        for virtual_stages in stages(&work, &ranks.grid) {
+            let ranks = Ranks { virtual_stages, ..ranks };
+            open.push(Candidate { ranks, ..first.clone() });
+        }
+        let bottom = draft.estimates(&open, last, &thrifty);
+        open.retain(|candidate| {
+            let found = bottom.iter().find(|found| found.ranks == candidate.ranks);
+            keep_nearest(&mut near, found.cloned());
+            let over =
+                found.map_or(f64::INFINITY, |found| found.peak_bytes as f64 - self.budgets.memory as f64);
+            over <= DOUBT * self.budgets.memory as f64
         });
-        for preset in presets {
+        let mut found: Vec<Candidate> = Vec::new();
+        for (at, preset) in presets.iter().enumerate() {
             if open.is_empty() {
                 break;
             }
-            let with = with(&preset.places);
-            let few = with.stagewise()?;
-            open.retain(|virtual_stages| {
-                let ranks = Ranks { virtual_stages: *virtual_stages, ..ranks };
-                let estimate = few.estimate(&with, &ranks);
-                let fits = estimate.filter(|estimate| self.fits(estimate));
-                found.extend(fits.map(|Estimate { step_s, peak_bytes, .. }| Candidate {
-                    ranks,
-                    places: preset.clone(),
-                    step_s,
-                    peak_bytes,
-                    plan: None,
-                }));
-                // What micro batches do not go through will not be asked again.
-                estimate.is_some() && fits.is_none()
-            });
+            for candidate in draft.estimates(&open, at, preset) {
+                if candidate.excess == 0 {
+                    open.retain(|other| other.ranks != candidate.ranks);
+                    found.push(candidate);
+                } else {
+                    keep_nearest(&mut near, Some(candidate));
+                }
+            }
         }
-        let fastest_s = found.iter().map(|candidate| candidate.step_s).fold(f64::INFINITY, f64::min);
-        found.retain(|candidate| candidate.step_s <= fastest_s * (1.0 + ALIKE));
-        found.into_iter().min_by_key(|candidate| candidate.ranks.virtual_stages)
+        if found.is_empty() {
+            return near.into_iter().collect();
+        }
+        prefer_few_stages(&mut found);
+        found
     }
 
-    fn fits(&self, estimate: &Estimate) -> bool {
-        estimate.peak_bytes <= self.budgets.memory && estimate.host_bytes <= self.budgets.host
+    /// The first preset from `from` on with which a candidate's mesh and state fit by few layers, of those that `may_fit`.
+    fn cheapest(
+        &self,
+        candidate: &Candidate,
+        from: usize,
+        may_fit: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<Candidate> {
+        let presets = presets(&self.workload().ok()?, &self.budgets);
+        let open = [candidate.clone()];
+        let fits = |(at, preset)| {
+            self.estimates(&open, at, preset).pop().filter(|found| found.excess == 0 && may_fit(found))
+        };
+        presets.iter().enumerate().skip(from).find_map(fits)
     }
 
-    /// A candidate planned in full; `None` if it does not fit after all.
-    fn in_full(&self, work: &Workload<'_>, candidate: Candidate) -> Option<Candidate> {
-        let places = candidate.places.places.clone();
-        let how = crate::InStep { places, ranks: candidate.ranks, ..work.how.clone() };
-        let kinds: Vec<OfRank> = distinct(&candidate.ranks, &work.spec)
-            .into_par_iter()
-            .map(|(rank, stands_for)| {
-                let mut with = Workload { how: how.clone(), ..work.clone() };
-                with.how.ranks.rank = rank;
-                OfRank { rank, stands_for, plan: with.run(false).0 }
-            })
-            .collect();
-        let plan = self.together(candidate.ranks, kinds, &Workload { how, ..work.clone() });
+    /// By few layers: candidates that differ in the stages on each rank, with a preset. Those that micro batches do not go through
+    /// are left out.
+    fn estimates(&self, open: &[Candidate], at: usize, preset: &MeshPlaces) -> Vec<Candidate> {
+        let mut draft = self.clone();
+        preset.apply(&mut draft.recipe, self.index);
+        let Ok(work) = draft.workload() else { return Vec::new() };
+        let Some(few) = work.stagewise() else { return Vec::new() };
+        let of = |candidate: &Candidate| {
+            let estimate = few.estimate(&work, &candidate.ranks)?;
+            let Estimate { step_s, peak_bytes, .. } = estimate;
+            let (places, origin) = (preset.clone(), Origin::Preset(at));
+            let excess = estimate.excess(&self.budgets);
+            Some(Candidate { places, step_s, peak_bytes, excess, origin, ..candidate.clone() })
+        };
+        open.iter().filter_map(of).collect()
+    }
+
+    /// A candidate planned in full, as the recipe that makes it; `None` if a run would refuse that.
+    pub(super) fn in_full(&self, candidate: Candidate) -> Option<Candidate> {
+        let recipe = candidate.recipe(&self.recipe, self.index);
+        let settings = settings(&self.recipe, &recipe);
+        let plan = Draft { recipe, ..self.clone() }.mesh().ok()?;
         let peak_bytes = plan.most()?.plan.usage.peak_reserved;
         let step_s = plan.step_s().unwrap_or(candidate.step_s);
-        let fits = plan.kinds.iter().all(|kind| self.budgets.hold(&kind.plan));
-        fits.then_some(Candidate { peak_bytes, step_s, plan: Some(plan), ..candidate })
+        let excess = plan.kinds.iter().map(|kind| self.budgets.excess(&kind.plan)).max().unwrap_or(0);
+        Some(Candidate { peak_bytes, step_s, excess, settings, plan: Some(plan), ..candidate })
+    }
+}
+
+/// Keeps the one that lacks less.
+fn keep_nearest(nearest: &mut Option<Candidate>, other: Option<Candidate>) {
+    let Some(other) = other else { return };
+    if nearest.as_ref().is_none_or(|nearest| other.excess < nearest.excess) {
+        *nearest = Some(other);
+    }
+}
+
+/// Brings the one with the fewest stages on each rank of those that are as fast as the fastest to the front.
+fn prefer_few_stages(found: &mut [Candidate]) {
+    found.sort_by(fastest);
+    let fastest_s = found.first().map_or(0.0, |first| first.step_s);
+    let alike = found.iter().take_while(|other| other.step_s <= fastest_s * (1.0 + ALIKE)).count();
+    let fewest = (0..alike).min_by_key(|at| found[*at].ranks.virtual_stages);
+    if let Some(fewest) = fewest {
+        found[..=fewest].rotate_right(1);
     }
 }
 
 fn fastest(left: &Candidate, right: &Candidate) -> Ordering {
     let key = |candidate: &Candidate| (candidate.parts(), candidate.ranks.virtual_stages);
     left.step_s.total_cmp(&right.step_s).then_with(|| key(left).cmp(&key(right)))
-}
-
-/// Sizes of expert parallel groups among so many ranks of a stage.
-fn experts(work: &Workload<'_>, ranks: usize) -> Vec<usize> {
-    match &work.spec.moe {
-        None => vec![1],
-        Some(moe) => sizes(ranks).filter(|ep| moe.experts.is_multiple_of(*ep)).collect(),
-    }
-}
-
-/// Stages on each rank that divide the layers evenly; one where nothing does.
-fn stages(layers: usize, pp: usize) -> Vec<usize> {
-    let even = |stages: &usize| layers.is_multiple_of(pp * stages);
-    let mut all = vec![1];
-    all.extend((2..=MOST_STAGES).filter(|_| pp > 1).filter(even));
-    all
-}
-
-/// Bytes of weights and gradients that a rank has at least: 6 for each parameter, and 12 of the optimizer's among those with the
-/// same weights.
-fn state_bytes(work: &Workload<'_>, ranks: &Ranks) -> u64 {
-    let Grid { tp, cp, dp, pp, ep, .. } = ranks.grid;
-    let spec = &work.spec;
-    let gate = if spec.mlp.gated { 3 } else { 2 };
-    let attention = 2 * spec.hidden * (spec.q_cols() + spec.kv_cols()) / tp;
-    let mlp = match &spec.moe {
-        None => gate * spec.hidden * spec.ffn / tp,
-        Some(moe) => gate * spec.hidden * moe.ffn * moe.experts / ep,
-    };
-    let params = (spec.layers.len() / pp * (attention + mlp)) as u64;
-    6 * params + 12 * params / (cp * dp) as u64
 }
 
 /// Moves the one that is taken to the front and says why; `None` without candidates.

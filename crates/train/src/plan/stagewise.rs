@@ -11,7 +11,7 @@ use fathom_tensor::Category;
 use super::gantt::{Gantt, simulate};
 use super::lane::Lane;
 use super::mesh::{fullest, handed, handovers};
-use super::{Plan, Workload};
+use super::{Budgets, Plan, Workload};
 use crate::parallel::Ranks;
 use crate::parallel::stages::Act;
 
@@ -43,8 +43,10 @@ struct End {
     late: Growth,
     after: Growth,
     peak: Growth,
-    host: Growth,
-    disk: Growth,
+    /// Activations with the host and on disk.
+    away: [Growth; 2],
+    /// Weights and optimizer state there.
+    state: [Growth; 2],
     /// Bytes that a layer of one micro batch keeps, and how many micro batches the plan's peak holds.
     kept: f64,
     holds: usize,
@@ -66,8 +68,14 @@ impl End {
             late: grow(&|_, lane| last(lane, Kind::Backward) - first(lane, Kind::Backward)),
             after: grow(&|_, lane| lane.after_s),
             peak: grow(&|plan, _| plan.usage.peak_live as f64),
-            host: grow(&|plan, _| plan.host_peak_bytes as f64),
-            disk: grow(&|plan, _| plan.disk_peak_bytes as f64),
+            away: [
+                grow(&|plan, _| (plan.host_peak_bytes - plan.host_state_bytes) as f64),
+                grow(&|plan, _| plan.spill_peak_bytes as f64),
+            ],
+            state: [
+                grow(&|plan, _| plan.host_state_bytes as f64),
+                grow(&|plan, _| (plan.disk_peak_bytes - plan.spill_peak_bytes) as f64),
+            ],
             kept,
             holds,
         })
@@ -114,6 +122,18 @@ pub(super) struct Estimate {
     pub host_bytes: u64,
     /// Most bytes on its disk.
     pub disk_bytes: u64,
+}
+
+impl Estimate {
+    /// Bytes over the budgets, of what is taken most too much of.
+    pub fn excess(&self, budgets: &Budgets) -> u64 {
+        let uses = [
+            (self.peak_bytes, budgets.memory),
+            (self.host_bytes, budgets.host),
+            (self.disk_bytes, budgets.disk),
+        ];
+        uses.map(|(used, budget)| used.saturating_sub(budget)).into_iter().max().unwrap_or(0)
+    }
 }
 
 /// The ends of a mesh's pipeline, for any number of stages on each rank.
@@ -197,8 +217,10 @@ impl Stagewise {
                 let kept = held(&acts, &own) as f64;
                 let passes = if rank == 0 { held(&acts, &|_| 1) } else { end.holds };
                 let sent = self.sent * (passes as f64 - end.holds as f64);
-                let away = kept / end.holds.max(1) as f64;
-                let now = [end.peak(all, kept) + sent, end.host.at(away), end.disk.at(away)];
+                // Activations come for every layer that waits, the rest for every layer.
+                let waiting = kept / end.holds.max(1) as f64;
+                let [host, disk] = [0, 1].map(|at| end.away[at].at(waiting) + end.state[at].at(all));
+                let now = [end.peak(all, kept) + sent, host, disk];
                 most = std::array::from_fn(|at| most[at].max(now[at]));
             }
             let timed = |act: &Act| (*act, self.seconds(*act, (rank, pp, chunks), &own, all));
@@ -249,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::parallel::stages::Order;
-    use crate::plan::{Budgets, Draft};
+    use crate::plan::Draft;
     use crate::recipe::{Granularity, MeshTable, Recipe, Stage};
 
     /// What few layers say of a mesh is what its plan in full says.

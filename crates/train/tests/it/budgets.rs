@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_cpu::Cpu;
+use fathom_cpu::isa::Isa;
 use fathom_grad::Places;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Device, Rates};
@@ -18,7 +19,7 @@ fn grid() -> Grid {
     Grid { tp: 2, ..Grid::default() }
 }
 
-fn machine() -> Arc<Cpu> {
+fn machine(isa: Isa) -> Arc<Cpu> {
     let rates = Rates {
         matmul_bf16_flops_per_s: 1e9,
         matmul_f32_flops_per_s: 1e9,
@@ -28,7 +29,7 @@ fn machine() -> Arc<Cpu> {
         elementwise_bytes_per_s: 1e9,
         ..Rates::default()
     };
-    Arc::new(Cpu::new(1, None).with_rates(Some(rates)))
+    Arc::new(Cpu::new(1, Some(isa)).with_rates(Some(rates)))
 }
 
 /// Keeps the places of the stage.
@@ -55,10 +56,10 @@ impl Hooks for Chosen {
 }
 
 /// The places that each rank chooses, with so much memory, or why it does not run.
-fn run(folder: &Path, recipe: &Recipe, memory: [u64; 2]) -> Vec<Result<Places, String>> {
+fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result<Places, String>> {
     let one = |seat: Seat| {
         let mesh = Mesh::new(grid(), Box::new(seat.take()));
-        let device = Device::on_mesh(machine(), memory[mesh.rank()], mesh.clone());
+        let device = Device::on_mesh(machine(isa), memory[mesh.rank()], mesh.clone());
         let own = if mesh.rank() == 0 { folder.to_path_buf() } else { rank_folder(folder, mesh.rank()) };
         std::fs::create_dir_all(&own).unwrap();
         let mut chosen = Chosen::default();
@@ -84,13 +85,13 @@ fn run(folder: &Path, recipe: &Recipe, memory: [u64; 2]) -> Vec<Result<Places, S
 }
 
 /// A run over [`grid`], and its plan.
-fn planned(folder: &Path, set: impl FnOnce(&mut Recipe)) -> (Recipe, Plan) {
+fn planned(folder: &Path, isa: Isa, set: impl FnOnce(&mut Recipe)) -> (Recipe, Plan) {
     write_store(&folder.join("store"));
     let saves = Checkpoint { every_s: None, ..Checkpoint::default() };
     let mut recipe = recipe(folder, mesh(grid(), 0), saves);
     recipe.model.precision = Precision::F32;
     set(&mut recipe);
-    let device = Device::new(machine(), 1 << 28);
+    let device = Device::new(machine(isa), 1 << 28);
     let alone = Recipe { mesh: mesh(Grid::default(), 0), ..recipe.clone() };
     let spec = trainer(&alone, &device).unwrap().model.spec;
     let budgets = Budgets { memory: u64::MAX, host: 0, disk: u64::MAX };
@@ -100,18 +101,22 @@ fn planned(folder: &Path, set: impl FnOnce(&mut Recipe)) -> (Recipe, Plan) {
     (recipe, plan)
 }
 
+/// On every instruction set of this processor: each needs other scratch, and has other places that fit.
 #[test]
 fn ranks_with_unequal_memory_choose_the_same_places() {
-    let folder = tempfile::tempdir().unwrap();
-    let (recipe, plan) = planned(folder.path(), |recipe| recipe.activations.memory = Memory::Auto);
-    let (ample, scarce) = (1 << 28, plan.usage.peak_reserved - 1);
-    let roomy = run(folder.path(), &recipe, [ample; 2]);
-    for memory in [[ample, scarce], [scarce, ample]] {
+    for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
         let folder = tempfile::tempdir().unwrap();
-        let (recipe, _) = planned(folder.path(), |recipe| recipe.activations.memory = Memory::Auto);
-        let found = run(folder.path(), &recipe, memory);
-        assert!(found[0].is_ok() && found[0] == found[1], "{memory:?}: {found:?}");
-        assert_ne!(found[0], roomy[0], "{memory:?}");
+        let auto = |recipe: &mut Recipe| recipe.activations.memory = Memory::Auto;
+        let (recipe, plan) = planned(folder.path(), isa, auto);
+        let (ample, scarce) = (1 << 28, plan.usage.peak_reserved - 1);
+        let roomy = run(folder.path(), &recipe, isa, [ample; 2]);
+        for memory in [[ample, scarce], [scarce, ample]] {
+            let folder = tempfile::tempdir().unwrap();
+            let (recipe, _) = planned(folder.path(), isa, auto);
+            let found = run(folder.path(), &recipe, isa, memory);
+            assert!(found[0].is_ok() && found[0] == found[1], "{isa:?}, {memory:?}: {found:?}");
+            assert_ne!(found[0], roomy[0], "{isa:?}, {memory:?}");
+        }
     }
 }
 
@@ -120,9 +125,10 @@ fn ranks_share_the_disk_that_a_recipe_allows() {
     for (lack, fits) in [(0, true), (1, false)] {
         let folder = tempfile::tempdir().unwrap();
         let away = |recipe: &mut Recipe| recipe.activations.offload_modules = vec!["all".into()];
-        let (mut recipe, plan) = planned(folder.path(), away);
+        let isa = Isa::detect();
+        let (mut recipe, plan) = planned(folder.path(), isa, away);
         recipe.machine.disk_bytes = Some(2 * plan.disk_peak_bytes - lack);
-        let found = run(folder.path(), &recipe, [1 << 28; 2]);
+        let found = run(folder.path(), &recipe, isa, [1 << 28; 2]);
         assert_eq!(found[0].is_ok(), fits, "{found:?}");
         let refused = found.iter().filter_map(|rank| rank.as_ref().err());
         assert!(refused.into_iter().all(|error| error.contains("disk")), "{found:?}");

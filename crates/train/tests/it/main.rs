@@ -4,6 +4,7 @@
 mod again;
 mod budgets;
 mod checkpoint;
+mod configs;
 mod draft;
 mod experts;
 mod mesh;
@@ -15,6 +16,7 @@ mod narrow;
 mod nemo;
 mod plan;
 mod published;
+mod solve_mesh;
 mod state;
 mod step;
 mod survive;

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use fathom_cpu::isa::Isa;
 use fathom_grad::{AdamWSettings, Place, Places};
 use fathom_model::{Caps, LlamaSizes, Spec};
-use fathom_tensor::{Category, DType, Profile};
+use fathom_tensor::{Category, DType, Profile, gpu};
 use fathom_train::{InStep, Plan, plan};
 
 fn spec(layers: usize) -> Spec {
@@ -23,6 +24,17 @@ fn spec(layers: usize) -> Spec {
 }
 
 fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
+    planned_on(&Profile::portable(2), places, layers, tokens)
+}
+
+/// Every machine that there is a data sheet of, whatever runs this.
+fn profiles() -> Vec<Profile> {
+    let processors = Isa::ALL.map(|isa| fathom_cpu::profile(2, isa));
+    let graphics = gpu::NAMES.map(|name| gpu::named(name).unwrap());
+    std::iter::once(Profile::portable(2)).chain(processors).chain(graphics).collect()
+}
+
+fn planned_on(profile: &Profile, places: Places, layers: usize, tokens: usize) -> Plan {
     let how = InStep {
         on_disk: fathom_grad::OnDisk::default(),
         places,
@@ -32,16 +44,21 @@ fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
         z_loss: 0.0,
         adamw: AdamWSettings::default(),
     };
-    plan(&Profile::portable(2), &spec(layers), DType::Bf16, &how, 1, tokens)
+    plan(profile, &spec(layers), DType::Bf16, &how, 1, tokens)
 }
 
 #[test]
 fn recompute_and_tiles_lower_the_peak_and_leave_the_model_flops() {
+    for profile in profiles() {
+        lowers_the_peak(&profile);
+    }
+}
+
+fn lowers_the_peak(profile: &Profile) {
     let activations = |plan: &Plan| plan.usage.peak_live;
-    let none = planned(Places::none(), 8, 16 << 10);
-    let linear = planned(Places::linear(), 8, 16 << 10);
-    let full = planned(Places::full(), 8, 16 << 10);
-    let tiled = planned(Places::linear().with_tiles(Some(1024)), 8, 16 << 10);
+    let planned = |places| planned_on(profile, places, 8, 16 << 10);
+    let [none, linear, full] = [Places::none(), Places::linear(), Places::full()].map(planned);
+    let tiled = planned(Places::linear().with_tiles(Some(1024)));
     assert!(activations(&none) > activations(&linear));
     assert!(activations(&linear) > activations(&full));
     assert!(activations(&linear) > activations(&tiled));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
+use fathom_cpu::isa::Isa;
 use fathom_grad::{AdamWSettings, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::{DType, Device};
@@ -48,14 +49,25 @@ pub fn trainer(threads: usize, dtype: DType) -> Trainer {
 }
 
 pub fn trainer_with(threads: usize, dtype: DType, moments: Moments) -> Trainer {
-    let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
+    trainer_on(Cpu::new(threads, None), dtype, moments)
+}
+
+fn trainer_on(cpu: Cpu, dtype: DType, moments: Moments) -> Trainer {
+    let device = Device::new(Arc::new(cpu), 4 << 30);
     let (model, mut params) = Model::declare(&device, &spec(), dtype);
     initialise(&device, &model, &mut params, Init::new(1));
     Trainer::sharded(&device, model, params, Sharding::default(), moments)
 }
 
+/// On every instruction set of this processor.
 #[test]
 fn the_loss_falls_and_the_plan_is_exact() {
+    for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
+        falls_as_planned(isa);
+    }
+}
+
+fn falls_as_planned(isa: Isa) {
     for dtype in [DType::F32, DType::Bf16] {
         let mut bits: Option<Vec<u32>> = None;
         for (places, threads) in [
@@ -65,7 +77,7 @@ fn the_loss_falls_and_the_plan_is_exact() {
             (Places::none().with_tiles(Some(256)), 2),
         ] {
             let how = how(places, 512);
-            let mut trainer = trainer(threads, dtype);
+            let mut trainer = trainer_on(Cpu::new(threads, Some(isa)), dtype, Moments::default());
             let data = [micro(512), micro(512)];
             let losses: Vec<f32> = (0..12)
                 .map(|_| {
@@ -73,13 +85,17 @@ fn the_loss_falls_and_the_plan_is_exact() {
                     result.loss.wait_f32() / result.count.wait_f32()
                 })
                 .collect();
-            assert!(losses[11] < losses[0] - 1.0, "{dtype:?}: {losses:?}");
+            assert!(losses[11] < losses[0] - 1.0, "{isa:?}, {dtype:?}: {losses:?}");
             let now: Vec<u32> = losses.iter().map(|loss| loss.to_bits()).collect();
-            assert_eq!(bits.get_or_insert(now.clone()), &now, "{dtype:?}: placement or threads changed bits");
+            assert_eq!(
+                bits.get_or_insert(now.clone()),
+                &now,
+                "{isa:?}, {dtype:?}: placement or threads changed bits"
+            );
             let planned = plan(trainer.device.machine.profile(), &spec(), dtype, &how, 2, 512);
             let measured = trainer.device.pool.usage();
-            assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}");
-            assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{dtype:?}");
+            assert_eq!(planned.usage.peak_live, measured.peak_live, "{isa:?}, {dtype:?}");
+            assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{isa:?}, {dtype:?}");
         }
     }
 }

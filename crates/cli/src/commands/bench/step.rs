@@ -124,7 +124,7 @@ fn row(args: &Step, recipe: &Recipe, index: usize) -> Row {
 /// The plan's figures; nothing ran.
 fn on_meta(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
     let ranks = stage::ranks(recipe, index)?.grid.ranks();
-    let profile = profiles::of_rank(profiles::of(&recipe.machine)?, ranks);
+    let profile = profiles::of_rank(&recipe.machine, ranks)?;
     let specs = specs(recipe)?;
     let draft = subject::draft((&profile, device::default_budget()), &specs[index], recipe, index, 0)?;
     let settled = match recipe.activations.memory {

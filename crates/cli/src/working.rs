@@ -1,0 +1,52 @@
+//! What a verb is at that computes for long and prints at its end: lines on standard error, once it has been silent for a while.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fathom_base::human;
+
+/// Silence before the first line, and between lines.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Says what is at hand until it is dropped.
+pub struct Working {
+    at: Arc<Mutex<String>>,
+    done: Option<Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Working {
+    /// Begins.
+    pub fn new() -> Working {
+        let at = Arc::new(Mutex::new(String::new()));
+        let (done, wait) = channel();
+        let (begun, shown) = (Instant::now(), at.clone());
+        let say = move || {
+            while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(QUIET) {
+                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                if !text.is_empty() {
+                    eprintln!("[{:>6}] {text}", human::seconds(begun.elapsed().as_secs_f64()));
+                }
+            }
+        };
+        // Without a thread it goes unsaid.
+        let thread = thread::Builder::new().name("progress".into()).spawn(say).ok();
+        Working { at, done: Some(done), thread }
+    }
+
+    /// What is at hand from now on.
+    pub fn at(&self, text: impl Into<String>) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

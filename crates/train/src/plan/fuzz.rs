@@ -1,0 +1,39 @@
+//! What a fuzzer asks: any bytes as a `config.json`, and of a model that they describe a plan.
+
+use std::path::Path;
+
+use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_model::{Caps, Family};
+use fathom_tensor::{DType, Profile};
+use serde_json::{Map, Value};
+
+use super::plan;
+use crate::parallel::Ranks;
+use crate::step::InStep;
+
+/// Tokens of the step.
+const TOKENS: usize = 256;
+/// Layers that are planned: all have the same sizes.
+const LAYERS: usize = 2;
+
+/// Reads the text of a configuration and plans a step of the first layers of its model, with everything kept and with nothing. What
+/// is refused is refused; nothing panics.
+pub fn fuzz_config(data: &[u8]) {
+    let Ok(map) = serde_json::from_slice::<Map<String, Value>>(data) else { return };
+    let Ok(mut spec) = Family::read(Path::new("config.json"), &map) else { return };
+    // What was read is written, or refused by name.
+    let _ = Family::write(Path::new("config.json"), &spec);
+    spec.layers.truncate(LAYERS);
+    for places in [Places::none(), Places::full().with_tiles(Some(128))] {
+        let how = InStep {
+            places,
+            on_disk: OnDisk::default(),
+            caps: Caps { docs: 2, seq_tokens: TOKENS },
+            ranks: Ranks::default(),
+            narrow: None,
+            z_loss: 0.0,
+            adamw: AdamWSettings::default(),
+        };
+        let _ = plan(&Profile::portable(1), &spec, DType::Bf16, &how, 1, TOKENS);
+    }
+}

@@ -1,0 +1,92 @@
+//! The meshes that are tried: all that divide the model and the step, without what can be seen to be too large or too slow.
+
+use fathom_tensor::DType;
+use fathom_tensor::mesh::Grid;
+
+use super::Workload;
+use crate::parallel::Ranks;
+
+/// Most stages of the pipeline on one rank.
+const MOST_STAGES: usize = 8;
+/// Columns of the residual stream for each tensor parallel rank, at least.
+const COLUMNS: usize = 2048;
+
+/// What divides `whole`.
+fn sizes(whole: usize) -> impl Iterator<Item = usize> {
+    (1..=whole).filter(move |size| whole.is_multiple_of(*size))
+}
+
+/// All meshes of so many ranks that divide the model and the step, with one stage on each rank.
+pub(super) fn meshes(work: &Workload<'_>, gpus: usize) -> Vec<Ranks> {
+    let node = work.profile.fabric.map_or(gpus, |fabric| fabric.node_ranks);
+    let most_tp = (work.spec.hidden / COLUMNS).clamp(1, node);
+    let layers = work.spec.layers.len();
+    let mut all = Vec::new();
+    for tp in sizes(gpus).filter(|tp| *tp <= most_tp) {
+        for cp in sizes(gpus / tp) {
+            for pp in sizes(gpus / tp / cp).filter(|pp| *pp <= layers) {
+                let dp = gpus / tp / cp / pp;
+                let grid = Grid { tp, cp, dp, pp, sequence_parallel: true, ..Grid::default() };
+                for ep in experts(work, tp * cp * dp) {
+                    let ranks = Ranks { grid: Grid { ep, ..grid }, virtual_stages: 1, ..work.how.ranks };
+                    if divides(work, &ranks) {
+                        all.push(ranks);
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn divides(work: &Workload<'_>, ranks: &Ranks) -> bool {
+    let Grid { tp, cp, dp, pp, .. } = ranks.grid;
+    let micro_batches = work.micro_batches;
+    let whole = micro_batches.is_multiple_of(dp) && work.tokens.is_multiple_of(cp * tp);
+    // A rank with less than a chunk of addition would wait more than compute.
+    let enough = work.tokens / cp / tp >= 128;
+    // A pipeline with fewer micro batches than stages stands still more than half of the time.
+    let filled = pp == 1 || micro_batches / dp >= pp;
+    whole && enough && filled && ranks.grid.check().is_ok() && ranks.check(&work.spec).is_ok()
+}
+
+/// Sizes of expert parallel groups among so many ranks of a stage.
+fn experts(work: &Workload<'_>, ranks: usize) -> Vec<usize> {
+    match &work.spec.moe {
+        None => vec![1],
+        Some(moe) => sizes(ranks).filter(|ep| moe.experts.is_multiple_of(*ep)).collect(),
+    }
+}
+
+/// Stages on each rank that divide the layers evenly; one where nothing does, or micro batches do not go through more.
+pub(super) fn stages(work: &Workload<'_>, grid: &Grid) -> Vec<usize> {
+    let (layers, Grid { pp, dp, .. }) = (work.spec.layers.len(), *grid);
+    let goes = pp > 1 && (work.micro_batches / dp).is_multiple_of(pp);
+    let even = |stages: &usize| goes && layers.is_multiple_of(pp * stages);
+    std::iter::once(1).chain((2..=MOST_STAGES).filter(even)).collect()
+}
+
+/// Bytes of weights, gradients and optimizer state that a rank has in its memory at least: 2, 4 and those of moments and masters for
+/// each parameter of its blocks, the last shared by those with the same weights; nothing for what is offloaded.
+pub(super) fn state_bytes(work: &Workload<'_>, grid: &Grid) -> u64 {
+    let Grid { tp, cp, dp, pp, ep, .. } = *grid;
+    let (spec, how) = (&work.spec, &work.how);
+    let gate = if spec.mlp.gated { 3 } else { 2 };
+    // Keys and values from latents have fewer weights.
+    let attention =
+        if spec.latent.is_some() { 0 } else { 2 * spec.hidden * (spec.q_cols() + spec.kv_cols()) / tp };
+    let mlp = |layer: usize| match spec.experts_of(layer) {
+        None => gate * spec.hidden * spec.ffn / tp,
+        Some(moe) => gate * spec.hidden * moe.ffn * moe.experts / ep,
+    };
+    let layers = spec.layers.len();
+    let params = ((0..layers).map(|layer| attention + mlp(layer)).sum::<usize>() / pp) as u64;
+    let (on_disk, moments) = (how.on_disk, how.adamw.moments);
+    let weights = if on_disk.weights { 0 } else { work.dtype.bytes() as u64 };
+    let moment = (1 + u64::from(moments.second)) * moments.dtype.bytes() as u64;
+    let masters = if moments.masters && work.dtype != DType::F32 { 4 } else { 0 };
+    // What stays of an offloaded optimizer is in hundredths.
+    let stays = if on_disk.optimizer { u64::from(on_disk.stays_percent) } else { 100 };
+    let sharers = (cp * dp).max(tp * cp * dp / ep) as u64;
+    (weights + 4) * params + (moment + masters) * params * stays / 100 / sharers
+}
