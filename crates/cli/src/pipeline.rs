@@ -28,7 +28,6 @@ use fathom_train::{
 };
 
 use crate::crew::Crew;
-use crate::device::Place;
 use crate::live::Live;
 use crate::measure::{OnDevice, Subject, sample};
 use crate::{commands, describe, device, folder, ranks};
