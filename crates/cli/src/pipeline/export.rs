@@ -56,10 +56,9 @@ impl Job<'_> {
             }
             Tokenizer::from_dir(&tokenizer)?;
             generation(self.recipe, &tokenizer)?;
-            let stages = self.recipe.stage.iter().enumerate();
-            let last = stages
-                .into_iter()
-                .try_fold(spec(self.recipe)?, |spec, (index, table)| stage::extend(&spec, table, index))?;
+            let mut stages = self.recipe.stage.iter().enumerate();
+            let first = spec(self.recipe)?;
+            let last = stages.try_fold(first, |spec, (index, table)| stage::extend(&spec, table, index))?;
             Family::write(&folder.join("config.json"), &last)?;
             Ok(())
         };
