@@ -197,7 +197,7 @@ pub fn load_on(
 pub fn say_left_out(folder: &Path, opened: &HfFolder) {
     static SAID: Once = Once::new();
     if let Some(left_out) = opened.left_out {
-        SAID.call_once(|| eprintln!("{}: {left_out}", folder.display()));
+        SAID.call_once(|| console::note(&format!("{}: {left_out}", folder.display())));
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use fathom_base::human;
 
+use crate::console;
+
 /// Silence before the first line, and between lines.
 const QUIET: Duration = Duration::from_secs(3);
 
@@ -27,7 +29,7 @@ impl Working {
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(QUIET) {
                 let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if !text.is_empty() {
-                    eprintln!("[{:>6}] {text}", human::seconds(begun.elapsed().as_secs_f64()));
+                    console::note(&format!("[{:>6}] {text}", human::seconds(begun.elapsed().as_secs_f64())));
                 }
             }
         };

@@ -18,7 +18,7 @@ use fathom_train::{Checkpoint, Checkpoints, stage};
 use crate::args::Convert;
 use crate::device::Loaded;
 use crate::library::resolve;
-use crate::{device, exported, pipeline};
+use crate::{console, device, exported, pipeline};
 
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
@@ -70,7 +70,7 @@ fn checkpoint(from: &Path) -> Result<Found> {
         (from.to_path_buf(), newest(from)?)
     };
     if let Some(note) = found.note() {
-        eprintln!("warning: {note}");
+        console::warn(&note);
     }
     let path = run.join("recipe.toml");
     if !path.is_file() {

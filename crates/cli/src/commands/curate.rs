@@ -76,7 +76,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     loop {
         let ran = match pipeline.run(&options) {
             Err(stopped @ Error::Interrupted { .. }) => {
-                eprintln!("{stopped}");
+                console::note(&stopped.to_string());
                 return Ok(ExitCode::from(WAITING));
             }
             ran => ran?,

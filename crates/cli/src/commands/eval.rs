@@ -167,7 +167,7 @@ fn from_files(paths: &[PathBuf], tokenizer: &Tokenizer, tokens: usize) -> Result
     }
     let counters = joined.into_inner();
     if counters.counters().dropped_documents() > 0 {
-        eprintln!("not measured: {}", counters.counters().summary());
+        console::note(&format!("not measured: {}", counters.counters().summary()));
     }
     Ok(documents)
 }

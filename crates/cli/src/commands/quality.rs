@@ -6,7 +6,7 @@ use fathom_curate::{QualityExamples, QualityTraining, ReadOptions, train_quality
 use serde_json::json;
 
 use crate::args::TrainQuality;
-use crate::output;
+use crate::{console, output};
 
 /// Runs the verb.
 pub fn run(args: &TrainQuality) -> Result<()> {
@@ -38,7 +38,7 @@ pub fn run(args: &TrainQuality) -> Result<()> {
         return Ok(());
     }
     if !counters.dropped.is_empty() {
-        eprintln!("{}", counters.summary());
+        console::note(&counters.summary());
     }
     let held_out = match report.held_out {
         0 => "none were held out to measure it".to_owned(),

@@ -113,11 +113,11 @@ fn names_of_the_hub_are_answered_by_its_own_client() {
     refused(["export", name, "out"], &[command]);
     refused(["import", name, "out"], &[command]);
     let folder = tempfile::tempdir().unwrap();
-    let out = format!("run.out={}", arg(folder.path()));
-    refused(["train", "extend", &format!("model.from={name}"), &out], &[command]);
     let text = folder.path().join("text");
     fs::write(&text, "a little text\n".repeat(2000)).unwrap();
     let paths = format!("data.paths=[\"{}\"]", arg(&text));
+    let out = format!("run.out={}", arg(folder.path()));
+    refused(["train", "extend", &format!("model.from={name}"), &out, &paths], &[command]);
     let out = format!("run.out={}", arg(&folder.path().join("out")));
     let train = ["train", "quickstart", "stage.0.steps=1", &out, &paths];
     refused(train.into_iter().chain([format!("data.tokenizer={name}").as_str()]), &[command]);

@@ -51,12 +51,14 @@ fn products() {
 fn attention() {
     let flags = ["--tokens", "256", "--head-dim", "32", "--heads", "4", "--kv-heads", "2", "--repeat", "1"];
     let found = run(&[&["attention"], &flags[..]].concat());
-    assert_eq!(found.len(), 2);
-    for (row, pass) in found.iter().zip(["forward", "forward_backward"]) {
+    let kinds = ["forward", "forward_backward"].map(|pass| [(pass, "flat"), (pass, "peaked")]).concat();
+    assert_eq!(found.len(), kinds.len());
+    for (row, (pass, scores)) in found.iter().zip(kinds) {
         has(row, &["bench", "dtype", "tokens", "heads", "kv_heads", "head_dim", "threads", "ms", "gflops"]);
-        assert_eq!(row["pass"], pass);
+        assert_eq!((&row["pass"], &row["scores"]), (&pass.into(), &scores.into()));
     }
-    let packed = run(&[&["attention", "--docs", "3", "--pass", "forward"], &flags[..]].concat());
+    let one = ["attention", "--docs", "3", "--pass", "forward", "--scores", "peaked"];
+    let packed = run(&[&one, &flags[..]].concat());
     assert_eq!((packed.len(), &packed[0]["docs"]), (1, &Value::from(3)));
 }
 
@@ -83,6 +85,11 @@ fn steps_of_a_recipe() {
     let spill = format!("machine.spill={}", folder.path().display());
     let keys =
         ["step", "stages=128,256", "--repeat", "1", "optimizer.moments=bf16", "precision.gemm=fp8_block"];
+    let peaked = run(&[&["step", "stages=128", "--repeat", "1"], &SMALL[..]].concat());
+    let scores: Vec<_> = peaked.iter().map(|row| row["scores"].as_str()).collect();
+    assert_eq!(scores, [Some("flat"), Some("peaked")]);
+    assert_ne!(peaked[0]["loss"], peaked[1]["loss"]);
+    let keys = [&keys[..], &["--scores", "flat"]].concat();
     let alone = run(&[&keys[..], &SMALL, &["stage.0.samples_per_micro_batch=2"]].concat());
     let found: Vec<_> = alone.iter().map(|row| (row["tokens"].as_u64(), row["docs"].as_u64())).collect();
     assert_eq!(found, [(Some(256), Some(2)), (Some(512), Some(2))]);
@@ -93,7 +100,7 @@ fn steps_of_a_recipe() {
         assert!(away["spill_bytes"].as_u64() > Some(0), "{away}");
         assert_eq!(away["peak_pool_bytes"], away["planned_peak_bytes"]);
     }
-    let mesh = ["step", "mesh-parity", "mesh.dp=2", "--once", "--ops"];
+    let mesh = ["step", "mesh-parity", "mesh.dp=2", "--once", "--ops", "--scores", "flat"];
     let mesh = run(&mesh);
     assert_eq!((&mesh[0]["ranks"], &mesh[0]["micro_batches"]), (&Value::from(2), &Value::from(8)));
     has(&mesh[0], &["wait_s", "mesh", "loss"]);
@@ -104,6 +111,7 @@ fn steps_of_a_recipe() {
 fn decoding() {
     let flags = ["decode", "--prompt", "20", "--new", "7", "--repeat", "2"];
     let found = run(&[&flags[..], &SMALL[..]].concat());
+    assert_eq!((&found[0]["scores"], &found[1]["scores"]), (&"flat".into(), &"peaked".into()));
     assert_eq!((&found[0]["prompt_tokens"], &found[0]["new_tokens"]), (&Value::from(20), &Value::from(7)));
     assert!(found[0]["tokens_per_s"].as_f64().unwrap() > 0.0);
 }

@@ -186,12 +186,14 @@ fn a_model_without_numbers_is_named() {
     write_text(&at("text"));
     let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
     good(train(&path, &at("a"), &["eval.enabled=false"]));
-    let weights = at("a/model/model.safetensors");
+    // A run's own folder knows the hash of what it exported.
+    fs::rename(at("a/model"), at("model")).unwrap();
+    let weights = at("model/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     let header = 8 + u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     bytes[header..].as_chunks_mut::<2>().0.iter_mut().for_each(|value| *value = [0xc0, 0x7f]);
     fs::write(&weights, bytes).unwrap();
-    let run = at("a");
+    let run = at("model");
     for more in [&["--temperature", "1"][..], &["--temperature", "0"], &["--repetition-penalty", "1.5"]] {
         let generate = ["generate", arg(&run), "the old", "--max-tokens", "4"];
         refused(generate.iter().chain(more), &["gives no numbers", "NaN"]);

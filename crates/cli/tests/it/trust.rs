@@ -183,8 +183,11 @@ fn a_hang_up_saves() {
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
     let start = |out: &str, before: &str| {
-        let mut command = Command::new("sh");
+        // Whoever runs the tests may ignore it, and what a process ignores its children ignore.
+        let mut command = Command::new("env");
         command.args([
+            "--default-signal=HUP",
+            "sh",
             "-c",
             &format!("{before} exec \"$0\" \"$@\" 2>/dev/full"),
             env!("CARGO_BIN_EXE_fathom"),

@@ -80,7 +80,6 @@ impl Draft<'_> {
         let states = states.iter().filter(|state| !state.changes_numbers);
         // What is tried last needs least.
         let states: Vec<_> = states.collect();
-        let found = states.into_iter().rev().find_map(|state| self.try_state(&meshes, state, 1).best.pop());
-        found
+        states.into_iter().rev().find_map(|state| self.try_state(&meshes, state, 1).best.pop())
     }
 }

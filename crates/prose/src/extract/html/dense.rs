@@ -241,10 +241,8 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
             Kind::Quote | Kind::Pre => block.link_density() < 0.8,
             Kind::Item | Kind::Cell => block.link_density() < 0.7 || block.chars > 80,
             Kind::Bare => {
-                !edges::is_address(text)
-                    && !(block.meta && block.chars < 100)
-                    && block.link_density() < 0.5
-                    && (is_sure(block) || (block.chars >= 3 && sure_near(i)))
+                let edge = edges::is_address(text) || (block.meta && block.chars < 100);
+                !edge && block.link_density() < 0.5 && (is_sure(block) || (block.chars >= 3 && sure_near(i)))
             }
         };
         // The same long line twice is a teaser and its article, or a sloppy page.
