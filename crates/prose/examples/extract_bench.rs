@@ -89,9 +89,10 @@ fn measured(
             body => overlap.add(body, &text),
         }
     }
-    let (precision, recall, f1) = match pages.iter().any(|p| !p.body.is_empty()) {
-        false => (score.precision(), score.recall(), score.f1()),
-        true => (overlap.precision(), overlap.recall(), overlap.f1()),
+    let (precision, recall, f1) = if pages.iter().any(|p| !p.body.is_empty()) {
+        (overlap.precision(), overlap.recall(), overlap.f1())
+    } else {
+        (score.precision(), score.recall(), score.f1())
     };
     let rounded = |x: f64| (x * 1e4).round() / 1e4;
     Ok(serde_json::json!({

@@ -34,7 +34,8 @@ pub fn read(folder: &Path, half: &str) -> Result<Vec<Page>, Box<dyn Error>> {
         serde_json::from_slice(&std::fs::read(if is_articles { articles } else { segments })?)?;
     let mut pages = Vec::new();
     for (name, label) in labels.as_object().ok_or("the labels are no object")? {
-        let chosen = if blake3::hash(name.as_bytes()).as_bytes()[0] % 2 == 0 { "even" } else { "odd" };
+        let chosen =
+            if blake3::hash(name.as_bytes()).as_bytes()[0].is_multiple_of(2) { "even" } else { "odd" };
         if half != "all" && half != chosen {
             continue;
         }
